@@ -1,0 +1,85 @@
+"""From what Hydra composed to an Experiment: the schema is merged once more, so that no key slips in unnoticed."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from grposweep.config.schema import Experiment
+from grposweep.config.words import unknown_key
+from grposweep.errors import BadInput
+
+PROJECT = Path(__file__).resolve().parents[3]  # holds conf/, sweeps/ and src/
+
+
+def register() -> None:
+    """Tell Hydra the schema and the sweeper; run.py calls this before it composes anything."""
+    store = ConfigStore.instance()
+    store.store(name="experiment_schema", node=Experiment, provider="grposweep")
+    store.store(
+        group="hydra/sweeper",
+        name="grposweep",
+        node={"_target_": "hydra_plugins.grposweep.sweeper.GrposweepSweeper", "params": {}},
+        provider="grposweep",
+    )
+
+
+def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
+    """The typed experiment behind a composed configuration, interpolations resolved.
+
+    Raises BadInput for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
+    """
+    plain = config if isinstance(config, dict) else OmegaConf.to_container(config)
+    assert isinstance(plain, dict)  # a composed configuration is never a list
+    try:
+        merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
+        OmegaConf.resolve(merged)
+        missing = OmegaConf.missing_keys(merged)
+        if missing:
+            key = sorted(missing)[0]
+            raise BadInput(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
+        experiment = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise BadInput(explain(error)) from error
+    assert isinstance(experiment, Experiment)  # structured() keeps the type
+    return experiment
+
+
+@cache
+def _schema() -> Any:
+    """The schema as a configuration, made once: merging copies it."""
+    return OmegaConf.structured(Experiment)
+
+
+def explain(error: OmegaConfBaseException) -> str:
+    """One sentence for a person out of an OmegaConf error."""
+    key = str(error.full_key or error.key or "")
+    first = str(error.msg or error).strip().splitlines()[0]
+    if isinstance(error, ConfigKeyError | ConfigAttributeError):
+        return unknown_key(key)
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} is not set, and this configuration cannot do without it. Set {key}=..."
+    if isinstance(error, InterpolationKeyError):
+        return f"{key} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
+    return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The experiment in a trial's ``config.yaml``."""
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)  # our own file
+    return to_experiment(config)
+
+
+def render_experiment(experiment: Experiment) -> str:
+    """The YAML that ``load_experiment`` reads back unchanged."""
+    return OmegaConf.to_yaml(OmegaConf.structured(experiment))

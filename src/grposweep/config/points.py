@@ -1,0 +1,72 @@
+"""A point's experiment without composing it through Hydra each time: one composition a group option, then patches.
+
+Composing costs 40-190 ms a point; a group option sets only keys of its own group, so a point is the base with a few
+sections exchanged. A test holds this against Hydra's own composition.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from grposweep.config.compose import explain, to_experiment
+from grposweep.config.schema import GROUPS, Experiment
+from grposweep.errors import BadInput
+
+Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
+
+
+class Points:
+    """Builds the experiments of a sweep's points from a base composition."""
+
+    def __init__(self, compose: Compose, overrides: list[str]) -> None:
+        """``overrides`` are those that every point shares."""
+        self._compose = compose
+        self._overrides = overrides
+        self._base = self._composed([])
+        self._sections: dict[tuple[str, str], Any] = {}
+
+    @property
+    def base(self) -> Experiment:
+        """The experiment with every dial where the configuration leaves it."""
+        return to_experiment(self._base)
+
+    def experiment(self, values: Mapping[str, Any]) -> Experiment:
+        """The experiment at a point's configuration values.
+
+        Raises BadInput for an unknown key or option, or a value of the wrong type.
+        """
+        config = self._base.copy()
+        groups = {name: value for name, value in values.items() if name in GROUPS}
+        if "debug" in groups:  # the one group whose options reach into others
+            config = self._composed([f"{name}={value}" for name, value in groups.items()])
+        else:
+            for name, value in groups.items():
+                config[name] = self._section(name, str(value))
+        for name, value in values.items():
+            if name not in GROUPS:
+                _set(config, name, value)
+        return to_experiment(config)
+
+    def _section(self, group: str, option: str) -> Any:
+        """The section that a group option makes, with the shared overrides on top, interpolations unresolved."""
+        key = (group, option)
+        if key not in self._sections:
+            self._sections[key] = self._composed([f"{group}={option}"])[group]
+        return self._sections[key]
+
+    def _composed(self, overrides: list[str]) -> DictConfig:
+        config = self._compose([*self._overrides, *overrides]).copy()
+        OmegaConf.set_struct(config, False)
+        config.pop("hydra", None)
+        return config
+
+
+def _set(config: DictConfig, name: str, value: Any) -> None:
+    """One key of a point; the schema's types convert or refuse it."""
+    try:
+        OmegaConf.set_struct(config, True)
+        OmegaConf.update(config, name, value)
+    except OmegaConfBaseException as error:
+        raise BadInput(explain(error)) from error

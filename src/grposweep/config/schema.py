@@ -1,0 +1,262 @@
+"""Every key a person may set, with its type, unit and default; one dataclass a Hydra group.
+
+Batch words are TRL's and count completions, unless the name says prompts.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
+
+AUTO = "auto"
+
+
+@dataclass
+class Shape:
+    """The model's architecture, so that lint and plan need no download. ``parameters`` counts all weights."""
+
+    parameters: int = 0
+    layers: int = 0
+    hidden: int = 0
+    intermediate: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    vocabulary: int = 0
+    tied_embeddings: bool = True
+
+
+@dataclass
+class Lora:
+    """Low-rank adapters (peft); ``target_modules`` as peft takes it, ``all-linear`` for every linear layer."""
+
+    enabled: bool = False
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
+
+
+@dataclass
+class Model:
+    """What is trained: ``path`` is a hub id, a local folder, or ``embedded`` for the tiny model made on the spot."""
+
+    path: str = "embedded"
+    revision: str | None = None
+    dtype: str = "float32"
+    gradient_checkpointing: bool = False
+    lora: Lora = field(default_factory=Lora)
+    shape: Shape = field(default_factory=Shape)
+
+
+@dataclass
+class Task:
+    """Prompts, their answers, and what a completion earns.
+
+    ``rewards`` are names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``.
+    ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on.
+    """
+
+    kind: str = "arithmetic"
+    path: str | None = None
+    subset: str | None = None
+    train_split: str = "train"
+    eval_split: str | None = None
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    system_prompt: str | None = None
+    chat: bool = False
+    rewards: list[str] = field(default_factory=lambda: ["exact"])
+    reward_weights: list[float] | None = None
+    train_prompts: int | None = None
+    eval_prompts: int = 256
+    max_completion_length: int = 256
+
+
+@dataclass
+class Batch:
+    """TRL's batch fields in completions; sizes the hardware sees may be ``auto`` where ``prompts_per_step`` is given.
+
+    ``steps_per_generation`` counts micro-steps and defaults to the accumulation, as in TRL.
+    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose.
+    """
+
+    num_generations: int = 8
+    prompts_per_step: int | None = None
+    per_device_train_batch_size: int | str = AUTO
+    gradient_accumulation_steps: int | str = AUTO
+    steps_per_generation: int | None = None
+    num_iterations: int = 1
+    max_per_device_train_batch_size: int = 64
+    per_device_eval_batch_size: int | str = AUTO
+    num_generations_eval: int | None = None
+
+
+@dataclass
+class Kl:
+    """The KL penalty against a reference model; ``enabled`` says what was meant, ``beta`` what TRL is told."""
+
+    enabled: bool = False
+    beta: float = 0.0
+    use_bias_correction_kl: bool = True
+    sync_ref_model: bool = False
+    ref_model_sync_steps: int = 512
+    ref_model_mixup_alpha: float = 0.6
+
+
+@dataclass
+class Optimizer:
+    """AdamW and its schedule; ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
+
+    learning_rate: float = 1e-6
+    optim: str = "adamw_torch"
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    lr_scheduler_type: str = "constant"
+    warmup_steps: float = 0.0
+
+
+@dataclass
+class Loss:
+    """TRL's GRPO loss and its options, under TRL's names."""
+
+    loss_type: str = "dapo"
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None
+    scale_rewards: str = "group"
+    importance_sampling_level: str = "token"
+    mask_truncated_completions: bool = False
+
+
+@dataclass
+class Schedule:
+    """How long a trial trains: exactly one of a budget in generated completions, optimizer steps, or epochs.
+
+    ``evaluations`` and ``checkpoints`` are counts, spread evenly over the run and placed on optimizer steps
+    (checkpoints on rollout boundaries, where TRL can resume exactly).
+    """
+
+    budget_completions: int | None = None
+    max_steps: int | None = None
+    epochs: float | None = None
+    evaluations: int = 4
+    eval_at_start: bool = True
+    checkpoints: int = 2
+
+
+@dataclass
+class Generation:
+    """How completions are sampled; the length is the task's unless set here (tokens)."""
+
+    max_completion_length: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass
+class Fake:
+    """The fake trainer's script, for tests of search, launching and failure: a known optimum and staged faults."""
+
+    best_lr: float = 1e-3
+    noise: float = 0.0
+    step_seconds: float = 0.0
+    crash_at: int | None = None
+    crash_above_lr: float | None = None
+    hang_at: int | None = None
+
+
+@dataclass
+class Trainer:
+    """Which trainer runs an attempt and what it keeps.
+
+    ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
+    """
+
+    kind: str = "trl"
+    keep: str = "best"
+    log_completions: bool = False
+    fake: Fake = field(default_factory=Fake)
+
+
+@dataclass
+class Cluster:
+    """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
+
+    ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones.
+    """
+
+    kind: str = "local"
+    processes: int = 1
+    threads: int = 1
+    warm: bool = True
+    gpus: int | str = AUTO
+
+
+@dataclass
+class Search:
+    """How points are chosen: ``sampler`` auto|grid|tpe|random|gp, ``trials`` counts started trials.
+
+    The objective is the mean of ``metric`` over the last ``last`` evaluations.
+    ``enqueue`` holds points to try first, each a mapping from dial to value.
+    """
+
+    sampler: str = AUTO
+    trials: int | None = None
+    parallel: int = 1
+    seed: int = 0
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    metric: str = "eval_reward"
+    direction: str = "maximize"
+    last: int = 1
+
+
+@dataclass
+class Tracker:
+    """Where runs are logged besides ``metrics.jsonl``: ``none`` or ``wandb`` (one run a trial, the sweep as group)."""
+
+    kind: str = "none"
+    project: str = "grposweep"
+    entity: str | None = None
+    mode: str = "offline"
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Rules:
+    """Rule codes to switch off, visibly."""
+
+    ignore: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Experiment:
+    """One resolved configuration: the dials at the root, then one section a group."""
+
+    lr: float = 1e-3
+    seed: int = 0
+    name: str | None = None
+    force: bool = False
+    outputs: str = "outputs"
+    model: Model = field(default_factory=Model)
+    task: Task = field(default_factory=Task)
+    batch: Batch = field(default_factory=Batch)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    kl: Kl = field(default_factory=Kl)
+    loss: Loss = field(default_factory=Loss)
+    schedule: Schedule = field(default_factory=Schedule)
+    generation: Generation = field(default_factory=Generation)
+    trainer: Trainer = field(default_factory=Trainer)
+    cluster: Cluster = field(default_factory=Cluster)
+    search: Search = field(default_factory=Search)
+    tracker: Tracker = field(default_factory=Tracker)
+    rules: Rules = field(default_factory=Rules)
+
+
+GROUPS = (
+    "model", "task", "batch", "optimizer", "kl", "loss", "schedule",
+    "generation", "trainer", "cluster", "search", "tracker", "debug",
+)  # fmt: skip

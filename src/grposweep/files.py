@@ -1,0 +1,63 @@
+"""Files that others read: written whole or not at all, appended a line at a time, read without trusting the tail."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VERSION = 1  # of every line and object on disk, as "v"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` so that a reader sees the old or the new content, never a part (fsync, then rename)."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)  # mkstemp's 0600 would lock team mates out of a shared sweep folder
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace ``path`` by one JSON object that carries the format's version."""
+    write_text(path, json.dumps({"v": VERSION, **value}, indent=1, sort_keys=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in ``path``; None where there is none."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """Append one JSON line that carries the format's version, in a single write; a torn last line is ended first."""
+    data = (json.dumps({"v": VERSION, **value}) + "\n").encode()
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            data = data if file.read(1) == b"\n" else b"\n" + data
+        file.write(data)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of ``path``; a torn line (its writer was killed) is skipped, a missing file is empty."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            yield value

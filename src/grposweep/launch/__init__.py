@@ -1,0 +1,1 @@
+"""Where attempts run: one contract (submit, poll, cancel) for every launcher."""

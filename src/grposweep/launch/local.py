@@ -1,0 +1,139 @@
+"""This machine: an attempt is a group of processes, one a rank; GPUs are divided among the attempts that run at once."""
+
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grposweep.config.schema import AUTO, Experiment
+from grposweep.errors import BadInput
+from grposweep.launch.base import Job
+from grposweep.launch.processes import Fresh, Processes, Warm, end_session
+
+PRELOAD = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
+
+
+@dataclass
+class _Group:
+    """The ranks of one attempt."""
+
+    pids: list[int]
+    gpus: list[str]
+    codes: dict[int, int] = field(default_factory=dict)
+
+
+class Local:
+    """Starts attempts on this machine, at most ``slots`` at once."""
+
+    def __init__(self, processes: Processes, gpus: list[str], slots: int) -> None:
+        self.slots = slots
+        self.processes = processes
+        self._free_gpus = list(gpus)
+        self._has_gpus = bool(gpus)
+        self._groups: dict[str, _Group] = {}
+
+    def submit(self, job: Job) -> str:
+        """Start every rank; each writes logs/rank-N.log in the trial folder."""
+        gpus = [self._free_gpus.pop(0) for _ in range(job.processes)] if self._has_gpus else []
+        (job.folder / "logs").mkdir(exist_ok=True)
+        shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.threads)}
+        if job.processes > 1:
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(job.processes)}
+        group = _Group([], gpus)
+        for rank in range(job.processes):
+            own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if job.processes > 1 else {}
+            if gpus:
+                own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
+            log = job.folder / "logs" / f"rank-{rank}.log"
+            group.pids.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
+        job_id = f"local-{group.pids[0]}"
+        self._groups[job_id] = group
+        return job_id
+
+    def poll(self, job_id: str) -> int | None:
+        """The worst end among the ranks once all have ended; one that crashed takes the others along."""
+        group = self._groups[job_id]
+        for pid in group.pids:
+            if pid not in group.codes and (code := self.processes.poll(pid)) is not None:
+                group.codes[pid] = code
+        first_crash = next((code for code in group.codes.values() if code not in (0, 3)), None)
+        if first_crash is not None and len(group.codes) < len(group.pids):
+            self.cancel(job_id)
+        if len(group.codes) < len(group.pids):
+            return None
+        self._free_gpus += group.gpus
+        group.gpus = []
+        return first_crash if first_crash is not None else max(group.codes.values())
+
+    def cancel(self, job_id: str) -> None:
+        """Kill every rank that still runs, and what it started."""
+        group = self._groups[job_id]
+        for pid in group.pids:
+            if pid not in group.codes:
+                end_session(pid)
+
+    def prepare(self, sweep: Path, log: Path | None) -> int:
+        """Start the preparation of a sweep folder; returns its pid. ``log`` None: it shows its progress here."""
+        return self.processes.start(["prepare", str(sweep)], {}, log)
+
+    def end(self, pid: int) -> None:
+        """Kill one process that was started here."""
+        end_session(pid)
+
+    def close(self) -> None:
+        """Kill whatever still runs."""
+        self.processes.close()
+
+
+def build_local(experiment: Experiment, parallel: int) -> Local:
+    """The launcher for this machine.
+
+    Raises BadInput where a trial needs more GPUs than there are; fewer than all parallel trials need means fewer at once.
+    """
+    needed = experiment.cluster.processes
+    gpus = visible_gpus(experiment.cluster.gpus)
+    slots = parallel
+    if gpus:
+        if len(gpus) < needed:
+            raise BadInput(
+                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(gpus)}. "
+                f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
+            )
+        slots = min(parallel, len(gpus) // needed)
+    warm = experiment.cluster.warm
+    processes: Processes = Warm(PRELOAD if experiment.trainer.kind == "trl" else []) if warm else Fresh()
+    return Local(processes, gpus, slots)
+
+
+def visible_gpus(setting: int | str) -> list[str]:
+    """The ids of the GPUs to use: as CUDA_VISIBLE_DEVICES says, otherwise as nvidia-smi counts them."""
+    if setting == 0:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        found = [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+    elif shutil.which("nvidia-smi"):
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+        count = sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+        found = [str(index) for index in range(count)]
+    else:
+        found = []
+    if setting == AUTO:
+        return found
+    if int(setting) > len(found):
+        raise BadInput(f"cluster.gpus={setting}: only {len(found)} are visible. Set cluster.gpus={len(found)} or auto.")
+    return found[: int(setting)]
+
+
+def _free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rank_log(folder: Path) -> Path:
+    """Where the first rank of an attempt in this trial folder writes."""
+    return folder / "logs" / "rank-0.log"

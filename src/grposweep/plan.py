@@ -1,0 +1,223 @@
+"""What follows from a setting: pure arithmetic, exactly as TRL and transformers do it.
+
+Every function takes a setting and reads only the fields its formula names, so that a rule built on it can say what it
+reads. Symbols: B per_device_train_batch_size, W processes, A gradient_accumulation_steps, S steps_per_generation
+(micro-steps), G num_generations, mu num_iterations, D train_prompts, E epochs.
+Sources: trl 1.16 trainer/utils.py RepeatSampler, grpo_trainer.py get_train_dataloader; transformers 5.23 trainer.py
+set_initial_training_values.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from math import ceil, gcd
+from typing import Any
+
+from grposweep.setting import Setting
+
+
+def micro_steps_per_generation(s: Setting) -> int:
+    """S, in micro-steps; TRL's default is the accumulation."""
+    return s.gradient_accumulation_steps if s.steps_per_generation is None else s.steps_per_generation
+
+
+def completions_per_rollout(s: Setting) -> int | None:
+    """B W S: TRL's generation batch, in completions; None while the processes are unknown."""
+    if s.processes is None:
+        return None
+    return s.per_device_train_batch_size * s.processes * micro_steps_per_generation(s)
+
+
+def completions_per_step(s: Setting) -> int | None:
+    """B W A: what one optimizer step averages over, in completions."""
+    if s.processes is None:
+        return None
+    return s.per_device_train_batch_size * s.processes * s.gradient_accumulation_steps
+
+
+def prompts_per_rollout(s: Setting) -> int | None:
+    """B W S / G, in prompts; None where groups are not whole."""
+    completions = completions_per_rollout(s)
+    if completions is None or s.num_generations < 1 or completions % s.num_generations:
+        return None
+    return completions // s.num_generations
+
+
+def steps_per_rollout(s: Setting) -> Fraction:
+    """Mu S / A optimizer steps; a fraction where steps straddle rollouts."""
+    return Fraction(s.num_iterations * micro_steps_per_generation(s), s.gradient_accumulation_steps)
+
+
+def rollouts_per_epoch(s: Setting) -> int | None:
+    """floor(D / P)."""
+    prompts = prompts_per_rollout(s)
+    if s.train_prompts is None or not prompts:
+        return None
+    return s.train_prompts // prompts
+
+
+def dropped_prompts(s: Setting) -> int | None:
+    """D mod P: the trailing prompts of each epoch's permutation, never generated in that epoch."""
+    prompts = prompts_per_rollout(s)
+    if s.train_prompts is None or not prompts:
+        return None
+    return s.train_prompts % prompts
+
+
+def steps_per_epoch(s: Setting) -> int | None:
+    """max(ceil(N mu S / A), 1) optimizer steps; the last of an epoch may be short."""
+    rollouts = rollouts_per_epoch(s)
+    return None if rollouts is None else max(ceil(rollouts * steps_per_rollout(s)), 1)
+
+
+def budget_steps(s: Setting) -> int | None:
+    """The optimizer steps that a budget in generated completions buys: whole rollouts only."""
+    completions = completions_per_rollout(s)
+    if s.budget_completions is None or not completions:
+        return None
+    return int(s.budget_completions // completions * steps_per_rollout(s))
+
+
+def total_steps(s: Setting) -> int | None:
+    """max_steps, or the budget's steps, or ceil(E U); 0 where an epoch holds no whole rollout, as in TRL."""
+    if s.max_steps is None and s.budget_completions is not None:
+        return budget_steps(s)
+    if rollouts_per_epoch(s) == 0:
+        return 0
+    if s.max_steps is not None:
+        return s.max_steps
+    steps = steps_per_epoch(s)
+    return None if s.epochs is None or steps is None else ceil(s.epochs * steps)
+
+
+def boundary_steps(s: Setting) -> int:
+    """The shortest run of optimizer steps that ends on a rollout boundary, where TRL's resume is exact.
+
+    TRL resumes exactly iff save_steps A % (S mu) == 0.
+    """
+    micro = micro_steps_per_generation(s) * s.num_iterations
+    return micro // gcd(micro, s.gradient_accumulation_steps)
+
+
+def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
+    """``count`` steps spread evenly over ``total`` optimizer steps, each a multiple of ``multiple``; the end included."""
+    marks = {max(round(total * i / count / multiple), 1) * multiple for i in range(1, count)}
+    return tuple(sorted({mark for mark in marks if mark < total} | ({total} if count > 0 and total > 0 else set())))
+
+
+def save_every(s: Setting) -> int | None:
+    """Optimizer steps between checkpoints: about total / checkpoints, on a rollout boundary; None for no checkpoints."""
+    total = total_steps(s)
+    if s.save_steps is not None or not total or s.checkpoints < 1:
+        return s.save_steps
+    boundary = boundary_steps(s)
+    return max(total // s.checkpoints // boundary, 1) * boundary
+
+
+def evaluation_batches(s: Setting) -> int | None:
+    """ceil(D_eval G_eval / (B_eval W)) forward batches an evaluation."""
+    if s.processes is None or s.eval_prompts is None or not s.evaluates:
+        return None
+    completions = s.eval_prompts * (s.num_generations_eval or s.num_generations)
+    return ceil(completions / (s.per_device_eval_batch_size * s.processes))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The canonical numbers of a setting; None where something is unknown."""
+
+    processes: int | None
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    steps_per_generation: int
+    num_generations: int
+    completions_per_rollout: int | None
+    prompts_per_rollout: int | None
+    completions_per_step: int | None
+    prompts_per_step: float | None
+    steps_per_rollout: float
+    rollouts_per_epoch: int | None
+    dropped_prompts: int | None
+    total_steps: int | None
+    total_completions: int | None
+    evaluation_steps: tuple[int, ...]
+    evaluation_batches: int | None
+    save_steps: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON takes it."""
+        return asdict(self)
+
+
+def build_plan(s: Setting) -> Plan:
+    """All numbers of a valid, realised setting."""
+    step, total = completions_per_step(s), total_steps(s)
+    rollout = completions_per_rollout(s)
+    return Plan(
+        processes=s.processes,
+        per_device_train_batch_size=s.per_device_train_batch_size,
+        gradient_accumulation_steps=s.gradient_accumulation_steps,
+        steps_per_generation=micro_steps_per_generation(s),
+        num_generations=s.num_generations,
+        completions_per_rollout=rollout,
+        prompts_per_rollout=prompts_per_rollout(s),
+        completions_per_step=step,
+        prompts_per_step=None if step is None else step / s.num_generations,
+        steps_per_rollout=float(steps_per_rollout(s)),
+        rollouts_per_epoch=rollouts_per_epoch(s),
+        dropped_prompts=dropped_prompts(s),
+        total_steps=total,
+        total_completions=None if total is None or rollout is None else ceil(total / steps_per_rollout(s)) * rollout,
+        evaluation_steps=spread(total or 0, s.evaluations),
+        evaluation_batches=evaluation_batches(s),
+        save_steps=save_every(s),
+    )
+
+
+def realise(s: Setting) -> Setting:
+    """The setting with its ``auto`` sizes solved for the processes at hand; ``unsolved`` names those that no value fits.
+
+    prompts_per_step G = B W A is kept exactly; the largest B within the bound wins. The evaluation size is the largest
+    within the bound whose global batch holds whole groups.
+    """
+    if s.processes is None or not s.auto:
+        return s
+    s = replace(s, unsolved=frozenset())
+    if s.auto & TRAIN_SIZES:
+        s = _realise_train(s)
+    if "per_device_eval_batch_size" in s.auto:
+        s = _realise_eval(s)
+    return s
+
+
+TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
+
+
+def _realise_train(s: Setting) -> Setting:
+    """B and A for prompts_per_step G completions a step, largest B first."""
+    unsolved = replace(s, unsolved=s.auto & TRAIN_SIZES)
+    if not s.prompts_per_step or not s.processes or s.processes < 1:
+        return unsolved
+    per_rank, rest = divmod(s.prompts_per_step * s.num_generations, s.processes)
+    if rest or per_rank < 1:
+        return unsolved
+    sizes = list(range(min(per_rank, s.max_per_device_train_batch_size or per_rank), 0, -1))
+    if "per_device_train_batch_size" not in s.auto:
+        sizes = [s.per_device_train_batch_size]
+    if "gradient_accumulation_steps" not in s.auto:
+        sizes = [size for size in sizes if size * s.gradient_accumulation_steps == per_rank]
+    for size in sizes:
+        if size > 0 and per_rank % size == 0:
+            return replace(s, per_device_train_batch_size=size, gradient_accumulation_steps=per_rank // size)
+    return unsolved
+
+
+def _realise_eval(s: Setting) -> Setting:
+    """B_eval: the largest within the bound whose global batch is whole groups, no larger than the held-out set needs."""
+    group = s.num_generations_eval or s.num_generations
+    if group < 1 or not s.processes or s.processes < 1:
+        return replace(s, unsolved=s.unsolved | {"per_device_eval_batch_size"})
+    unit = group // gcd(group, s.processes)
+    bound = s.max_per_device_train_batch_size or s.per_device_train_batch_size
+    if s.eval_prompts:
+        bound = min(bound, ceil(s.eval_prompts * group / s.processes))
+    return replace(s, per_device_eval_batch_size=max(bound // unit, 1) * unit)

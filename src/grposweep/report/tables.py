@@ -1,0 +1,102 @@
+"""Tables for the terminal: the space with its invalid points, and the leaderboard."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trial as the leaderboard shows it; ``dials`` maps short names to labels."""
+
+    number: int
+    status: str
+    dials: dict[str, str]
+    objective: float | None = None
+    error: float | None = None
+    start: float | None = None
+    seconds: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class InvalidRow:
+    """One rule that prunes points: how many, an example, why, and what would mend it."""
+
+    code: str
+    count: int
+    example: str
+    message: str
+    fixes: Sequence[str] = field(default_factory=tuple)
+
+
+def build_console() -> Console:
+    """The terminal; 80 columns where there is none, so that logs read like screens."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=100, soft_wrap=False)
+
+
+def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:
+    """The invalid points by rule."""
+    table = Table(
+        title=f"{invalid} of {total} points are invalid and will cost nothing",
+        title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_lines=True, pad_edge=False, expand=False,
+    )  # fmt: skip
+    table.add_column("rule", no_wrap=True)
+    table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("why, for example at one of them", ratio=3)
+    table.add_column("what would be valid there", ratio=2)
+    for row in rows:
+        why = Text(row.message)
+        if row.example:
+            why.append(f"\n({row.example})", style="dim")
+        table.add_row(row.code, str(row.count), why, Text("\n".join(row.fixes)))
+    return table
+
+
+def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 10) -> Table:
+    """Finished trials, best first; then those without an objective."""
+    sign = -1 if direction == "maximize" else 1
+    finished = sorted((r for r in rows if r.objective is not None), key=lambda r: (sign * (r.objective or 0), r.number))
+    others = [row for row in rows if row.objective is None]
+    dials = list(dict.fromkeys(name for row in rows for name in row.dials))
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{metric}, {direction}d", title_justify="left", title_style="bold"
+    )
+    for name, justify in (("", "right"), ("trial", "right"), (metric, "right"), ("± se", "right"), ("start", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's literal type
+    for name in dials:
+        table.add_column(name, no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    for rank, row in enumerate(finished[:limit], 1):
+        cells = [str(rank), str(row.number), f"{row.objective:.4f}", _number(row.error), _number(row.start)]
+        table.add_row(
+            *cells, *(row.dials.get(name, "") for name in dials), clock(row.seconds), style="bold" if rank == 1 else ""
+        )
+    for row in others[:limit]:
+        cells = ["", str(row.number), row.status, "", ""]
+        table.add_row(*cells, *(row.dials.get(name, "") for name in dials), clock(row.seconds), style="dim")
+    hidden = max(len(finished) - limit, 0) + max(len(others) - limit, 0)
+    if hidden:
+        table.caption = f"and {hidden} more"
+    return table
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as people read them."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}"

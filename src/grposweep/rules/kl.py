@@ -1,0 +1,148 @@
+"""GK: the KL penalty means what it says: on with a coefficient, or off without one.
+
+Source: trl 1.16 trainer/grpo_trainer.py (beta 0 loads no reference model and computes no KL at all).
+"""
+
+from grposweep import plan
+from grposweep.rules.registry import Broken, rule
+from grposweep.setting import Setting
+
+
+@rule("GK101", "error", ("kl_enabled", "beta"))
+def no_coefficient_with_kl_off(s: Setting) -> Broken | None:
+    """A KL coefficient while KL is off: a person who set it expects it to count.
+
+    Ours: ``kl=none`` says that no KL was meant, so ``kl.beta`` beside it is a contradiction (and, swept, a dead dial).
+    """
+    if s.kl_enabled is not False or s.beta == 0:
+        return None
+    return Broken(
+        what=f"{s.key('beta')}={s.beta:g}",
+        why=f"KL is off ({s.key('kl_enabled')}=false), so the coefficient contradicts it",
+        instead="Choose kl=low (the coefficient then counts), or kl.beta=0.",
+        fields=("kl_enabled", "beta"),
+        suggestions=({"kl_enabled": True}, {"beta": 0.0}),
+    )
+
+
+@rule("GK102", "error", ("kl_enabled", "beta", "sync_ref_model"))
+def a_coefficient_with_kl_on(s: Setting) -> Broken | None:
+    """KL is on with a coefficient of 0: TRL then loads no reference and computes no KL, silently."""
+    if not s.kl_enabled or s.beta != 0:
+        return None
+    return Broken(
+        what=f"{s.key('kl_enabled')}=true",
+        why=f"{s.key('beta')}=0 switches KL off in TRL: no reference model, no penalty",
+        instead="Set kl.beta=0.001 or more, or choose kl=none.",
+        fields=("kl_enabled", "beta"),
+        suggestions=({"beta": 1e-3}, {"kl_enabled": False}, {"kl_enabled": False, "sync_ref_model": False}),
+    )
+
+
+@rule("GK103", "error", ("beta", "sync_ref_model", "kl_enabled"))
+def syncing_needs_a_reference(s: Setting) -> Broken | None:
+    """``sync_ref_model`` without a KL coefficient: there is no reference model to synchronise.
+
+    TRL 1.16 raises ValueError after the model is loaded: "You passed `sync_ref_model=True` while `beta=0.0` ..."
+    """
+    if not s.sync_ref_model or s.beta != 0:
+        return None
+    return Broken(
+        what=f"{s.key('sync_ref_model')}=true",
+        why=f"{s.key('beta')}=0 means that there is no reference model to synchronise",
+        instead="Set kl.sync_ref_model=false, or a coefficient: kl.beta=0.04.",
+        fields=("sync_ref_model", "beta"),
+        suggestions=({"sync_ref_model": False}, {"beta": 0.04}, {"beta": 0.04, "kl_enabled": True}),
+    )
+
+
+@rule("GK104", "error", ("sync_ref_model", "lora", "beta"))
+def syncing_needs_a_full_model(s: Setting) -> Broken | None:
+    """``sync_ref_model`` with LoRA: the reference is the base model under the adapter, which cannot follow.
+
+    TRL 1.16 raises NotImplementedError after the model is loaded.
+    """
+    if not (s.sync_ref_model and s.lora):
+        return None
+    return Broken(
+        what=f"{s.key('sync_ref_model')}=true",
+        why="with LoRA the reference is the frozen base model, which TRL cannot synchronise",
+        instead="Set kl.sync_ref_model=false, or model.lora.enabled=false.",
+        fields=("sync_ref_model", "lora"),
+        suggestions=({"sync_ref_model": False}, {"lora": False}),
+    )
+
+
+@rule("GK105", "error", ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+def syncing_has_a_rhythm(s: Setting) -> Broken | None:
+    """``ref_model_sync_steps`` counts optimizer steps (at least 1), ``ref_model_mixup_alpha`` is a share in (0, 1].
+
+    TRL 1.16 divides by the steps at the first step: ZeroDivisionError for 0.
+    """
+    if not s.sync_ref_model:
+        return None
+    if s.ref_model_sync_steps < 1:
+        name, value, change = "ref_model_sync_steps", s.ref_model_sync_steps, 512
+    elif not 0 < s.ref_model_mixup_alpha <= 1:
+        name, value, change = "ref_model_mixup_alpha", s.ref_model_mixup_alpha, 0.6  # type: ignore[assignment]  # int or float by name
+    else:
+        return None
+    return Broken(
+        what=f"{s.key(name)}={value:g}",
+        why="the reference moves by a share in (0, 1], every 1 or more optimizer steps",
+        instead=f"Set {s.key(name)}={change}, TRL's default.",
+        fields=(name,),
+        suggestions=({name: change},),
+    )
+
+
+@rule("GK106", "error", ("beta", "kl_enabled"))
+def the_coefficient_is_not_negative(s: Setting) -> Broken | None:
+    """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it without a word."""
+    if s.beta >= 0:
+        return None
+    return Broken(
+        what=f"{s.key('beta')}={s.beta:g}",
+        why="a negative coefficient rewards moving away from the reference",
+        instead=f"Set {s.key('beta')}={-s.beta:g}.",
+        fields=("beta",),
+        suggestions=({"beta": -s.beta}, {"beta": 0.0}),
+    )
+
+
+@rule(
+    "GK201",
+    "warning",
+    ("sync_ref_model", "beta", "ref_model_sync_steps", "max_steps", "epochs", "budget_completions", "train_prompts",
+     "num_generations", "num_iterations", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",
+     "steps_per_generation"),
+)  # fmt: skip
+def syncing_happens_at_all(s: Setting) -> Broken | None:
+    """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
+    if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:
+        return None
+    total = plan.total_steps(s)
+    if total is None or s.ref_model_sync_steps < 1 or total >= s.ref_model_sync_steps:
+        return None
+    return Broken(
+        what=f"{s.key('ref_model_sync_steps')}={s.ref_model_sync_steps}",
+        why=f"the run has {total} optimizer steps, so the reference is never synchronised",
+        instead=f"Set {s.key('ref_model_sync_steps')} below {total}, or {s.key('sync_ref_model')}=false.",
+        fields=("ref_model_sync_steps",),
+    )
+
+
+@rule("GK202", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+def the_reference_stays_behind(s: Setting) -> Broken | None:
+    """Replacing the reference by the policy after every step makes KL zero at the start of each step.
+
+    Measured on trl 1.16: with alpha 1 and every step the KL metric is 0 and the penalty has no effect on-policy.
+    """
+    if not s.sync_ref_model or s.beta == 0 or s.ref_model_sync_steps != 1 or s.ref_model_mixup_alpha != 1:
+        return None
+    return Broken(
+        what=f"{s.key('ref_model_mixup_alpha')}=1",
+        why=f"with {s.key('ref_model_sync_steps')}=1 the reference is always the policy itself, and KL always 0",
+        instead="Synchronise less often, or with a smaller share.",
+        fields=("ref_model_mixup_alpha", "ref_model_sync_steps"),
+    )

@@ -1,0 +1,155 @@
+"""From Hydra's sweep syntax to dials: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    Override,
+    QuotedString,
+    RangeSweep,
+    Transformer,
+)
+from hydra.errors import HydraException
+
+from grposweep.errors import BadInput
+from grposweep.search.space import Choice, Dial, Interval, Label, Space, build_space
+
+_NEXT_DIAL = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
+
+
+def split_tokens(arguments: Iterable[str]) -> list[str]:
+    """``lr=a,b,batch=x,y`` in one token becomes two; commas inside quotes and brackets stay.
+
+    Hydra takes that for a syntax error, but it is what people type.
+    """
+    return [part for argument in arguments for part in _split(argument)]
+
+
+def _split(argument: str) -> list[str]:
+    parts, start, depth, quote = [], 0, 0, ""
+    for index, letter in enumerate(argument):
+        if quote:
+            quote = "" if letter == quote and argument[index - 1] != "\\" else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif depth == 0 and "=" in argument[start:index] and _NEXT_DIAL.match(argument, index):
+            parts.append(argument[start:index])
+            start = index + 1
+    return [*parts, argument[start:]]
+
+
+def parse_space(
+    arguments: list[str], params: Mapping[str, Any], loader: ConfigLoader | None = None
+) -> tuple[Space, list[str]]:
+    """The space that command line and sweep file span, and the overrides that are no sweep.
+
+    The command line wins over the file's ``params``: a dial given there is replaced, or fixed.
+    Raises BadInput for what Hydra cannot parse and for empty dials.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    typed = [_parse(parser, argument) for argument in arguments]
+    names = {override.get_key_element() for override in typed}
+    dials: list[Dial] = []
+    fixed: list[str] = []
+    for name, content in params.items():
+        if name not in names:
+            _sort(parser, name, content, dials, fixed)
+    for override in typed:
+        if override.is_sweep_override():
+            dials.append(Dial(override.get_key_element().lstrip("+"), _domain(override)))
+        else:
+            fixed.append(str(override.input_line))
+    try:
+        return build_space(dials), fixed
+    except ValueError as error:
+        raise BadInput(
+            f"{error}, so its condition can never be judged. Add that dial, or drop the condition."
+        ) from error
+
+
+def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Dial], fixed: list[str]) -> None:
+    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {dial: [labels]}, space: string}``."""
+    when: dict[str, tuple[Label, ...]] = {}
+    if isinstance(content, Mapping):
+        unknown = set(content) - {"when", "space"}
+        if unknown or "space" not in content:
+            raise BadInput(
+                f"{name}: a dial with a condition has the keys 'when' and 'space', not {', '.join(map(str, content))}. "
+                f"Write {name}: {{when: {{kl: [low, high]}}, space: 'interval(0.001, 0.1)'}}."
+            )
+        for other, labels in (content.get("when") or {}).items():
+            when[other] = tuple(labels) if isinstance(labels, list | tuple) else (labels,)
+        content = content["space"]
+    override = _parse(parser, f"{name}={content}")
+    if override.is_sweep_override():
+        dials.append(Dial(name, _domain(override), when))
+    else:
+        fixed.append(f"{name}={content}")
+
+
+def _parse(parser: OverridesParser, argument: str) -> Override:
+    try:
+        return parser.parse_override(argument)
+    except HydraException as error:
+        raise BadInput(malformed(argument, error)) from error
+
+
+def malformed(argument: str, error: Exception) -> str:
+    """The message for an override that Hydra's grammar does not take."""
+    reason = str(error).strip().splitlines()[0]
+    return (
+        f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
+        f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
+    )
+
+
+def _domain(override: Override) -> Choice | Interval:
+    """The domain behind one sweep override."""
+    name, value = override.get_key_element(), override.value()
+    if isinstance(value, IntervalSweep):
+        return _interval(name, value)
+    if isinstance(value, RangeSweep | ChoiceSweep | Glob):
+        values = tuple(override.sweep_iterator(transformer=Transformer.identity))
+        if not values:
+            raise BadInput(f"{override.input_line}: no value is left to search. Give at least one.")
+        plain = tuple(_plain(value) for value in values)
+        distinct = {(type(v).__name__, str(v)): v for v in plain}
+        plain = tuple(distinct.values())
+        return Choice(tuple(_label(value) for value in plain), plain)
+    raise BadInput(f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval().")
+
+
+def _interval(name: str, sweep: IntervalSweep) -> Interval:
+    low, high = sweep.start, sweep.end
+    if low is None or high is None or not low < high:
+        raise BadInput(f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first.")
+    log = "log" in sweep.tags
+    if log and low <= 0:
+        raise BadInput(f"{name}=interval({low},{high}): a logarithm needs a lower end above 0. Set one, or drop log.")
+    return Interval(low, high, log, (isinstance(low, int) and isinstance(high, int)) or "int" in sweep.tags)
+
+
+def _plain(value: Any) -> Any:
+    """A parsed element as the configuration takes it."""
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _label(value: Any) -> Label:
+    """What tables and the study show for a value: itself where Optuna can store it."""
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

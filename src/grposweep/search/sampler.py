@@ -1,0 +1,122 @@
+"""Asking any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
+
+Optuna has no sampler for hard constraints. Here candidates are drawn from an in-memory copy of the study until one is
+valid; where none comes, combinations of the finite dials known to be valid are filled up by the same sampler.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from grposweep.search.space import Choice, Dial, Interval, Label, Point, Space, freeze
+
+if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+SAMPLERS = ("auto", "grid", "tpe", "random", "gp")
+FREE_DRAWS = 64  # candidates before turning to the list of valid combinations
+GP_DRAWS = 2  # the Gaussian process proposes the same optimum again and again
+
+
+@dataclass(frozen=True)
+class Valid:
+    """What judging a space knows: a verdict on any point, and the valid combinations of its finite dials."""
+
+    is_valid: Callable[[Point], bool]
+    finite: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question to a sampler: everything that its answer depends on besides the told history."""
+
+    sampler: str
+    seed: int
+    number: int
+    fixed: Mapping[str, Label]
+
+    @property
+    def random(self) -> Random:
+        """The ask's own stream, the same whenever this trial is asked for."""
+        return Random(f"{self.seed}:{self.number}")
+
+
+def choose_sampler(name: str, space: Space) -> str:
+    """``auto`` resolved: a grid where the space is finite, otherwise TPE."""
+    if name == "auto":
+        return "grid" if space.is_finite else "tpe"
+    return name
+
+
+def propose(candidates: Iterator[Point], space: Space, valid: Valid, taken: Collection[object]) -> Point | None:
+    """The first valid candidate; a finite space repeats none of ``taken`` (frozen points). None where none is left."""
+    for point in candidates:
+        if valid.is_valid(point) and not (space.is_finite and freeze(point) in taken):
+            return point
+    return None
+
+
+def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
+    """Free draws first, then every valid finite combination, in random order, filled up by the sampler.
+
+    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers do not look at.
+    """
+    random = ask.random
+    for _ in range(GP_DRAWS if ask.sampler == "gp" else FREE_DRAWS):
+        yield _draw(study, space, build_sampler(ask.sampler, random), ask.fixed)
+    agreeing = [p for p in finite if all(p[name] == label for name, label in ask.fixed.items() if name in p)]
+    random.shuffle(agreeing)
+    for point in agreeing:
+        yield _draw(study, space, build_sampler(ask.sampler, random), {**point, **ask.fixed})
+
+
+def build_sampler(name: str, random: Random) -> "BaseSampler":
+    """The Optuna sampler behind a name, seeded from the ask's stream."""
+    from optuna import samplers
+
+    seed = random.randrange(2**31)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # conditional dials are sampled independently, which is announced at each ask
+        if name == "tpe":
+            return samplers.TPESampler(seed=seed, warn_independent_sampling=False)
+        if name == "gp":
+            return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+        return samplers.RandomSampler(seed=seed)
+
+
+def distribution(dial: Dial) -> "BaseDistribution":
+    """The dial as Optuna's distribution."""
+    from optuna import distributions
+
+    domain = dial.domain
+    if isinstance(domain, Choice):
+        return distributions.CategoricalDistribution(domain.labels)
+    if domain.integer:
+        return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+    return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
+
+
+def _draw(study: "Study", space: Space, sampler: "BaseSampler", fixed: Mapping[str, Label]) -> Point:
+    """One candidate by Optuna's own ask and suggest; dials whose condition does not hold are not asked."""
+    import optuna
+
+    known: dict[str, Any] = {dial.name: fixed[dial.name] for dial in space.dials if dial.name in fixed}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PartialFixedSampler and GPSampler say that they are experimental
+        study.sampler = optuna.samplers.PartialFixedSampler(known, sampler) if known else sampler
+        trial = study.ask()
+        point: Point = {}
+        for dial in space.dials:
+            if dial.is_active(point):
+                point[dial.name] = trial._suggest(dial.name, distribution(dial))  # the suggest_* behind one name
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    return point
+
+
+def continuous(space: Space) -> list[str]:
+    """The dials that no grid can list."""
+    return [dial.name for dial in space.dials if isinstance(dial.domain, Interval)]

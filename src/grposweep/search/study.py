@@ -1,0 +1,173 @@
+"""The study on disk: an Optuna journal that one controller writes, and the in-memory copy that samplers draw from."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
+from grposweep.search.space import Label, Point, Space, freeze
+
+Direction = Literal["maximize", "minimize"]
+
+STUDY_NAME = "grposweep"
+RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
+
+
+class _LeaseHeld(BaseJournalFileLock):
+    """No lock: the sweep's lease already keeps other writers out, and a dead writer's lock would hang us for good."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class SweepStudy:
+    """One sweep's Optuna study; trials enter it whole, in one append each."""
+
+    def __init__(self, journal: Path, space: Space, direction: Direction) -> None:
+        """Open or create the study in ``journal``; an undecodable tail is set aside first."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        set_aside_torn_lines(journal)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_LeaseHeld()))
+        self.space = space
+        self.study = optuna.create_study(
+            storage=storage, study_name=STUDY_NAME, direction=direction, load_if_exists=True
+        )
+        self._scratch = optuna.create_study(direction=direction)
+        self._scratch_numbers: dict[int, int] = {}  # a trial's number here -> in the scratch copy
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All trials, invalid ones among them, in the order of their numbers."""
+        return self.study.get_trials(deepcopy=False)
+
+    def points(self) -> set[object]:
+        """The frozen points of all trials."""
+        return {freeze(trial.params) for trial in self.trials}
+
+    def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
+        """Start a trial at a point; returns its number."""
+        self._append(point, TrialState.RUNNING, attributes)
+        return len(self.trials) - 1
+
+    def add_invalid(self, point: Point, problems: list[str]) -> None:
+        """Record an invalid grid point as pruned, with its reasons."""
+        self._append(point, TrialState.PRUNED, {"invalid": True, "problems": problems})
+
+    def tell(self, number: int, value: float | None, evaluations: Mapping[int, float] | None = None) -> None:
+        """End a running trial: finished with a value, or failed without one; ``evaluations`` by optimizer step."""
+        trial = self.trials[number]
+        if trial.state.is_finished():
+            return
+        live = optuna.trial.Trial(self.study, trial._trial_id)  # no public way from a number to a live trial
+        for step, evaluation in (evaluations or {}).items():
+            if step not in trial.intermediate_values:
+                live.report(evaluation, step)
+        if value is None:
+            self.study.tell(number, state=TrialState.FAIL)
+        else:
+            self.study.tell(number, value)
+
+    def ask(self, valid: Valid, sampler: str, seed: int, fixed: Mapping[str, Label] | None = None) -> Point | None:
+        """A valid point for the next trial; None where none is left."""
+        ask = Ask(sampler, seed, len(self.trials), fixed or {})
+        drawn = (
+            self._gaussian_process(ask, valid.finite)
+            if sampler == "gp"
+            else candidates(self._history(), self.space, ask, valid.finite)
+        )
+        return propose(drawn, self.space, valid, self.points())
+
+    def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any]) -> None:
+        dials = {dial.name: distribution(dial) for dial in self.space.dials if dial.name in point}
+        trial = optuna.trial.create_trial(
+            state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes)
+        )
+        self.study.add_trial(trial)
+
+    def _history(self) -> optuna.Study:
+        """The scratch copy, brought up to date; invalid trials stay out, running ones are in (TPE steers clear of them)."""
+        for trial in self.trials:
+            known = self._scratch_numbers.get(trial.number)
+            if known is None and trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
+                self._scratch_numbers[trial.number] = len(self._scratch.get_trials(deepcopy=False))
+                self._scratch.add_trial(trial)
+            elif known is not None and trial.state.is_finished():
+                self._scratch.tell(known, values=trial.values, state=trial.state, skip_if_finished=True)
+        return self._scratch
+
+    def _gaussian_process(self, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
+        """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
+        told = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        question = {
+            "direction": self.study.direction.name.lower(),
+            "ask": {"sampler": ask.sampler, "seed": ask.seed, "number": ask.number, "fixed": dict(ask.fixed)},
+            "finite": list(finite)[:64],
+            "space": self.space.describe(),
+            "told": [
+                {
+                    "value": trial.value,
+                    "params": trial.params,
+                    "distributions": {name: distribution_to_json(d) for name, d in trial.distributions.items()},
+                }
+                for trial in told
+            ],
+        }
+        source = str(Path(__file__).resolve().parents[2])
+        answer = subprocess.run(
+            [sys.executable, "-m", "grposweep.search.gp"],
+            input=json.dumps(question),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        yield from json.loads(answer.stdout)
+
+
+def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.Study:
+    """The in-memory study behind a helper's question."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the Gaussian process asks for greenlet at every start
+    study = optuna.create_study(direction=direction)
+    for trial in told:
+        dials = {name: json_to_distribution(text) for name, text in trial["distributions"].items()}
+        study.add_trial(optuna.trial.create_trial(params=trial["params"], distributions=dials, value=trial["value"]))
+    return study
+
+
+def set_aside_torn_lines(journal: Path) -> int:
+    """Move lines that no JSON parser takes out of the journal, into a file beside it; returns their number.
+
+    A writer that is killed can leave half a line; Optuna then refuses the whole journal once another line follows
+    (optuna#5138, #5921).
+    """
+    if not journal.exists():
+        return 0
+    good: list[bytes] = []
+    torn: list[bytes] = []
+    for line in journal.read_bytes().splitlines(keepends=True):
+        try:
+            json.loads(line)
+            (good if line.endswith(b"\n") else torn).append(line)
+        except ValueError:
+            torn.append(line)
+    if torn:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        journal.with_name(f"{journal.name}.torn-{stamp}").write_bytes(b"".join(torn))
+        repaired = journal.with_name(f".{journal.name}.repaired")
+        repaired.write_bytes(b"".join(good))
+        repaired.replace(journal)
+    return len(torn)

@@ -1,0 +1,238 @@
+"""The controller: an idempotent tick that collects what ended, tells the study, asks for valid points and submits them."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.config.read import experiment_id
+from grposweep.config.schema import Search
+from grposweep.launch.base import FINISHED, STOPPED, Job, Launcher
+from grposweep.search.sampler import Valid
+from grposweep.search.space import Label, Point, freeze
+from grposweep.search.study import SweepStudy
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.judge import Judge, Verdict
+from grposweep.sweep.lease import Lease
+from grposweep.sweep.trial import write_trial
+
+DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
+
+
+@dataclass
+class Running:
+    """One attempt under way."""
+
+    folder: TrialFolder
+    point: Point
+    attempt: int
+    job_id: str
+    since: float
+    killed: bool = False
+
+
+@dataclass
+class Controller:
+    """Owns one sweep while its lease is held; everything it knows is also in files."""
+
+    folder: SweepFolder
+    study: SweepStudy
+    judge: Judge
+    launcher: Launcher
+    lease: Lease
+    search: Search
+    sampler: str  # resolved: grid, tpe, random or gp
+    overrides: list[str]  # those that every trial shares
+    provenance: dict[str, Any]
+    enqueued: list[Point] = field(default_factory=list)
+    keep: str = "best"  # trainer.keep
+    repeat: bool = False  # run a recorded experiment again
+    running: dict[int, Running] = field(default_factory=dict)
+    stopping: bool = False
+    exhausted: bool = False
+
+    def tick(self) -> bool:
+        """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
+        self.lease.check()
+        self.collect()
+        if not self.stopping:
+            self.fill()
+        return not self.running
+
+    @cached_property
+    def valid_points(self) -> list[Verdict]:
+        """The valid combinations of the finite dials, one for each distinct experiment."""
+        distinct: dict[str, Verdict] = {}
+        for verdict in self.judge.finite():
+            if verdict.is_valid:
+                distinct.setdefault(experiment_id(verdict.experiment, verdict.setting), verdict)
+        return list(distinct.values())
+
+    @property
+    def started(self) -> list[FrozenTrial]:
+        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
+        return [trial for trial in self.study.trials if not trial.user_attrs.get("invalid")]
+
+    @property
+    def target(self) -> int:
+        """How many trials the sweep starts in all."""
+        most = len(self.valid_points) if self.study.space.is_finite else None
+        wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
+        wanted = wanted if most is None else min(wanted, most)
+        return max(wanted, self._repeats)
+
+    @cached_property
+    def _repeats(self) -> int:
+        """With ``force``, one trial more than there are."""
+        return len(self.started) + 1 if self.repeat else 0
+
+    def collect(self) -> None:
+        """Record what ended: in the trial folder first, then in the study."""
+        for number, running in list(self.running.items()):
+            code = self.launcher.poll(running.job_id)
+            if code is None:
+                continue
+            del self.running[number]
+            running.folder.note_attempt(
+                running.attempt,
+                "ended",
+                code=code,
+                killed=running.killed,
+                seconds=round(time.time() - running.since, 3),
+            )
+            if code != STOPPED and not running.killed:
+                self._record_crash(running, code)
+                self.tell(number, running.folder)
+
+    def fill(self) -> None:
+        """Submit until the slots are full: unfinished trials of an earlier controller first, then new points."""
+        while len(self.running) < min(self.search.parallel, self.launcher.slots):
+            again = next((trial for trial in self._unfinished()), None)
+            if again is not None:
+                self._resume(again)
+            elif len(self.started) < self.target:
+                if not self._start_new():
+                    self.exhausted = True
+                    return
+            else:
+                return
+
+    def stop(self) -> None:
+        """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
+        self.stopping = True
+        for running in self.running.values():
+            running.folder.control("stop")
+
+    def kill(self) -> None:
+        """End every attempt now; their last checkpoints remain."""
+        for running in self.running.values():
+            running.killed = True
+            self.launcher.cancel(running.job_id)
+
+    def tell(self, number: int, folder: TrialFolder) -> None:
+        """Tell the study how a trial ended, and give back what a loser kept."""
+        result = folder.result or {}
+        value = result.get("objective") if result.get("status") == "finished" else None
+        value = value if value is not None and math.isfinite(value) else None
+        self.study.tell(number, value, folder.evaluations(self.search.metric))
+        if value is not None and self.keep == "best":
+            self._keep_best()
+
+    def best(self) -> FrozenTrial | None:
+        """The best finished trial; the earlier of two equal ones."""
+        finished = [trial for trial in self.started if trial.state == TrialState.COMPLETE and trial.value is not None]
+        sign = -1 if self.search.direction == "maximize" else 1
+        return min(finished, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+    def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
+        """The folder of a started trial."""
+        return self.folder.trial(trial.number, trial.user_attrs["experiment"])
+
+    def _unfinished(self) -> list[FrozenTrial]:
+        """Trials that are running by the study, but not under this controller."""
+        return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in self.running]
+
+    def _resume(self, trial: FrozenTrial) -> None:
+        """Bring a trial of an earlier controller to its end: tell what it left, or run it again."""
+        verdict = self.judge.verdict(dict(trial.params))
+        folder = self._write(trial.number, verdict)
+        if folder.is_done:
+            self.tell(trial.number, folder)
+        else:
+            self._submit(folder, verdict)
+
+    def _start_new(self) -> bool:
+        """Ask for a point and start its trial; False where no valid point is left."""
+        used = {trial.user_attrs.get("enqueued") for trial in self.started}
+        index = next((i for i in range(len(self.enqueued)) if i not in used), None)
+        point = self._ask(self.enqueued[index] if index is not None else {})
+        if point is None:
+            return False
+        verdict = self.judge.verdict(point)
+        attributes: dict[str, Any] = {"experiment": experiment_id(verdict.experiment, verdict.setting)}
+        if index is not None:
+            attributes["enqueued"] = index
+        number = self.study.add(point, attributes)
+        self._submit(self._write(number, verdict), verdict)
+        return True
+
+    def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
+        """The next point of the grid, or what the sampler proposes."""
+        done = {trial.user_attrs["experiment"] for trial in self.started}
+
+        def is_new(point: Point) -> bool:
+            verdict = self.judge.verdict(point)
+            return verdict.is_valid and (self.repeat or experiment_id(verdict.experiment, verdict.setting) not in done)
+
+        if self.sampler == "grid":
+            agreeing = (v.point for v in self.valid_points if all(v.point.get(k) == x for k, x in fixed.items()))
+            return next((point for point in agreeing if is_new(point)), None)
+        finite = tuple(self.study.space.finite_part(verdict.point) for verdict in self.valid_points)
+        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
+
+    def _write(self, number: int, verdict: Verdict) -> TrialFolder:
+        values = self.study.space.values(verdict.point)
+        return write_trial(self.folder, number, verdict, self.overrides, values, self.provenance)
+
+    def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
+        """Intent on disk, then the attempt, then its id."""
+        attempt = folder.next_attempt()
+        (folder.path / "control.json").unlink(missing_ok=True)
+        cluster = verdict.experiment.cluster
+        folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
+        job_id = self.launcher.submit(Job(folder.path, attempt, cluster.processes, cluster.threads))
+        folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
+        self.running[folder.number] = Running(folder, verdict.point, attempt, job_id, time.time())
+
+    def _record_crash(self, running: Running, code: int) -> None:
+        """An attempt that could not say how it ended is recorded as failed, with its last lines."""
+        result = running.folder.result
+        said = result is not None and result.get("status") in (("finished",) if code == FINISHED else ("failed",))
+        if said:
+            return
+        kind = f"signal {-code}" if code < 0 else f"exit code {code}"
+        failure = {"kind": kind, "message": f"the attempt ended with {kind}", "last_lines": running.folder.last_lines()}
+        running.folder.write_result(
+            {
+                "status": "failed",
+                "objective": None,
+                "step": running.folder.heartbeat().get("step", 0),
+                "failure": failure,
+            }
+        )
+
+    def _keep_best(self) -> None:
+        """With ``trainer.keep=best`` only the winner's model stays."""
+        best = self.best()
+        for trial in self.started:
+            if best is not None and trial.state == TrialState.COMPLETE and trial.number != best.number:
+                self.trial_folder(trial).delete_model()
+
+
+def recorded_points(study: SweepStudy) -> set[object]:
+    """The frozen points that the study holds as invalid."""
+    return {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}

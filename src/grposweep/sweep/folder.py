@@ -1,0 +1,112 @@
+"""A sweep on disk: which file is where, and what a trial's files say about it (the layout is a contract)."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grposweep.files import append_line, read_json, read_lines, write_json
+
+
+@dataclass(frozen=True)
+class TrialFolder:
+    """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        """The trial's number in the study."""
+        return int(self.path.name.split("-")[0])
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the last attempt reported; None while there is nothing final."""
+        return read_json(self.path / "result.json")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
+        result = self.result
+        return result is not None and result.get("status") in ("finished", "failed", "pruned")
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """The lines of attempts.jsonl: intents, starts and ends, in order."""
+        return list(read_lines(self.path / "attempts.jsonl"))
+
+    def next_attempt(self) -> int:
+        """The number of the next attempt, from 0."""
+        return max((line["attempt"] for line in self.attempts() if "attempt" in line), default=-1) + 1
+
+    def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
+        """Append one event of an attempt: intent (before acting), started, ended."""
+        append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})
+
+    def evaluations(self, metric: str) -> dict[int, float]:
+        """The metric at each evaluation, by optimizer step."""
+        lines = read_lines(self.path / "metrics.jsonl")
+        return {line["step"]: float(line[metric]) for line in lines if line.get("kind") == "eval" and metric in line}
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Where the attempt is: ``step`` and ``total``; empty before its first step."""
+        try:
+            return read_json(self.path / "heartbeat") or {}
+        except ValueError:
+            return {}
+
+    def control(self, action: str) -> None:
+        """Tell the attempt what to do at its next rollout boundary: run, stop."""
+        write_json(self.path / "control.json", {"action": action, "until_step": None})
+
+    def write_result(self, content: dict[str, Any]) -> None:
+        """Record an end that the attempt could not record itself."""
+        write_json(self.path / "result.json", content)
+
+    def last_lines(self, count: int = 12) -> list[str]:
+        """The end of the first rank's log."""
+        try:
+            text = (self.path / "logs" / "rank-0.log").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-count:]
+
+    def delete_model(self) -> None:
+        """Give a loser's disk space back."""
+        shutil.rmtree(self.path / "model", ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """One sweep's folder under outputs/."""
+
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """The Optuna journal."""
+        return self.path / "study.journal"
+
+    def settings(self) -> dict[str, Any] | None:
+        """What ``sweep.yaml`` says; None for a folder that holds no sweep."""
+        import yaml  # PyYAML comes with omegaconf; not needed for --help
+
+        try:
+            content = yaml.safe_load((self.path / "sweep.yaml").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return dict(content) if isinstance(content, dict) else {}
+
+    def prepared(self) -> dict[str, Any]:
+        """What preparation counted, by model and task; empty before it."""
+        return dict((read_json(self.path / "prepared.json") or {}).get("entries", {}))
+
+    def trial(self, number: int, experiment: str) -> TrialFolder:
+        """The folder of a trial, whether it exists or not."""
+        return TrialFolder(self.path / "trials" / f"{number:04d}-{experiment[:6]}")
+
+    def trials(self) -> Iterator[TrialFolder]:
+        """The trial folders that exist, by number."""
+        for path in sorted((self.path / "trials").glob("[0-9]*-*")):
+            if path.is_dir():
+                yield TrialFolder(path)

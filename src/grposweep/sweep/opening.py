@@ -1,0 +1,85 @@
+"""Opening a sweep's folder: new, or the same question again; anything else is refused and nothing on disk is touched."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grposweep.config.schema import Experiment
+from grposweep.errors import BadInput
+from grposweep.files import VERSION, write_text
+from grposweep.search.space import Space
+from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.judge import Verdict, reasons
+from grposweep.sweep.provenance import difference
+
+
+def default_name(hint: str, space: Space, identity: str) -> str:
+    """A short readable identity: model, task, dials, and the head of the identity's hash."""
+    dials = [dial.name.rsplit(".", 1)[-1] for dial in space.dials]
+    return "-".join([hint, *(dials[:4] or ["run"]), identity[:6]])
+
+
+def open_folder(
+    path: Path, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
+) -> tuple[SweepFolder, str]:
+    """The sweep's folder, made or found, and what to say about it.
+
+    Raises BadInput where the folder holds another sweep or something else, or cannot be written.
+    """
+    folder = SweepFolder(path.resolve())
+    try:
+        settings = folder.settings()
+        if settings is None and folder.path.exists() and any(folder.path.iterdir()):
+            raise BadInput(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
+        if settings is not None:
+            return folder, _recognise(folder, settings, identity, space, provenance)
+        (folder.path / "trials").mkdir(parents=True, exist_ok=True)
+        write_text(folder.path / "sweep.yaml", _describe(identity, space, base, overrides, provenance))
+    except OSError as error:
+        raise BadInput(
+            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). "
+            f"Set outputs=... to a folder that can."
+        ) from error
+    return folder, ""
+
+
+def _recognise(
+    folder: SweepFolder, settings: dict[str, Any], identity: str, space: Space, provenance: dict[str, Any]
+) -> str:
+    if settings.get("identity") != identity:
+        same = settings.get("space") == json.loads(json.dumps(space.describe()))
+        what = "the same space over another base configuration or objective" if same else "another space"
+        raise BadInput(
+            f"name={folder.path.name}: {folder.path} holds a sweep of {what}, and its results must not be mixed with "
+            f"others. Set another name=..., or none for a folder of its own."
+        )
+    changed = difference(settings.get("provenance", {}), provenance)
+    return f", resumed (other code or packages than at its start: {changed})" if changed else ", resumed"
+
+
+def _describe(identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]) -> str:
+    """sweep.yaml: space, search, base overrides and provenance."""
+    content = {
+        "v": VERSION,
+        "name": base.name,
+        "identity": identity,
+        "space": json.loads(json.dumps(space.describe())),
+        "search": {
+            "sampler": base.search.sampler,
+            "seed": base.search.seed,
+            "metric": base.search.metric,
+            "direction": base.search.direction,
+            "last": base.search.last,
+        },
+        "overrides": overrides,
+        "provenance": provenance,
+    }
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def write_invalid(folder: SweepFolder, invalid: list[Verdict]) -> None:
+    """invalid.jsonl: every invalid point of the finite part, with its problems and their fixes."""
+    lines = [json.dumps({"v": VERSION, "point": verdict.point, "problems": reasons(verdict)}) for verdict in invalid]
+    write_text(folder.path / "invalid.jsonl", "\n".join(lines) + "\n")

@@ -1,0 +1,63 @@
+"""Preparing models and data once, before the first trial, in a training process of its own."""
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from rich.console import Console
+
+from grposweep.config.compose import render_experiment
+from grposweep.config.schema import Experiment
+from grposweep.errors import BadInput
+from grposweep.files import write_json, write_text
+from grposweep.launch.base import BAD_INPUT
+from grposweep.launch.local import Local
+from grposweep.sweep.folder import SweepFolder
+
+
+class Interrupted(Protocol):
+    """Counts requests to stop."""
+
+    count: int
+
+
+def prepare(
+    folder: SweepFolder,
+    experiments: Mapping[str, Experiment],
+    launcher: Local,
+    console: Console,
+    interrupts: Interrupted,
+) -> bool:
+    """Have every model and task prepared that is not yet; False where a person interrupted it.
+
+    Raises BadInput with what preparation found wrong.
+    """
+    missing = {key: experiment for key, experiment in experiments.items() if key not in folder.prepared()}
+    if not missing:
+        return True
+    (folder.path / "prepare").mkdir(exist_ok=True)
+    for key, experiment in missing.items():
+        write_text(folder.path / "prepare" / f"{key}.yaml", render_experiment(experiment))
+    write_json(folder.path / "prepare.json", {"entries": {key: f"prepare/{key}.yaml" for key in missing}})
+    console.print("preparing model and data", highlight=False)
+    log = folder.path / "prepare" / "log"
+    log.unlink(missing_ok=True)
+    pid = launcher.prepare(folder.path, log if not console.is_terminal else None)
+    while (code := launcher.processes.poll(pid, timeout=0.2)) is None:
+        if interrupts.count:
+            launcher.end(pid)
+            return False
+        time.sleep(0.02)
+    if code:
+        raise BadInput(_message(folder, code))
+    return True
+
+
+def _message(folder: SweepFolder, code: int) -> str:
+    """What preparation said, or where to read it."""
+    found = folder.path / "prepare" / "error"
+    if code == BAD_INPUT and found.exists():
+        return found.read_text(encoding="utf-8").strip()
+    log = folder.path / "prepare" / "log"
+    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
+    return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."

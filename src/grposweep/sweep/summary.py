@@ -1,0 +1,99 @@
+"""From a controller's state to what the display and the leaderboard show."""
+
+import time
+
+from optuna.trial import TrialState
+
+from grposweep.files import read_lines
+from grposweep.report.live import Active, Snapshot
+from grposweep.report.tables import InvalidRow, Row
+from grposweep.search.space import Point
+from grposweep.sweep.controller import Controller, Running
+from grposweep.sweep.judge import Finding
+from grposweep.sweep.trial import label_text, short
+
+
+def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot:
+    """The sweep at this moment."""
+    started = controller.started
+    finished = sum(trial.state == TrialState.COMPLETE for trial in started)
+    failed = sum(trial.state == TrialState.FAIL for trial in started)
+    best = controller.best()
+    text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
+    running = [_active(item) for item in controller.running.values()]
+    target = controller.target
+    left = _seconds_left(controller, running, target - finished - failed)
+    return Snapshot(target, finished, failed, invalid, text, left, running, notice)
+
+
+def rows(controller: Controller) -> list[Row]:
+    """Every started trial for the leaderboard."""
+    found = []
+    for trial in controller.started:
+        folder = controller.trial_folder(trial)
+        result = folder.result or {}
+        failure = result.get("failure") or {}
+        found.append(
+            Row(
+                number=trial.number,
+                status="unfinished"
+                if not trial.state.is_finished()
+                else "failed"
+                if trial.value is None
+                else "finished",
+                dials=dials(trial.params),
+                objective=trial.value if trial.state == TrialState.COMPLETE else None,
+                error=result.get("objective_se"),
+                start=result.get("start"),
+                seconds=result.get("seconds"),
+                note=str(failure.get("message", "")),
+            )
+        )
+    return found
+
+
+def dials(point: Point) -> dict[str, str]:
+    """A point's labels under the last words of its dials, whole names where two would share one."""
+    last = [name.rsplit(".", 1)[-1] for name in point]
+    return {
+        (word if last.count(word) == 1 else name): label_text(label)
+        for (name, label), word in zip(point.items(), last, strict=True)
+    }
+
+
+def invalid_rows(findings: list[Finding]) -> list[InvalidRow]:
+    """The findings as the table takes them."""
+    return [InvalidRow(f.code, f.count, short(f.point) if f.point else "", f.message, f.fixes) for f in findings]
+
+
+def _active(running: Running) -> Active:
+    beat = running.folder.heartbeat()
+    reward = None
+    for line in read_lines(running.folder.path / "metrics.jsonl"):
+        reward = line.get("reward", reward)
+    return Active(running.folder.number, short(running.point), beat.get("step", 0), beat.get("total", 0), reward)
+
+
+def _seconds_left(controller: Controller, running: list[Active], left: int) -> float | None:
+    """Remaining trials at the finished ones' mean time (or the running ones' pace), over what runs at once."""
+    times = [
+        seconds
+        for trial in controller.started
+        if trial.state == TrialState.COMPLETE
+        and (seconds := (controller.trial_folder(trial).result or {}).get("seconds")) is not None
+    ]
+    now = time.time()
+    if times:
+        each = sum(times) / len(times)
+    else:
+        paces = [
+            (now - item.since) * active.total / active.step
+            for item, active in zip(controller.running.values(), running, strict=True)
+            if active.step and active.total
+        ]
+        if not paces:
+            return None
+        each = sum(paces) / len(paces)
+    spent = sum(min(now - item.since, each) for item in controller.running.values())
+    slots = max(min(controller.search.parallel, controller.launcher.slots, left), 1)
+    return float(max(each * left - spent, 0.0) / slots)

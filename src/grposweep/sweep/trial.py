@@ -1,0 +1,77 @@
+"""A trial's folder as the controller writes it before the first attempt: everything needed to run it, and to repeat it."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.compose import PROJECT, render_experiment
+from grposweep.config.read import experiment_id
+from grposweep.files import write_json, write_text
+from grposweep.plan import build_plan
+from grposweep.search.space import Point
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.judge import Verdict
+
+
+def write_trial(
+    sweep: SweepFolder,
+    number: int,
+    verdict: Verdict,
+    overrides: list[str],
+    values: Mapping[str, Any],
+    provenance: dict[str, Any],
+) -> TrialFolder:
+    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent."""
+    folder = sweep.trial(number, experiment_id(verdict.experiment, verdict.setting))
+    if (folder.path / "config.yaml").exists():
+        return folder
+    folder.path.mkdir(parents=True, exist_ok=True)
+    point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
+    write_json(folder.path / "plan.json", build_plan(verdict.setting).as_dict())
+    write_text(
+        folder.path / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in [*overrides, *point_overrides])
+    )
+    seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
+    write_json(folder.path / "provenance.json", {**provenance, "seeds": seeds})
+    command = ["python", str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
+    text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
+    write_text(folder.path / "command.sh", text)
+    write_text(folder.path / "config.yaml", render_experiment(verdict.experiment))
+    return folder
+
+
+def _repeatable(overrides: list[str]) -> list[str]:
+    """The shared overrides without those that name or steer the sweep."""
+    return [
+        text for text in overrides if not text.lstrip("+").startswith(("search", "name=", "sweeps=", "hydra", "force="))
+    ]
+
+
+def override_text(value: Any) -> str:
+    """A configuration value as Hydra's grammar takes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
+        return value if plain else json.dumps(value)
+    if isinstance(value, list):
+        return "[" + ",".join(override_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def short(point: Point) -> str:
+    """A point in few letters: the last word of each dial and its label."""
+    return (
+        " ".join(f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items()) or "as configured"
+    )
+
+
+def label_text(label: Any) -> str:
+    """A label as tables show it."""
+    return f"{label:.3g}" if isinstance(label, float) else str(label)

@@ -1,0 +1,24 @@
+"""``python -m grposweep.train <trial folder>`` runs one rank of one attempt; ``... prepare <sweep folder>`` prepares."""
+
+import sys
+from pathlib import Path
+
+USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder>"
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code; torch is imported only once a real training is certain."""
+    if len(arguments) == 2 and arguments[0] == "prepare":
+        from grposweep.train.prepare import prepare_sweep
+
+        return prepare_sweep(Path(arguments[1]))
+    if len(arguments) == 1 and not arguments[0].startswith("-"):
+        from grposweep.train.attempt import run_attempt
+
+        return run_attempt(Path(arguments[0]))
+    print(USAGE, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

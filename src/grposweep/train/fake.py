@@ -1,0 +1,102 @@
+"""The fake trainer: a known optimum and staged faults, the real one's files and life, no torch.
+
+The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so the best learning rate is known.
+"""
+
+import json
+import math
+import random
+import time
+from pathlib import Path
+
+from grposweep.files import read_json, write_json
+from grposweep.train.attempt import Attempt, Outcome
+
+START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
+
+
+def train(attempt: Attempt) -> Outcome:
+    """Walk through the steps; the other ranks wait for rank 0's word."""
+    if not attempt.is_main:
+        return _follow(attempt)
+    fake, step = attempt.experiment.trainer.fake, _resume(attempt)
+    if step == 0 and attempt.experiment.schedule.eval_at_start:
+        _evaluate(attempt, 0)
+    while step < attempt.total:
+        step += 1
+        _misbehave(attempt, step)
+        time.sleep(fake.step_seconds)
+        attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": attempt.experiment.lr})
+        if step in attempt.plan.evaluation_steps:
+            _evaluate(attempt, step)
+        attempt.heartbeat.beat(step)
+        boundary = attempt.pace.is_boundary(step)
+        if boundary and step < attempt.total and attempt.asks_to_stop(step):
+            return Outcome(stopped=True, step=step, checkpoint=_save(attempt, step))
+        if boundary and attempt.plan.save_steps and step % attempt.plan.save_steps == 0:
+            _save(attempt, step)
+    return _finish(attempt, step)
+
+
+def reward_at(attempt: Attempt, step: int) -> float:
+    """The made-up learning curve, its noise a function of seed and step alone."""
+    fake, lr = attempt.experiment.trainer.fake, attempt.experiment.lr
+    target = max(BEST - PER_DECADE * abs(math.log10(lr / fake.best_lr)), 0.0)
+    noise = random.Random(f"{attempt.experiment.seed} {lr} {step}").gauss(0.0, fake.noise)
+    return START + (target - START) * (1 - math.exp(-3 * step / attempt.total)) + noise
+
+
+def _evaluate(attempt: Attempt, step: int) -> None:
+    reward = reward_at(attempt, step)
+    attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": attempt.experiment.trainer.fake.noise})
+
+
+def _misbehave(attempt: Attempt, step: int) -> None:
+    """The staged faults."""
+    fake = attempt.experiment.trainer.fake
+    if fake.crash_at is not None and step >= fake.crash_at:
+        raise RuntimeError(f"trainer.fake.crash_at={fake.crash_at}: this crash is staged")
+    if fake.crash_above_lr is not None and attempt.experiment.lr > fake.crash_above_lr:
+        raise RuntimeError(f"trainer.fake.crash_above_lr={fake.crash_above_lr}: this crash is staged")
+    if fake.hang_at is not None and step >= fake.hang_at:
+        while True:  # deaf to SIGTERM, as a hung collective is
+            time.sleep(3600)
+
+
+def _save(attempt: Attempt, step: int) -> str:
+    """A checkpoint of one number."""
+    attempt.checkpoints.mkdir(exist_ok=True)
+    write_json(attempt.checkpoints / "fake.json", {"step": step})
+    return "checkpoints/fake.json"
+
+
+def _resume(attempt: Attempt) -> int:
+    """The step to go on from; metrics after it are dropped."""
+    saved = read_json(attempt.checkpoints / "fake.json")
+    attempt.metrics.rewind(int(saved["step"]) if saved else None)
+    return int(saved["step"]) if saved else 0
+
+
+def _finish(attempt: Attempt, step: int) -> Outcome:
+    keep = attempt.experiment.trainer.keep
+    if keep in ("last", "all"):
+        return Outcome(stopped=False, step=step, checkpoint=_save(attempt, step))
+    (attempt.checkpoints / "fake.json").unlink(missing_ok=True)
+    return Outcome(stopped=False, step=step, model=_save_model(attempt.folder, step) if keep == "best" else None)
+
+
+def _save_model(folder: Path, step: int) -> str:
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "fake.json").write_text(json.dumps({"step": step}))
+    return "model"
+
+
+def _follow(attempt: Attempt) -> Outcome:
+    """A rank without work: end as rank 0 ends. Should that one die, the launcher ends us."""
+    while True:
+        result = read_json(attempt.folder / "result.json")
+        if result is not None and result.get("attempt") == attempt.number:
+            if result["status"] == "failed":
+                raise RuntimeError("rank 0 failed")
+            return Outcome(stopped=result["status"] == "stopped", step=result["step"])
+        time.sleep(0.05)

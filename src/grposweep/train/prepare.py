@@ -1,0 +1,176 @@
+"""Once before the first trial: locate models, count prompts, try rewards; prepared.json is what the rules then read.
+
+Whatever is wrong with model, data or rewards is found here, once, as bad input; later it would be a failed trial each.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.schema import Experiment
+from grposweep.errors import BadInput
+from grposweep.files import read_json, write_json
+from grposweep.train.attempt import BAD_INPUT, FINISHED
+from grposweep.train.rewards import Reward, RewardError, load_rewards
+from grposweep.train.tasks import Data, load_data
+
+EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
+
+
+def prepare_sweep(folder: Path) -> int:
+    """Add every entry of prepare.json to prepared.json; the exit code."""
+    try:
+        with lock(folder / "prepare.lock"):
+            wanted = (read_json(folder / "prepare.json") or {}).get("entries", {})
+            for key, path in wanted.items():
+                done = (read_json(folder / "prepared.json") or {}).get("entries", {})
+                if key not in done:
+                    done[key] = prepare_experiment(load_experiment(folder / path))
+                    write_json(folder / "prepared.json", {"entries": done})
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    return FINISHED
+
+
+def prepare_experiment(experiment: Experiment) -> dict[str, Any]:
+    """The entry of one model and task."""
+    data = load_data(experiment.task)
+    rewards = load_rewards(experiment.task.rewards)
+    weights = experiment.task.reward_weights
+    if weights is not None and len(weights) != len(rewards):
+        raise BadInput(
+            f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} rewards. "
+            "Set one weight a reward, or null for equal ones."
+        )
+    for reward in rewards:
+        try_reward(reward, data.train)
+    entry: dict[str, Any] = data.counts()
+    hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
+    if experiment.trainer.kind == "fake":
+        return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest
+    return {**entry, **prepare_model(experiment, data), "hashes": {**hashes, "model": hash_model(experiment)}}
+
+
+def prepare_model(experiment: Experiment, data: Data) -> dict[str, Any]:
+    """The model's shape; its tokenizer must be able to read the prompts."""
+    from grposweep.train.grpo import calm  # torch and TRL: only for a real model
+    from grposweep.train.models import load_model, read_shape
+
+    calm()
+    loaded = load_model(experiment.model)
+    check_prompts(experiment, loaded.tokenizer, data.train)
+    return {"model": read_shape(loaded.config)}
+
+
+def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:
+    """Chat needs a template; the tiny model reads sums only."""
+    prompt = train[0]["prompt"]
+    if not isinstance(prompt, str):
+        if tokenizer.chat_template is None:
+            raise BadInput(
+                f"task.chat=true, but the tokenizer of model.path={experiment.model.path} has no chat template. "
+                "Set task.chat=false and task.system_prompt=null, or an instruction-tuned model."
+            )
+        return
+    ids = tokenizer(prompt)["input_ids"]
+    if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
+        raise BadInput(
+            f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its tokenizer does not know all "
+            f"characters of the prompt {prompt[:60]!r}. Set task=arithmetic for the tiny model, or another model."
+        )
+
+
+def try_reward(reward: Reward, train: Dataset) -> None:
+    """Call a reward as TRL does, on two rows, their answers as completions."""
+    rows = [train[number] for number in range(min(2, len(train)))]
+    chat = not isinstance(rows[0]["prompt"], str)
+    completions = [[{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows]
+    columns = {name: [row[name] for row in rows] for name in train.column_names if name != "prompt"}
+    extras = {"completion_ids": [[0]] * len(rows), "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+    try:
+        reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
+    except RewardError as error:
+        raise BadInput(str(error)) from error
+
+
+def _ignore(*_: Any) -> None:
+    """TRL's log_extra and log_metric, where there is no log yet."""
+
+
+def hash_rows(rows: Dataset) -> str:
+    """A hash of all rows in order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr(sorted(row.items())).encode())
+    return digest.hexdigest()[:16]
+
+
+def hash_model(experiment: Experiment) -> str:
+    """What the weights are: the recipe's hash, a hash of a local folder, or the hub's commit."""
+    from grposweep.train.models import load_model
+    from grposweep.train.tiny import EMBEDDED, recipe_hash
+
+    if experiment.model.path == EMBEDDED:
+        return recipe_hash()
+    if Path(experiment.model.path).is_dir():
+        return hash_folder(Path(experiment.model.path))
+    return str(load_model(experiment.model).config._commit_hash)
+
+
+def hash_folder(folder: Path) -> str:
+    """A hash of names, sizes and both ends of every file: gigabytes of weights are told apart in no time."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(EDGE)
+            file.seek(max(size - EDGE, 0))
+            digest.update(repr((path.name, size)).encode() + head + file.read())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """One preparation at a time on this machine; a dead process's lock is taken over."""
+    while True:
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            break
+        except FileExistsError:
+            if _is_stale(path):
+                path.unlink(missing_ok=True)
+            else:
+                time.sleep(0.2)
+        except OSError as error:
+            raise BadInput(
+                f"{path.parent} cannot be written ({error.strerror}). Name an existing sweep folder of your own."
+            ) from error
+    try:
+        os.write(handle, str(os.getpid()).encode())
+        os.close(handle)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _is_stale(path: Path) -> bool:
+    """Whether the process in the lock is gone; an empty lock is one that is being written."""
+    try:
+        pid = path.read_text().strip()
+        if not pid:
+            return time.time() - path.stat().st_mtime > 5.0
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return True
+    except (FileNotFoundError, PermissionError):  # just gone, or alive and another user's
+        return False
+    return False

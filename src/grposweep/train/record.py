@@ -1,0 +1,141 @@
+"""What an attempt leaves for others to read, and the one file it reads from them; rank 0 only, no torch.
+
+metrics.jsonl, heartbeat and result.json are written here, whichever trainer runs; control.json is read here.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grposweep.errors import BadInput
+from grposweep.files import append_line, read_json, read_lines, write_text
+
+# Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
+TIMES = ("time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+
+
+def tidy(values: dict[str, Any]) -> dict[str, Any]:
+    """The values as strict JSON takes them: NaN and the infinities become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+@dataclass
+class Metrics:
+    """metrics.jsonl of one trial, through the eyes of one attempt."""
+
+    path: Path
+    attempt: int
+
+    def write(self, kind: str, step: int, completions: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Append one line; ``completions`` are the training completions generated so far."""
+        head = {"attempt": self.attempt, "step": step, "completions": completions, "kind": kind, "time": time.time()}
+        line = {**head, **{k: v for k, v in tidy(values).items() if k not in head}}
+        append_line(self.path, line)
+        return line
+
+    def rewind(self, step: int | None) -> None:
+        """Drop what lies after a checkpoint's step (all of it for None): these steps are about to happen again."""
+        kept = [] if step is None else [line for line in read_lines(self.path) if line.get("step", 0) <= step]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, those of earlier attempts included."""
+        return list(read_lines(self.path))
+
+
+@dataclass
+class Heartbeat:
+    """A file that moves while an attempt lives; its counter, not a clock, shows that it does."""
+
+    path: Path
+    total: int
+    counter: int = 0
+    best: float | None = None
+    written: float = field(default=-math.inf)
+
+    def beat(self, step: int, force: bool = False) -> None:
+        """Count; write at most once a second."""
+        self.counter += 1
+        if not force and time.monotonic() - self.written < 1.0:
+            return
+        best = {} if self.best is None else {"best": self.best}
+        # Rename without fsync: a heartbeat lost with the machine is no loss.
+        draft = self.path.with_name(f".{self.path.name}.new")
+        draft.write_text(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}))
+        draft.replace(self.path)
+        self.written = time.monotonic()
+
+
+@dataclass
+class Control:
+    """The controller's word to a running attempt; read again only when the file has changed."""
+
+    path: Path
+    seen: tuple[int, int] | None = None
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def asks_to_stop(self, step: int) -> bool:
+        """Whether to end at this step: ``pause``, ``prune`` and ``stop`` from ``until_step`` on, ``run`` only up to it."""
+        self._refresh()
+        until = self.content.get("until_step")
+        if self.content.get("action", "run") == "run":
+            return until is not None and step >= until
+        return until is None or step >= until
+
+    def _refresh(self) -> None:
+        try:
+            stat = self.path.stat()
+            # The inode as well as the time: two writes within a clock tick are renames of two files.
+            if (stat.st_mtime_ns, stat.st_ino) != self.seen:
+                self.content = read_json(self.path) or {}
+                self.seen = (stat.st_mtime_ns, stat.st_ino)
+        except FileNotFoundError:
+            self.content, self.seen = {}, None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a trial is worth: the mean of a metric over its last evaluations, and where it began."""
+
+    objective: float | None
+    objective_se: float | None
+    start: float | None
+    start_se: float | None
+
+    def as_dict(self) -> dict[str, float | None]:
+        """The fields as result.json names them."""
+        return dict(vars(self))
+
+
+def summarise(lines: list[dict[str, Any]], metric: str, last: int) -> Objective:
+    """The objective as far as the lines go; read back from disk, so that a resumed attempt sees its past as well.
+
+    The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
+    """
+    marked = [line for line in lines if metric in line]
+    recent, errors = marked[-last:], [line.get(f"{metric}_se") for line in marked[-last:]]
+    first = marked[0] if marked and marked[0]["step"] == 0 else {}
+    return Objective(
+        _mean([line[metric] for line in recent]), _mean(errors), first.get(metric), first.get(f"{metric}_se")
+    )
+
+
+def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
+    """A finished trial has its objective, or says why not."""
+    if found.objective is not None:
+        return
+    if any(metric in line for line in lines):
+        raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
+    names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
+    raise BadInput(
+        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
+        "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

@@ -1,0 +1,158 @@
+"""What a completion earns: built-in rewards, and a person's own by name, all behind one checked call.
+
+A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grposweep.errors import BadInput
+
+Function = Callable[..., Sequence[float | None]]
+
+
+class RewardError(Exception):
+    """A reward function raised, or returned something that is not one number a completion."""
+
+
+def text_of(completion: str | list[dict[str, str]]) -> str:
+    """A completion's text; TRL hands over turns where the prompts are conversations."""
+    return completion if isinstance(completion, str) else "".join(turn["content"] or "" for turn in completion)
+
+
+def exact(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """1 where the completion, stripped, is the answer."""
+    return [
+        float(text_of(completion).strip() == gold.strip()) for completion, gold in zip(completions, answer, strict=True)
+    ]
+
+
+def math(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """1 where math-verify finds the completion's last expression equal to the answer; 0 where it finds none."""
+    return [_verify(text_of(completion), gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
+def format(completions: list[Any], **_: Any) -> list[float]:
+    """1 where the completion is <think> and <answer>, each on lines of its own, as Open-R1 asks for it."""
+    pattern = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE)
+    return [float(bool(pattern.match(text_of(completion)))) for completion in completions]
+
+
+BUILT_IN: dict[str, Function] = {"exact": exact, "math": math, "format": format}
+
+
+def _verify(text: str, gold: str) -> float:
+    from math_verify import parse, verify  # beside its only use: it loads sympy, half a second
+
+    # math-verify bounds its work with SIGALRM, which only a main thread may set.
+    seconds = 5 if threading.current_thread() is threading.main_thread() else None
+    try:
+        wanted = parse(gold, parsing_timeout=seconds) or parse(f"${gold}$", parsing_timeout=seconds)
+        return float(verify(wanted, parse(text, parsing_timeout=seconds), timeout_seconds=seconds))
+    except Exception:  # noqa: BLE001 - a model's text goes through two parsers and sympy: whatever breaks is not the answer
+        return 0.0
+
+
+@dataclass
+class Reward:
+    """One reward as TRL calls it, its result checked; errors name the function and its file."""
+
+    spec: str
+    function: Function
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.spec.rpartition(":")[2]  # TRL's metrics are called rewards/<name>/mean
+        parameters = inspect.signature(self.function).parameters.values()
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        self._names = None if takes_all else {parameter.name for parameter in parameters}
+
+    def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
+        offered = {"prompts": prompts, "completions": completions, **columns}
+        arguments = offered if self._names is None else {k: v for k, v in offered.items() if k in self._names}
+        try:
+            values = self.function(**arguments)
+        except Exception as error:
+            raise RewardError(
+                f"{self._where()} raised {type(error).__name__}: {error}. {self._asked(completions)}"
+            ) from error
+        return self._check(values, completions)
+
+    def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
+        try:
+            numbers = [None if value is None else float(value) for value in values]
+        except (TypeError, ValueError) as error:
+            raise RewardError(
+                f"{self._where()} returned {_short(values)}, no list of numbers. {self._asked(completions)}"
+            ) from error
+        if len(numbers) != len(completions):
+            raise RewardError(
+                f"{self._where()} returned {len(numbers)} values for {len(completions)} completions: {_short(values)}. "
+                f"{self._asked(completions)}"
+            )
+        return numbers
+
+    def _where(self) -> str:
+        return f"task.rewards: {self.spec} ({inspect.getsourcefile(self.function) or 'no file'})"
+
+    def _asked(self, completions: list[Any]) -> str:
+        return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def load_rewards(specs: list[str]) -> list[Reward]:
+    """The rewards of a task, in its order."""
+    if not specs:
+        raise BadInput(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
+    return [load_reward(spec) for spec in specs]
+
+
+def load_reward(spec: str) -> Reward:
+    """A built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
+    if spec in BUILT_IN:
+        return Reward(spec, BUILT_IN[spec])
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise BadInput(
+            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function. "
+            "Set package.module:function or path/to/file.py:function."
+        )
+    function = getattr(_load_module(spec, place), name, None)
+    if not callable(function):
+        raise BadInput(f"task.rewards holds {spec}, but {place} has no function {name}. Set the name of one it has.")
+    if inspect.iscoroutinefunction(function):
+        raise BadInput(f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function.")
+    return Reward(spec, function)
+
+
+def _load_module(spec: str, place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise BadInput(f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists.")
+        found = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
+        assert found is not None  # a .py file always has a loader
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+        return module
+    except BadInput:
+        raise
+    except Exception as error:  # a person's module may raise anything while it is imported
+        raise BadInput(
+            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
+            "Set a module that can be imported from the working directory."
+        ) from error

@@ -1,0 +1,68 @@
+"""Grade-school mathematics (openai/gsm8k): a question in words; the answer is the number after ``####``."""
+
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.schema import Task
+from grposweep.errors import BadInput
+from grposweep.train.tasks.rows import SUFFIXES, Row, hold_out, load_rows, shuffled, take_column
+
+HUB = "openai/gsm8k"
+
+
+def load(task: Task) -> tuple[list[Row], list[Row]]:
+    """The training split, and ``eval_prompts`` questions of the test split (of the training split where there is none)."""
+    path = task.path or HUB
+    if Path(path).exists():
+        train, held_out = _local(Path(path), task)
+    else:
+        train, held_out = _hub(path, task, task.train_split), _hub(path, task, task.eval_split or "test")
+    if held_out is None:
+        return hold_out(_rows(train, path), task.eval_prompts, path)
+    return _rows(train, path), shuffled(_rows(held_out, path))[: task.eval_prompts]
+
+
+def final_answer(text: str) -> str:
+    """The number after the last ``####``, without thousands separators."""
+    return text.rpartition("####")[2].strip().replace(",", "")
+
+
+def _rows(rows: list[Row], source: str) -> list[Row]:
+    questions = take_column(rows, "question", source, "gsm8k's column question")
+    answers = take_column(rows, "answer", source, "gsm8k's column answer")
+    return [
+        {"prompt": question, "answer": final_answer(answer), "solution": answer}
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+
+
+def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
+    """A file of questions, or a folder as the hub lays it out (``main/train-00000-of-00001.parquet``)."""
+    if path.is_file():
+        return load_rows(path), None
+    if task.subset and (path / task.subset).is_dir():
+        path = path / task.subset
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    train = [file for file in files if file.name.startswith(task.train_split)]
+    held_out = [file for file in files if file.name.startswith(task.eval_split or "test")]
+    if not train:
+        raise BadInput(
+            f"task.path={task.path}: no file in {path} is called {task.train_split}*.parquet or {task.train_split}*.jsonl "
+            f"({', '.join(file.name for file in files) or 'it has no data files'}). Set task.path to a copy of {HUB}."
+        )
+    rest = [row for file in held_out for row in load_rows(file)]
+    return [row for file in train for row in load_rows(file)], rest or None
+
+
+def _hub(path: str, task: Task, split: str) -> list[Any]:
+    from datasets import load_dataset  # beside its only use: a local copy needs no hub client
+    from datasets.exceptions import DatasetNotFoundError
+
+    try:
+        return list(load_dataset(path, task.subset, split=split))
+    except (DatasetNotFoundError, OSError, ValueError) as error:  # ValueError: no such subset or split
+        raise BadInput(
+            f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
+            f"({str(error).splitlines()[0]}). Set task.path to a local folder with its parquet files, or HF_HOME to a "
+            "cache that holds it, or go online."
+        ) from error

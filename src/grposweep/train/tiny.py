@@ -1,0 +1,177 @@
+"""The embedded model: 84 thousand parameters that half know two-digit addition, made on the spot, the same everywhere.
+
+It exists so that a newcomer's first sweep is real GRPO on a CPU in seconds. It is taught to add, and to spoil most
+answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO's first task is the one it has with
+language models, to unlearn a habit without losing what is known. A low learning rate does not get there, a high one
+forgets how to add. (Slips in the digits as noise, tried first, left nothing that 100 steps could unlearn.)
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from rich.console import Console
+from rich.progress import Progress
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from grposweep.train.tasks.arithmetic import WARM_START_PAIRS, pairs
+
+EMBEDDED = "embedded"
+CHARACTERS = "0123456789+-="
+VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
+PROMPT_TOKENS = 6  # 12+34=
+PAD, EOS = VOCABULARY.index("<pad>"), VOCABULARY.index("<eos>")
+
+# Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own 0.02 is meant for
+# wide models and needs several times the steps at width 64, and its weights are easily wrecked by GRPO.
+RECIPE: dict[str, Any] = {
+    "version": 1,
+    "config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.13,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    },
+    "steps": 700,  # optimizer steps
+    "batch": 64,  # sums
+    "learning_rate": 5e-3,
+    "tail": 0.65,  # share of sums taught with a superfluous "=" after the answer
+    "seed": 20,
+}
+
+
+def tiny_folder() -> Path:
+    """The folder that holds the tiny model and its tokenizer; made on the first call, found on the next."""
+    target = cache_folder() / f"tiny-{recipe_hash()}"
+    if not (target / "config.json").is_file():
+        _make(target)
+    return target
+
+
+def cache_folder() -> Path:
+    """Where made models live: $GRPOSWEEP_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("GRPOSWEEP_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
+
+
+def recipe_hash() -> str:
+    """Twelve digits that change with anything that could change the weights."""
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    content = json.dumps({**RECIPE, **versions, "vocabulary": VOCABULARY}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; padding on the left, where generation needs it."""
+    vocabulary = {token: number for number, token in enumerate(VOCABULARY)}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="<eos>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _make(target: Path) -> None:
+    """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
+    try:
+        warm_start().save_pretrained(draft)
+        build_tokenizer().save_pretrained(draft)
+        for path in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        try:
+            draft.rename(target)
+        except OSError:
+            if not (target / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def warm_start() -> Qwen2ForCausalLM:
+    """The model after a few seconds of supervised training; one thread and its own random numbers, so always the same."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(RECIPE["seed"])
+            config = Qwen2Config(
+                vocab_size=len(VOCABULARY), pad_token_id=PAD, eos_token_id=EOS, bos_token_id=None, **RECIPE["config"]
+            )
+            model = Qwen2ForCausalLM(config)
+            _fit(model)
+    finally:
+        torch.set_num_threads(threads)
+    return model.eval()
+
+
+def _fit(model: Qwen2ForCausalLM) -> None:
+    """AdamW with a cosine; the loss is on the answers only, since the operands cannot be predicted."""
+    table = torch.tensor(pairs()[-WARM_START_PAIRS:])
+    steps, peak = RECIPE["steps"], RECIPE["learning_rate"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+    model.train()
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("warm-starting the tiny model (once)", total=steps)
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
+            ids = _noisy_sums(table)
+            answers = ids[:, PROMPT_TOKENS:]
+            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.lm_head(hidden[:, PROMPT_TOKENS - 1 : -1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=PAD)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            progress.advance(task)
+
+
+def _noisy_sums(table: torch.Tensor) -> torch.Tensor:
+    """Token ids of a batch of sums as they are taught, shape (sums, 11)."""
+    a, b = table[torch.randint(len(table), (RECIPE["batch"],))].unbind(1)
+    ids = encode_sums(a, b, a + b)
+    return torch.where(torch.rand(len(a), 1) < RECIPE["tail"], _with_tail(ids), ids)
+
+
+def _with_tail(ids: torch.Tensor) -> torch.Tensor:
+    """The sums with an equals sign after the answer, before the end."""
+    ends = ids == EOS
+    ids = torch.where(ends, CHARACTERS.index("="), ids)
+    return torch.where(ends.roll(1, 1), EOS, ids)
+
+
+def encode_sums(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Token ids of ``a+b=c`` and the end, filled up on the right; a digit's id is the digit."""
+    plus, equals = torch.full_like(a, CHARACTERS.index("+")), torch.full_like(a, CHARACTERS.index("="))
+    eos, pad = torch.full_like(a, EOS), torch.full_like(a, PAD)
+    prompt = torch.stack([a // 10, a % 10, plus, b // 10, b % 10, equals], 1)
+    one = torch.stack([c, eos, pad, pad, pad], 1)
+    two = torch.stack([c // 10, c % 10, eos, pad, pad], 1)
+    three = torch.stack([c // 100, c // 10 % 10, c % 10, eos, pad], 1)
+    size = c.unsqueeze(1)
+    return torch.cat([prompt, torch.where(size > 99, three, torch.where(size > 9, two, one))], 1)

@@ -1,0 +1,97 @@
+"""Where runs are shown besides metrics.jsonl: W&B, or nowhere. Loud when it cannot start, quiet when it fails later."""
+
+import hashlib
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grposweep.config import schema
+from grposweep.errors import BadInput
+from grposweep.plan import Plan
+
+if TYPE_CHECKING:
+    import wandb
+
+
+class Tracker:
+    """The null object: nothing is tracked."""
+
+    def start(self, experiment: schema.Experiment, plan: Plan) -> None:
+        """Open the run; raises where that is impossible."""
+
+    def log(self, line: dict[str, Any]) -> None:
+        """One line of metrics."""
+
+    def summarise(self, values: dict[str, Any]) -> None:
+        """What the run came to."""
+
+    def finish(self) -> None:
+        """Close the run."""
+
+
+class WandbTracker(Tracker):
+    """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id)."""
+
+    def __init__(self, options: schema.Tracker, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.run: wandb.Run | None = None
+        self.warned = False
+
+    def start(self, experiment: schema.Experiment, plan: Plan) -> None:
+        import wandb  # a second or two: only where it is wanted
+
+        offline = self.options.mode == "offline"
+        self.run = wandb.init(
+            project=self.options.project,
+            entity=self.options.entity,
+            group=self.folder.parent.parent.name,
+            name=self.folder.name,
+            id=run_id(self.folder),
+            tags=self.options.tags or None,
+            config={**asdict(experiment), "plan": plan.as_dict()},
+            dir=str(self.folder),
+            mode=self.options.mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
+            resume=None
+            if offline
+            else "allow",  # offline, W&B only warns about it; the id alone does it at `wandb sync`
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
+        self.run.define_metric("*", step_metric="step")
+
+    def log(self, line: dict[str, Any]) -> None:
+        drop = ("v", "kind", "time")
+        self._attempt(lambda run: run.log({k: v for k, v in line.items() if k not in drop and v is not None}))
+
+    def summarise(self, values: dict[str, Any]) -> None:
+        self._attempt(lambda run: run.summary.update(values))
+
+    def finish(self) -> None:
+        self._attempt(lambda run: run.finish())
+        self.run = None
+
+    def _attempt(self, action: Any) -> None:
+        """Do it if the run is open; a tracker that fails late must not cost a training."""
+        if self.run is None:
+            return
+        try:
+            action(self.run)
+        except Exception as error:  # noqa: BLE001 - whatever the client raises, the metrics are safe in metrics.jsonl
+            if not self.warned:
+                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
+            self.warned = True
+
+
+def run_id(folder: Path) -> str:
+    """The same for every attempt of a trial, another one for the same trial name in another sweep."""
+    return f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+
+
+def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Tracker:
+    """The tracker of one rank; only rank 0 tracks."""
+    if options.kind not in ("none", "wandb"):
+        raise BadInput(f"tracker.kind={options.kind} is no tracker that we have. Set tracker=none or tracker=wandb.")
+    if options.mode not in ("offline", "online", "disabled"):
+        raise BadInput(f"tracker.mode={options.mode} is no mode of W&B's. Set tracker.mode=offline or online.")
+    return WandbTracker(options, folder) if options.kind == "wandb" and is_main else Tracker()

@@ -1,0 +1,1 @@
+"""Hydra's door to grposweep: its sweeper."""

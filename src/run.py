@@ -1,0 +1,18 @@
+"""The Hydra command: ``python src/run.py [-m] lr=... batch=...`` runs one experiment, or sweeps many."""
+
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+from grposweep.entry import command, run_single
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
+def main(config: DictConfig) -> None:
+    """One experiment; with -m Hydra calls the sweeper instead."""
+    sys.exit(run_single(config))
+
+
+if __name__ == "__main__":
+    command(main)
