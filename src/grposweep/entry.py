@@ -8,7 +8,7 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -94,9 +94,8 @@ def message(error: Exception) -> str:
         return _no_such_key(key)
     if "Ambiguous value" in text:
         return f"{text.split(chr(39))[1]}: several values are a sweep, and this is a single run. Add -m, or give one value."
-    argument = next((argument for argument in sys.argv[1:] if argument in text), "")
-    if "parse" in type(error).__name__.lower():
-        return malformed(argument, error) if argument else text.strip()
+    if isinstance(error, OverrideParseException):
+        return malformed(error.override, error)
     return text.strip().splitlines()[0] if text.strip() else repr(error)
 
 

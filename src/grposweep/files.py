@@ -54,7 +54,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
-    for line in text.splitlines():
+    for line in text.split("\n"):  # splitlines() would also cut at U+2028, which JSON strings may hold
         try:
             value = json.loads(line)
         except json.JSONDecodeError:

@@ -45,6 +45,8 @@ def check_words(experiment: Experiment) -> None:
         value = _get(experiment, key)
         if value is not None and value < 1:
             raise BadInput(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
+    if experiment.task.kind == "jsonl" and experiment.task.path is None:
+        raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     if experiment.search.last > max(experiment.schedule.evaluations, 1):
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "

@@ -43,10 +43,6 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     try:
         merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
         OmegaConf.resolve(merged)
-        missing = OmegaConf.missing_keys(merged)
-        if missing:
-            key = sorted(missing)[0]
-            raise BadInput(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
         experiment = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise BadInput(explain(error)) from error

@@ -77,7 +77,8 @@ class Batch:
     """TRL's batch fields in completions; sizes the hardware sees may be ``auto`` where ``prompts_per_step`` is given.
 
     ``steps_per_generation`` counts micro-steps and defaults to the accumulation, as in TRL.
-    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose.
+    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose. ``num_generations_eval`` is the same for all points, so
+    that their objectives are measured alike (null: TRL's default, ``num_generations``).
     """
 
     num_generations: int = 8
@@ -88,7 +89,7 @@ class Batch:
     num_iterations: int = 1
     max_per_device_train_batch_size: int = 64
     per_device_eval_batch_size: int | str = AUTO
-    num_generations_eval: int | None = None
+    num_generations_eval: int | None = 8
 
 
 @dataclass

@@ -12,7 +12,8 @@ from grposweep.errors import BadInput
 from grposweep.launch.base import Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
 
-PRELOAD = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
+TRAINING = ["grposweep.train.attempt"]
+TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
 
 
 @dataclass
@@ -102,8 +103,8 @@ def build_local(experiment: Experiment, parallel: int) -> Local:
                 f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
             )
         slots = min(parallel, len(gpus) // needed)
-    warm = experiment.cluster.warm
-    processes: Processes = Warm(PRELOAD if experiment.trainer.kind == "trl" else []) if warm else Fresh()
+    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
+    processes: Processes = Warm(preload) if experiment.cluster.warm else Fresh()
     return Local(processes, gpus, slots)
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -83,17 +84,21 @@ class Warm:
     """
 
     def __init__(self, preload: list[str]) -> None:
-        """``preload`` are module names that the server imports before the first fork."""
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train.warm", *preload],
+        """``preload`` are module names that the server imports before the first fork; it starts when first needed."""
+        self._preload = preload
+        self._ended: dict[int, int] = {}
+        self._buffer = b""
+
+    @cached_property
+    def _server(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "grposweep.train.warm", *self._preload],
             env=inherited(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        self._ended: dict[int, int] = {}
-        self._buffer = b""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
@@ -115,6 +120,8 @@ class Warm:
         return self._ended.get(pid)
 
     def close(self) -> None:
+        if "_server" not in self.__dict__:
+            return  # never needed
         if self._server.stdin is not None:
             self._server.stdin.close()
         try:

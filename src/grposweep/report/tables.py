@@ -45,17 +45,20 @@ def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table
     """The invalid points by rule."""
     table = Table(
         title=f"{invalid} of {total} points are invalid and will cost nothing",
-        title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_lines=True, pad_edge=False, expand=False,
-    )  # fmt: skip
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_lines=True,
+        pad_edge=False,
+    )
     table.add_column("rule", no_wrap=True)
-    table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("why, for example at one of them", ratio=3)
-    table.add_column("what would be valid there", ratio=2)
+    table.add_column("why, at one of its points", ratio=1, overflow="fold")
+    table.add_column("what would be valid there", ratio=1, overflow="fold")
     for row in rows:
         why = Text(row.message)
         if row.example:
             why.append(f"\n({row.example})", style="dim")
-        table.add_row(row.code, str(row.count), why, Text("\n".join(row.fixes)))
+        table.add_row(f"{row.code}\n{row.count} points", why, Text("\nor ".join(row.fixes)))
     return table
 
 

@@ -5,9 +5,8 @@ import os
 import random
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import accelerate.utils
@@ -231,7 +230,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
     return trainer
 
 
-def listen(reward: Reward, number: int, held_out: HeldOut) -> Reward:
+def listen(reward: Reward, number: int, held_out: HeldOut) -> Callable[..., list[float | None]]:
     """The same reward, its values noted during evaluations."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
@@ -239,7 +238,8 @@ def listen(reward: Reward, number: int, held_out: HeldOut) -> Reward:
         held_out.record(number, columns["prompt_id"], values)
         return values
 
-    return replace(reward, function=heard)
+    heard.__name__ = reward.__name__  # TRL's metrics are called rewards/<name>/mean
+    return heard
 
 
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:

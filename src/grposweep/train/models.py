@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from grposweep.config.schema import Model
 from grposweep.errors import BadInput
@@ -35,7 +35,9 @@ def load_model(model: Model) -> Loaded:
         _check_folder(Path(path))
     try:
         config = AutoConfig.from_pretrained(path, revision=model.revision or "main")
-        tokenizer = AutoTokenizer.from_pretrained(
+        # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not know.
+        loader = PreTrainedTokenizerFast if model.path == EMBEDDED else AutoTokenizer
+        tokenizer = loader.from_pretrained(
             path, revision=model.revision or "main", padding_side="left", truncation_side="left"
         )
     except (OSError, ValueError) as error:  # transformers wraps the hub's errors in OSError; ValueError: no such type

@@ -69,9 +69,10 @@ class Reward:
     function: Function
 
     def __post_init__(self) -> None:
-        self.__name__ = self.spec.rpartition(":")[2]  # TRL's metrics are called rewards/<name>/mean
+        self.__name__ = self.spec.rpartition(":")[2]
         parameters = inspect.signature(self.function).parameters.values()
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        # A reward may name just the columns that it reads; TRL itself would pass it all of them.
         self._names = None if takes_all else {parameter.name for parameter in parameters}
 
     def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
@@ -100,7 +101,8 @@ class Reward:
         return numbers
 
     def _where(self) -> str:
-        return f"task.rewards: {self.spec} ({inspect.getsourcefile(self.function) or 'no file'})"
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return f"task.rewards: {self.spec} ({code.co_filename if code else 'no source file'})"
 
     def _asked(self, completions: list[Any]) -> str:
         return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."

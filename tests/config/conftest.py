@@ -1,0 +1,28 @@
+"""Hydra's own composition of conf/, for tests that hold ours against it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from grposweep.config.compose import PROJECT, register
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import DictConfig
+
+Compose = Callable[[list[str]], DictConfig]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator[Compose]:
+    """``compose(["batch=small"])``: what Hydra makes of overrides, its own section included."""
+    register()
+    with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
+        yield lambda overrides: hydra_compose("config", overrides, return_hydra_config=True)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A file of prompts, for task=jsonl."""
+    path = tmp_path / "my prompts.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    return path

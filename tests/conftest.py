@@ -1,0 +1,51 @@
+"""The command as a subprocess, from a folder of its own whose name has a space."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import RUN, Ended, environment
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The working directory of the commands below."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(here: Path) -> Callable[..., Ended]:
+    """``run("-m", "lr=...")`` runs the command to its end."""
+
+    def call(*arguments: str, timeout: float = 120) -> Ended:
+        command = [sys.executable, str(RUN), *arguments]
+        done = subprocess.run(
+            command, cwd=here, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the latest."""
+    started: list[subprocess.Popen[str]] = []
+
+    def call(*arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(RUN), *arguments]
+        process = subprocess.Popen(
+            command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,110 @@
+"""Files that others read while they are written: whole or not at all, and readable after any crash."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from grposweep.files import VERSION, append_line, read_json, read_lines, write_json, write_text
+
+
+class Interrupted(Exception):
+    """The moment a writer dies."""
+
+
+def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    """One file before, one after; the content is the last one, whatever it holds."""
+    path = tmp_path / "result file.txt"
+    write_text(path, "old")
+    write_text(path, "new ü\n")
+    assert path.read_text(encoding="utf-8") == "new ü\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_dies_before_the_rename_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up while syncing: the reader still sees the old text, and no scrap stays."""
+    path = tmp_path / "result.json"
+    write_text(path, "old")
+
+    def full(_: int) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Interrupted):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
+    """A lone surrogate fails half-way through the write."""
+    path = tmp_path / "log.txt"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "x" * 100_000 + "\ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_others_may_read_what_was_written(tmp_path: Path) -> None:
+    """Sweep folders are shared: a private mode would lock a team mate out."""
+    path = tmp_path / "sweep.yaml"
+    write_text(path, "name: x\n")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    assert mode & stat.S_IROTH
+    assert mode & stat.S_IRGRP
+
+
+def test_json_carries_the_format_version_and_comes_back(tmp_path: Path) -> None:
+    """What is read is what was written, and says which format it is in."""
+    path = tmp_path / "plan.json"
+    write_json(path, {"steps": [1, 2]})
+    assert read_json(path) == {"v": VERSION, "steps": [1, 2]}
+    assert read_json(tmp_path / "absent.json") is None
+
+
+def test_a_line_after_a_torn_tail_starts_on_a_line_of_its_own(tmp_path: Path) -> None:
+    """The half line of a killed writer costs itself, not the next one."""
+    path = tmp_path / "metrics.jsonl"
+    append_line(path, {"step": 1})
+    with path.open("ab") as file:
+        file.write(b'{"v": 1, "step": 2, "rew')
+    append_line(path, {"step": 3})
+    assert [line["step"] for line in read_lines(path)] == [1, 3]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_appending_to_whole_lines_adds_nothing_but_the_line(tmp_path: Path) -> None:
+    """No empty lines appear between whole ones."""
+    path = tmp_path / "metrics.jsonl"
+    for step in range(3):
+        append_line(path, {"step": step})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"v": VERSION, "step": n} for n in range(3)]
+
+
+@pytest.mark.parametrize("scar", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])
+def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, scar: str) -> None:
+    """Whatever a crash leaves on a line, the lines around it are read."""
+    path = tmp_path / "attempts.jsonl"
+    path.write_text(f'{{"step": 1}}\n{scar}\n{{"step": 2}}\n')
+    assert [line["step"] for line in read_lines(path)] == [1, 2]
+
+
+def test_a_character_torn_in_two_does_not_hide_the_other_lines(tmp_path: Path) -> None:
+    """Half of a UTF-8 sequence at the end is no reason to lose the file."""
+    path = tmp_path / "attempts.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"text": "\xc3')
+    assert [line["step"] for line in read_lines(path)] == [1]
+    assert list(read_lines(tmp_path / "absent.jsonl")) == []
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_only_a_newline_ends_a_line(tmp_path: Path, odd: str) -> None:
+    """JSON strings may hold these as they are, and other programs write them so."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"text": f"a{odd}b"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    append_line(path, {"text": f"c{odd}d"})
+    assert [line["text"] for line in read_lines(path)] == [f"a{odd}b", f"c{odd}d"]

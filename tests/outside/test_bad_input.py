@@ -1,0 +1,106 @@
+"""Bad input from the command line: one message with what is set and what to set, code 2, no traceback, nothing harmed."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import Ended
+
+Run = Callable[..., Ended]
+
+# what is typed, and what the message must hold: the culprit, and a way out
+CASES = {
+    "an unknown key": (["batch.num_generation=4"], ["batch.num_generation", "batch.num_generations"]),
+    "an unknown key with +": (["+foo=1"], ["foo is not a key"]),
+    "an unknown key with ++": (["++kl.betta=1"], ["kl.betta", "kl.beta"]),
+    "an unknown key in a sweep": (["-m", "lrr=1,2"], ["lrr is not a key", "lr"]),
+    "an unknown group": (["modle=tiny"], ["modle", "model"]),
+    "an unknown option": (["kl=lwo"], ["kl has no option 'lwo'", "kl=low"]),
+    "an unknown option in a sweep": (["-m", "batch=small,smal"], ["batch has no option 'smal'", "batch=small"]),
+    "an unknown sweep file": (["sweeps=nope"], ["sweeps has no option 'nope'", "lr_batch"]),
+    "a number for a group": (["batch=16"], ["batch=16", "batch.prompts_per_step", "medium"]),
+    "a coefficient for a group": (["kl=0.04"], ["kl=0.04", "kl.beta"]),
+    "numbers for a group in a sweep": (["-m", "batch=8,16"], ["batch=8", "batch.prompts_per_step"]),
+    "a wrong type": (["lr=fast"], ["lr", "Float"]),
+    "a word for a size": (["batch.per_device_train_batch_size=many"], ["many", "auto"]),
+    "an unknown word": (["trainer.keep=some"], ["trainer.keep=some", "last, best, all, none"]),
+    "malformed sweep syntax": (["-m", "lr=1,,2"], ["'lr=1,,2'", "key=a,b,c"]),
+    "an unclosed bracket": (["-m", "lr=tag(log,interval(1,2)"], ["interval", "key=a,b,c"]),
+    "several values without -m": (["lr=1e-3,1e-4"], ["lr=1e-3,1e-4", "-m"]),
+    "an empty interval": (["-m", "lr=interval(2,1)"], ["interval(2", "smaller end first"]),
+    "a logarithm of zero": (["-m", "lr=tag(log,interval(0,1))"], ["logarithm", "above 0"]),
+    "an empty space": (["-m", "lr=choice()"], ["lr=choice()"]),
+    "a grid over an interval": (["-m", "lr=interval(1e-5,1e-3)", "search=grid"], ["search=grid", "search=tpe"]),
+    "an invalid run": (["batch=open_r1_medium"], ["GB101", "batch.gradient_accumulation_steps=4"]),
+    "two contradictions at once": (["kl.beta=0.1", "batch.num_generations=7"], ["GK101", "GB101", "kl.enabled=true"]),
+    "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
+    "two lengths": (["schedule.max_steps=5"], ["GS101", "schedule.budget_completions=null"]),
+    "a launcher of Hydra's": (["hydra/launcher=joblib"], ["hydra/launcher=joblib", "cluster=local"]),
+    "more GPUs than there are": (["cluster.gpus=4"], ["cluster.gpus=4"]),
+    "an enqueued value outside its dial": (
+        ["-m", "lr=1e-3,1e-4", "search.enqueue=[{lr:1e-2}]"], ["search.enqueue", "0.001, 0.0001"],
+    ),
+    "an enqueued dial that is not searched": (
+        ["-m", "lr=1e-3,1e-4", "search.enqueue=[{kl:low}]"], ["kl is not searched"],
+    ),
+    "a missing data file's path": (["task=jsonl"], ["task.path"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_message_and_code_2(run: Run, here: Path, case: str) -> None:
+    """Whatever is wrong, nothing is left behind."""
+    arguments, parts = CASES[case]
+    ended = run("trainer=fake", *arguments) if "trainer" not in str(arguments) else run(*arguments)
+    assert ended.code == 2, ended.out + ended.err
+    assert "Traceback" not in ended.err
+    assert ended.err.count("error:") == 1
+    assert all(part in ended.out + ended.err for part in parts), ended.out + ended.err
+    assert not list(here.glob("outputs/*/trials/*"))
+
+
+def test_a_folder_of_another_space_is_left_alone(run: Run) -> None:
+    """The name is taken: nothing in the folder changes."""
+    first = run("trainer=fake", "name=s", "-m", "lr=1e-3,1e-4")
+    before = {path: path.read_bytes() for path in first.sweep.rglob("*") if path.is_file()}
+    second = run("trainer=fake", "name=s", "-m", "lr=1e-3,1e-5")
+    assert second.code == 2
+    assert "another space" in second.err
+    assert {path: path.read_bytes() for path in first.sweep.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(run: Run, here: Path) -> None:
+    """A person's own files under outputs/s."""
+    (here / "outputs" / "s").mkdir(parents=True)
+    (here / "outputs" / "s" / "thesis.tex").write_text("mine")
+    ended = run("trainer=fake", "name=s")
+    assert ended.code == 2
+    assert "holds no sweep" in ended.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; the next test covers root")
+def test_a_read_only_folder_is_refused(run: Run, here: Path) -> None:
+    """No permission to write."""
+    (here / "outputs").mkdir(mode=0o500)
+    ended = run("trainer=fake")
+    assert ended.code == 2
+    assert "cannot be written" in ended.err
+
+
+def test_an_outputs_folder_that_cannot_exist_is_refused(run: Run, here: Path) -> None:
+    """A file stands where the folder should."""
+    (here / "outputs").write_text("a file")
+    ended = run("trainer=fake")
+    assert ended.code == 2
+    assert "cannot be written" in ended.err
+
+
+def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
+    """Interrupted while still composing: no traceback."""
+    process = start("trainer=fake", "-m", "lr=1e-3,1e-4")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in output or process.returncode == -signal.SIGINT

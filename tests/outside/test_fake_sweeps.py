@@ -1,0 +1,225 @@
+"""Whole sweeps from the command line, with the fake trainer: search, resume, failure, interruption, in seconds."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import yaml
+from support import Ended, is_running, lines, read, trials, wait_for
+
+Run = Callable[..., Ended]
+FAKE = ("trainer=fake", "name=s")
+SLOW = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=100")
+
+
+def study(sweep: Path) -> optuna.Study:
+    """The study as any Optuna user opens it."""
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
+    return optuna.load_study(study_name="grposweep", storage=storage)
+
+
+def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:
+    """Two learning rates and three batches, one of which one process cannot hold."""
+    ended = run(*FAKE, "-m", "lr=1e-4,1e-3", "batch=small,medium,open_r1_medium")
+    assert ended.code == 0, ended.err
+    states = [trial.state.name for trial in study(ended.sweep).trials]
+    assert states.count("PRUNED") == 2
+    assert states.count("COMPLETE") == 4
+    assert "GB101" in ended.out
+    assert len(trials(ended.sweep)) == 4
+
+
+def test_the_best_trial_of_a_grid_is_at_the_known_optimum(run: Run) -> None:
+    """The fake trainer's best learning rate is 1e-3."""
+    ended = run(*FAKE, "-m", "lr=1e-5,1e-4,1e-3,1e-2")
+    assert study(ended.sweep).best_params == {"lr": 1e-3}
+
+
+def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
+    """Commas between dials, or spaces: the second command finds the first one's results."""
+    first = run("trainer=fake", "-m", "lr=1e-4,1e-3", "kl=none,low")
+    second = run("trainer=fake", "-m", "lr=1e-4,1e-3,kl=none,low")
+    assert first.sweep == second.sweep
+    assert "4 of them recorded already" in second.out
+
+
+def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run: Run) -> None:
+    """Twelve trials, none at the invalid batch, none recorded as pruned."""
+    ended = run(*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))", "batch=small,open_r1_medium", "search.trials=12")
+    found = study(ended.sweep).trials
+    assert [trial.state.name for trial in found] == ["COMPLETE"] * 12
+    assert {trial.params["batch"] for trial in found} == {"small"}
+
+
+def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
+    """Asks depend on seed, number and history alone."""
+    arguments = ("trainer=fake", "-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.trials=14")
+    first, second = run(*arguments, "name=a"), run(*arguments, "name=b")
+    assert [trial.params for trial in study(first.sweep).trials] == [t.params for t in study(second.sweep).trials]
+
+
+def test_a_larger_number_of_trials_extends_a_finished_sweep(run: Run) -> None:
+    """Three, then five: two more, and the first three untouched."""
+    arguments = (*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))")
+    before = run(*arguments, "search.trials=3")
+    kept = [(folder / "result.json").stat().st_mtime_ns for folder in trials(before.sweep)]
+    after = run(*arguments, "search.trials=5")
+    assert len(trials(after.sweep)) == 5
+    assert [(folder / "result.json").stat().st_mtime_ns for folder in trials(after.sweep)][:3] == kept
+
+
+def test_a_crash_in_one_trial_is_recorded_and_the_sweep_goes_on(run: Run) -> None:
+    """The learning rate above the threshold crashes; its last lines are kept."""
+    ended = run(*FAKE, "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3,1e-4")
+    assert ended.code == 0
+    result = read(trials(ended.sweep)[0] / "result.json")
+    assert result["status"] == "failed"
+    assert "staged" in result["failure"]["last_lines"][-1]
+    assert [trial.state.name for trial in study(ended.sweep).trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+
+
+def test_a_sweep_without_a_finished_trial_ends_with_code_1(run: Run) -> None:
+    """Every trial crashes."""
+    ended = run(*FAKE, "trainer.fake.crash_at=2", "-m", "lr=1e-3,1e-4")
+    assert ended.code == 1
+    assert "Traceback" not in ended.err
+
+
+def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> None:
+    """Unless force=true asks for it."""
+    first = run("trainer=fake", "lr=1e-3")
+    again = run("trainer=fake", "lr=1e-3")
+    assert "1 of them recorded already" in again.out
+    assert len(trials(first.sweep)) == 1
+    assert run("trainer=fake", "lr=1e-3", "force=true").code == 0
+    assert len(trials(first.sweep)) == 2
+
+
+def test_enqueued_points_are_tried_first(run: Run) -> None:
+    """In the order in which they are given."""
+    wanted = "search.enqueue=[{lr:1e-4,batch:medium},{lr:2e-4,batch:small}]"
+    ended = run(*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))", "batch=small,medium", "search.trials=4", wanted)
+    points = [trial.params for trial in study(ended.sweep).trials]
+    assert points[:2] == [{"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4, "batch": "small"}]
+
+
+def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(run: Run, start: Callable, here: Path) -> None:
+    """kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one goes on."""
+    arguments = (*SLOW, "-m", "lr=1e-4,3e-4,1e-3")
+    process = start(*arguments)
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/0001*/heartbeat"))) == 1)
+    job = lines(next(here.glob("outputs/s/trials/0001*/attempts.jsonl")))[-1]["job_id"]
+    process.kill()
+    process.wait()
+    wait_for(lambda: not is_running(int(job.removeprefix("local-"))), seconds=10)
+    kept = read(next(here.glob("outputs/s/trials/0000*/result.json")))
+    ended = run(*arguments)
+    assert ended.code == 0, ended.err
+    assert [trial.state.name for trial in study(ended.sweep).trials] == ["COMPLETE"] * 3
+    assert read(trials(ended.sweep)[0] / "result.json") == kept
+    steps = [line["step"] for line in lines(trials(ended.sweep)[1] / "metrics.jsonl") if line["kind"] == "train"]
+    assert steps == list(range(1, 101))
+
+
+def test_ctrl_c_stops_at_a_boundary_and_the_same_command_goes_on(run: Run, start: Callable, here: Path) -> None:
+    """The stopped trial has a checkpoint, the lease is free, exit code 130, and the resumed one repeats no step."""
+    process = start(*SLOW, "lr=1e-3")
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    folder = trials(here / "outputs/s")[0]
+    assert read(folder / "result.json")["status"] == "stopped"
+    assert not (here / "outputs/s/lease.json").exists()
+    assert run(*SLOW, "lr=1e-3").code == 0
+    steps = [line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert steps == list(range(1, 101))
+    assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0, 1}
+
+
+def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
+    """A trial that is deaf to requests is killed, and not recorded as failed."""
+    process = start(*SLOW, "trainer.fake.hang_at=3", "lr=1e-3")
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/control.json"))) == 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not (trials(here / "outputs/s")[0] / "result.json").exists()
+
+
+def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, start: Callable, here: Path) -> None:
+    """And the first one is not disturbed."""
+    process = start(*SLOW, "lr=1e-3")
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
+    second = run(*SLOW, "lr=1e-3")
+    assert second.code == 2
+    assert "another controller" in second.err
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_trials_run_side_by_side_up_to_the_limit(run: Run) -> None:
+    """Three at once: their attempts overlap, and no fourth one does."""
+    ended = run(*SLOW, "schedule.max_steps=40", "search.parallel=3", "-m", "lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4")
+    spans = []
+    for folder in trials(ended.sweep):
+        events = {line["event"]: line for line in lines(folder / "attempts.jsonl")}
+        spans.append((events["started"]["time"], events["started"]["time"] + events["ended"]["seconds"]))
+    overlaps = [sum(begin <= other_begin < end for begin, end in spans) for other_begin, _ in spans]
+    assert max(overlaps) == 3
+
+
+def test_a_trial_folder_says_how_to_repeat_it(run: Run) -> None:
+    """Configuration, overrides, provenance with seeds and versions, and a command."""
+    ended = run(*FAKE, "-m", "lr=1e-3,1e-4", "kl=low")
+    folder = trials(ended.sweep)[1]
+    assert yaml.safe_load((folder / "config.yaml").read_text())["kl"]["beta"] == 1e-3
+    assert yaml.safe_load((folder / "overrides.yaml").read_text()) == ["trainer=fake", "name=s", "kl=low", "lr=0.0001"]
+    provenance = read(folder / "provenance.json")
+    assert provenance["seeds"] == {"seed": 0, "search.seed": 0}
+    assert provenance["packages"]["trl"]
+    assert "lr=0.0001" in (folder / "command.sh").read_text()
+
+
+def test_the_objective_may_be_minimised_and_averaged(run: Run) -> None:
+    """The mean of the last two evaluations, and the worst learning rate wins."""
+    ended = run(*FAKE, "search.direction=minimize", "search.last=2", "-m", "lr=1e-3,1e-5")
+    assert study(ended.sweep).best_params == {"lr": 1e-5}
+    evaluations = [line["eval_reward"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl") if line["kind"] == "eval"]
+    assert read(trials(ended.sweep)[0] / "result.json")["objective"] == sum(evaluations[-2:]) / 2
+
+
+def test_only_the_winners_model_is_kept(run: Run) -> None:
+    """trainer.keep=best."""
+    ended = run(*FAKE, "trainer.keep=best", "-m", "lr=1e-5,1e-3,1e-4")
+    assert [(folder / "model").exists() for folder in trials(ended.sweep)] == [False, True, False]
+
+
+def test_a_conditional_dial_is_asked_only_where_it_counts(run: Run) -> None:
+    """The KL grid of sweeps/: kl=none has one point a learning rate, the others two."""
+    ended = run("sweeps=kl_grid", "trainer=fake", "name=s")
+    assert ended.code == 0, ended.err
+    points = [trial.params for trial in study(ended.sweep).trials]
+    assert len(points) == 10
+    assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
+
+
+def test_the_controller_never_imports_torch(here: Path) -> None:
+    """A whole sweep in one process, and no trace of what only training may import."""
+    import subprocess
+    import sys
+
+    from support import PROJECT, environment
+
+    code = (
+        "import sys, json, runpy; sys.argv = ['run.py', 'trainer=fake', '-m', 'lr=1e-3,1e-4']\n"
+        f"sys.path.insert(0, {str(PROJECT / 'src')!r})\n"
+        f"try: runpy.run_path({str(PROJECT / 'src' / 'run.py')!r}, run_name='__main__')\n"
+        "except SystemExit as end: print(json.dumps([end.code, sorted({'torch','transformers','trl','wandb'} & set(sys.modules))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

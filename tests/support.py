@@ -1,0 +1,63 @@
+"""What tests share: the command's environment, and sweeps read back from disk."""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+RUN = PROJECT / "src" / "run.py"
+
+
+@dataclass
+class Ended:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def sweep(self) -> Path:
+        """The folder that the command named last."""
+        line = next(line for line in reversed(self.out.splitlines()) if line.startswith("results in "))
+        return Path(line.removeprefix("results in "))
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This environment without what a person's shell may add; no colours, no hub."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HYDRA", "WANDB"))}
+    return {**kept, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb", **extra}
+
+
+def trials(sweep: Path) -> list[Path]:
+    """A sweep's trial folders, by number."""
+    return sorted((sweep / "trials").iterdir())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One JSON file."""
+    return dict(json.loads(path.read_text()))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """All JSON lines of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    """Wait until ``condition()`` holds; an AssertionError where it never does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False

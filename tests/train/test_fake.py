@@ -1,0 +1,150 @@
+"""The life of an attempt, shown on the fake trainer, which shares it with the real one."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grposweep.files import append_line, read_json
+from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, run_attempt
+
+from .conftest import MakeTrial, control, metrics_of, result_of
+
+
+def test_a_finished_trial_has_its_objective_in_result_json(make_fake: MakeTrial) -> None:
+    folder = make_fake("search.last=2")
+    assert run_attempt(folder) == FINISHED
+    result, evaluations = result_of(folder), [line for line in metrics_of(folder) if line["kind"] == "eval"]
+    assert [line["step"] for line in evaluations] == [0, 2, 4]
+    assert result["objective"] == pytest.approx(sum(line["eval_reward"] for line in evaluations[1:]) / 2)
+    assert (result["status"], result["start"], result["completions"]) == ("finished", 0.2, 32)
+
+
+def test_the_best_learning_rate_wins(make_fake: MakeTrial) -> None:
+    rates = ("1e-4", "1e-3", "1e-2")
+    folders = [make_fake(f"lr={lr}", name=f"000{i}-x") for i, lr in enumerate(rates)]
+    assert [run_attempt(folder) for folder in folders] == [0, 0, 0]
+    low, best, high = (result_of(folder)["objective"] for folder in folders)
+    assert best > max(low, high)
+
+
+def test_the_module_starts_and_ends_in_a_moment_without_torch(make_fake: MakeTrial) -> None:
+    folder = make_fake()
+    code = "import sys; from grposweep.train.__main__ import main; c = main(sys.argv[1:]); sys.exit(c or 'torch' in sys.modules)"
+    began = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", code, str(folder)], env=environment(), check=False).returncode == 0
+    assert time.monotonic() - began < 3.0
+
+
+def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_fake("trainer.fake.crash_at=3")
+    assert run_attempt(folder) == FAILED
+    failure = result_of(folder)["failure"]
+    assert (result_of(folder)["status"], result_of(folder)["step"]) == ("failed", 2)
+    assert failure["kind"] == "RuntimeError"
+    assert "staged" in failure["message"]
+    assert "staged" in failure["last_lines"][-1]
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_high_learning_rate_can_be_staged_to_crash(make_fake: MakeTrial) -> None:
+    assert run_attempt(make_fake("lr=1e-2", "trainer.fake.crash_above_lr=5e-3")) == FAILED
+
+
+def test_a_stop_request_ends_at_the_next_rollout_boundary_with_a_checkpoint(make_fake: MakeTrial) -> None:
+    folder = make_fake("batch.num_iterations=2")  # a rollout lasts two steps
+    control(folder, "stop")
+    assert run_attempt(folder) == STOPPED
+    result = result_of(folder)
+    assert (result["status"], result["step"], result["failure"]) == ("stopped", 2, None)
+    assert (folder / result["checkpoint"]).exists()
+
+
+def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_fake: MakeTrial) -> None:
+    paused, straight = make_fake("trainer.fake.noise=0.1"), make_fake("trainer.fake.noise=0.1", name="0001-b")
+    control(paused, "pause", until_step=3)
+    assert run_attempt(paused) == STOPPED
+    assert result_of(paused)["step"] == 3
+    control(paused, "run")
+    append_line(paused / "attempts.jsonl", {"attempt": 1})
+    assert run_attempt(paused) == run_attempt(straight) == FINISHED
+    assert metrics_of(paused, timeless=True) == metrics_of(straight, timeless=True)
+    assert result_of(paused)["attempt"] == 1
+
+
+def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:
+    folder = make_fake("trainer.fake.step_seconds=0.05", "schedule.max_steps=2000")
+    process = subprocess.Popen([sys.executable, "-m", "grposweep.train", str(folder)], env=environment())
+    wait_for(folder / "heartbeat")
+    process.terminate()
+    assert process.wait(timeout=10) == STOPPED
+    assert result_of(folder)["status"] == "stopped"
+
+
+def test_a_metric_that_does_not_exist_is_bad_input_that_names_those_that_do(
+    make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_fake("search.metric=eval_accuracy")
+    assert run_attempt(folder) == BAD_INPUT
+    assert result_of(folder)["failure"]["kind"] == "bad_input"
+    error = capsys.readouterr().err
+    assert "eval_reward" in error
+    assert "Traceback" not in error
+
+
+def test_the_number_of_processes_must_be_the_planned_one(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    folder = make_fake()
+    assert run_attempt(folder) == BAD_INPUT
+    assert "cluster.processes=1" in result_of(folder)["failure"]["message"]
+
+
+def test_a_second_rank_ends_as_the_first_one_ends(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_fake("cluster.processes=2", "batch.per_device_train_batch_size=4")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "grposweep.train", str(folder)],
+            env={**environment(), "WORLD_SIZE": "2", "RANK": str(rank)},
+        )
+        for rank in (1, 0)
+    ]
+    assert [rank.wait(timeout=20) for rank in ranks] == [0, 0]
+    assert len([line for line in metrics_of(folder) if line["kind"] == "train"]) == 4
+
+
+def test_an_old_result_is_gone_while_a_new_attempt_runs(make_fake: MakeTrial) -> None:
+    folder = make_fake()
+    assert run_attempt(folder) == FINISHED
+    append_line(folder / "attempts.jsonl", {"attempt": 1})
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("crash_at: null", "crash_at: 1"))
+    assert run_attempt(folder) == FAILED
+    assert (result_of(folder)["attempt"], result_of(folder)["status"]) == (1, "failed")
+
+
+def test_the_heartbeat_shows_where_an_attempt_is(make_fake: MakeTrial) -> None:
+    folder = make_fake()
+    run_attempt(folder)
+    beat = read_json(folder / "heartbeat") or {}
+    assert (beat["step"], beat["total"]) == (4, 4)
+    assert beat["best"] == pytest.approx(result_of(folder)["objective"])
+
+
+def test_a_folder_that_is_no_trial_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_attempt(tmp_path) == BAD_INPUT
+    assert "no trial folder" in capsys.readouterr().err
+
+
+def environment() -> dict[str, str]:
+    """Ours, with the source tree importable."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+
+
+def wait_for(path: Path, seconds: float = 10.0) -> None:
+    """Until a file exists."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)

@@ -1,0 +1,142 @@
+"""Real GRPO on the tiny model, in this process: resume, stop, evaluation and what is kept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from grposweep.errors import BadInput
+from grposweep.files import append_line
+from grposweep.train import grpo
+from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt, run_attempt
+from grposweep.train.callbacks import HeldOut, mean_over_prompts
+
+from .conftest import MakeTrial, control, metrics_of, result_of
+
+pytestmark = pytest.mark.usefixtures("cool_tiny")
+
+
+@pytest.fixture(autouse=True)
+def as_we_found_it() -> Iterator[None]:
+    """The number of threads is a setting of the process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def stop_then_go_on(folder: Path, step: int) -> None:
+    """Two attempts, the first one ended at ``step``."""
+    control(folder, "pause", until_step=step)
+    assert run_attempt(folder) == STOPPED
+    assert result_of(folder)["step"] == step
+    assert (folder / result_of(folder)["checkpoint"] / "trainer_state.json").is_file()
+    (folder / "control.json").unlink()
+    append_line(folder / "attempts.jsonl", {"attempt": 1})
+    assert run_attempt(folder) == FINISHED
+
+
+def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: MakeTrial) -> None:
+    folder = make_trial()
+    assert run_attempt(folder) == FINISHED
+    result, lines = result_of(folder), metrics_of(folder)
+    assert [(line["kind"], line["step"], line["completions"]) for line in lines] == [
+        ("eval", 0, 0),
+        *[("train", 1, 8), ("train", 2, 16), ("eval", 2, 16), ("train", 3, 24), ("train", 4, 32), ("eval", 4, 32)],
+    ]
+    assert (result["objective"], result["objective_se"]) == (lines[-1]["eval_reward"], lines[-1]["eval_reward_se"])
+    assert (folder / "model" / "model.safetensors").is_file()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["batch.num_iterations=2", "kl.enabled=true", "kl.beta=0.1"],  # a rollout is used for two steps
+        ["task.train_prompts=5", "schedule.max_steps=6", "schedule.evaluations=3"],  # two steps an epoch
+    ],
+    ids=["reuse and KL", "later epoch"],
+)
+def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeTrial, overrides: list[str]) -> None:
+    disturbed, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
+    stop_then_go_on(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
+    assert run_attempt(straight) == FINISHED
+    assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
+    assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
+
+
+def test_a_crashed_trial_goes_on_from_its_last_checkpoint(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    crashed, straight = make_trial(), make_trial(name="0001-b")
+    log = grpo.Attempt.log
+
+    def crash(attempt: grpo.Attempt, kind: str, step: int, values: dict[str, float]) -> None:
+        log(attempt, kind, step, values)
+        if step == 3:
+            raise MemoryError("staged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grpo.Attempt, "log", crash)
+        assert run_attempt(crashed) == FAILED
+    assert result_of(crashed)["failure"]["kind"] == "MemoryError"
+    append_line(crashed / "attempts.jsonl", {"attempt": 1})
+    assert run_attempt(crashed) == run_attempt(straight) == FINISHED
+    assert metrics_of(crashed, timeless=True) == metrics_of(straight, timeless=True)
+    assert [line["attempt"] for line in metrics_of(crashed)][-1] == 1
+
+
+def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_trial: MakeTrial) -> None:
+    often = make_trial("schedule.evaluations=4")
+    once = make_trial("schedule.evaluations=1", "schedule.eval_at_start=false", name="0001-b")
+    assert run_attempt(often) == run_attempt(once) == FINISHED
+    learnt = [[line for line in metrics_of(folder, timeless=True) if line["kind"] == "train"] for folder in (often, once)]
+    assert learnt[0] == learnt[1]
+    assert len({line["grad_norm"] for line in learnt[0]}) == 4
+    assert metrics_of(often)[-1]["eval_reward"] == metrics_of(once)[-1]["eval_reward"]
+
+
+def test_keep_last_keeps_a_checkpoint_and_no_model(make_trial: MakeTrial) -> None:
+    folder = make_trial("trainer.keep=last", "schedule.evaluations=1", "schedule.eval_at_start=false")
+    assert run_attempt(folder) == FINISHED
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-4"]
+    assert result_of(folder)["model"] is None
+
+
+def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: MakeTrial, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def broken(completions, **_):\n    return [1.0]\n")
+    folder = make_trial(f"task.rewards=[{tmp_path}/mine.py:broken]")
+    assert run_attempt(folder) == FAILED
+    assert "mine.py:broken" in result_of(folder)["failure"]["message"]
+
+
+def test_several_gpus_in_one_process_are_refused(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(BadInput, match="CUDA_VISIBLE_DEVICES"):
+        grpo.use_devices(load_attempt(make_trial()))
+
+
+def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial) -> None:
+    folder = make_trial("task.train_prompts=100")  # as counted before preparation; and there are fewer now
+    attempt = load_attempt(folder)
+    data = grpo.load_data(attempt.experiment.task)
+    data = type(data)(data.train.select(range(50)), data.held_out)
+    with pytest.raises(BadInput, match="50 training prompts were found"):
+        grpo.check_counts(attempt, data)
+    assert run_attempt(make_trial("schedule.max_steps=null", name="0001-b")) == BAD_INPUT
+
+
+def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() -> None:
+    """Two ranks, two completions a prompt; the last batch of rank 1 was filled up with prompt 7 again."""
+    rank0 = [(0, 0, 0, 7, 1.0), (0, 0, 1, 7, 0.0), (1, 0, 0, 9, 1.0), (1, 0, 1, 9, 1.0)]
+    rank1 = [(0, 1, 0, 8, 0.0), (0, 1, 1, 8, 0.0), (1, 1, 0, 7, 1.0), (1, 1, 1, 7, 1.0)]
+    mean, error = mean_over_prompts(rank1 + rank0, generations=2)
+    assert mean == pytest.approx((0.5 + 0.0 + 1.0) / 3)
+    assert error == pytest.approx(0.5 / 3**0.5)
+
+
+def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> None:
+    held_out = HeldOut(weights=[1.0, 2.0])
+    held_out.record(0, [5], [1.0])  # training: not listened to
+    held_out.start()
+    held_out.record(0, [5, 5, 6], [1.0, None, None])
+    held_out.record(1, [5, 5, 6], [0.5, 1.0, None])
+    assert [row[3:] for row in held_out.rows(rank=0)][:2] == [(5, 2.0), (5, 2.0)]
+    assert mean_over_prompts(held_out.rows(rank=0), generations=2) == (2.0, None)

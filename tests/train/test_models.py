@@ -1,0 +1,147 @@
+"""Models of every origin: the tiny one, a local folder, the hub's cache; with and without LoRA, from a chat template."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from grposweep.config.schema import Lora, Model
+from grposweep.errors import BadInput
+from grposweep.train import models, tiny
+from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
+
+from .conftest import MakeTrial, metrics_of, result_of
+from .test_fake import environment
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def checkpoint(cool_tiny: None, tmp_path: Path) -> Path:
+    """A checkpoint as people have them: a folder that save_pretrained wrote, with a chat template."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(tiny_folder(), folder)
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    # Or AutoTokenizer takes it for Qwen2's, from the model type.
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    return folder
+
+
+def publish(checkpoint: Path, home: Path) -> str:
+    """The checkpoint in the hub's cache layout under HF_HOME; its id."""
+    repository = home / "hub" / "models--someone--sums"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    shutil.copytree(checkpoint, repository / "snapshots" / COMMIT)
+    return "someone/sums"
+
+
+def test_the_tokenizer_is_one_token_a_character() -> None:
+    tokenizer = build_tokenizer()
+    ids = tokenizer("12+34=")["input_ids"]
+    assert [VOCABULARY[token] for token in ids] == list("12+34=")
+    assert tokenizer.decode(ids) == "12+34="
+    assert tokenizer.pad(tokenizer(["1=", "12+34="]), return_tensors="pt")["input_ids"][0].tolist()[:4] == [
+        tiny.PAD
+    ] * 4  # fmt: skip
+
+
+def test_sums_are_encoded_as_the_tokenizer_does() -> None:
+    ids = encode_sums(torch.tensor([12, 99, 0]), torch.tensor([34, 99, 7]), torch.tensor([46, 198, 7]))
+    for row, text in zip(ids.tolist(), ("12+34=46", "99+99=198", "00+07=7"), strict=True):
+        expected = [*build_tokenizer()(text)["input_ids"], tiny.EOS]
+        assert row == expected + [tiny.PAD] * (len(row) - len(expected))
+
+
+@pytest.mark.usefixtures("cool_tiny")
+def test_the_tiny_model_is_the_same_every_time_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = (tiny_folder() / "model.safetensors").read_bytes()
+    torch.manual_seed(1234)
+    state = torch.get_rng_state()
+    monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
+    assert (tiny_folder() / "model.safetensors").read_bytes() == first
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [path.name for path in tmp_path.iterdir()] == [tiny_folder().name]
+
+
+@pytest.mark.usefixtures("cool_tiny")
+def test_two_processes_may_make_the_tiny_model_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = tiny_folder()
+    monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
+
+    class Slow:
+        def save_pretrained(self, draft: Path) -> None:
+            shutil.copytree(made, draft, dirs_exist_ok=True)
+            shutil.copytree(made, tiny_folder_of(tmp_path), dirs_exist_ok=True)  # the other process was first
+
+    monkeypatch.setattr(tiny, "warm_start", Slow)
+    assert (tiny_folder() / "config.json").is_file()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def tiny_folder_of(cache: Path) -> Path:
+    """Where the tiny model belongs in a cache."""
+    return cache / f"tiny-{tiny.recipe_hash()}"
+
+
+def test_a_local_folder_is_described(checkpoint: Path) -> None:
+    loaded = models.load_model(Model(path=str(checkpoint)))
+    assert models.read_shape(loaded.config)["parameters"] == 83648
+    assert loaded.tokenizer.padding_side == "left"
+    assert loaded.peft_config is None
+    assert loaded.init_kwargs == {"dtype": "float32"}
+
+
+def test_lora_is_pefts_own_configuration() -> None:
+    lora = models.build_lora(Model(lora=Lora(enabled=True, r=4, alpha=8)))
+    assert lora is not None
+    assert (lora.r, lora.lora_alpha, lora.target_modules) == (4, 8, "all-linear")
+    named = models.build_lora(Model(lora=Lora(enabled=True, target_modules=["q_proj"])))
+    assert named is not None
+    assert named.target_modules == {"q_proj"}
+
+
+def test_a_gated_model_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("You are trying to access a gated repo.")
+
+    monkeypatch.setattr(models.AutoConfig, "from_pretrained", refuse)
+    with pytest.raises(BadInput, match="hf auth login"):
+        models.load_model(Model(path="someone/secret"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("origin", ["folder", "hub"])
+def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
+    checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, origin: str, lora: bool
+) -> None:
+    path = publish(checkpoint, tmp_path / "hf") if origin == "hub" else str(checkpoint)
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(30)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = make_trial(
+        f"model.path={path}",
+        f"model.lora.enabled={lora}",
+        "model.gradient_checkpointing=true",
+        "task.kind=jsonl",
+        f"task.path={tmp_path}/sums.jsonl",
+        "task.chat=true",
+        "task.rewards=[math,format]",
+        "task.reward_weights=[1.0,0.5]",
+        "kl.enabled=true",
+        "kl.beta=0.1",
+    )
+    command = [sys.executable, "-m", "grposweep.train", str(folder)]
+    env = {**environment(), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "kl" in metrics_of(folder)[-2]
+    weights = "adapter_model.safetensors" if lora else "model.safetensors"
+    assert (folder / result_of(folder)["model"] / weights).is_file()

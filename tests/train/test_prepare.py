@@ -1,0 +1,139 @@
+"""Preparation: what it writes, what it finds wrong, and that two of them do not collide."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from grposweep.config.compose import render_experiment
+from grposweep.config.read import prepared_key, read_setting
+from grposweep.files import read_json, write_json, write_text
+from grposweep.train.prepare import lock, prepare_sweep
+
+from .conftest import build_experiment
+
+TINY = {"parameters": 83648, "layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv_heads": 4}
+
+
+def write_sweep(folder: Path, *overrides: str) -> str:
+    """A sweep folder as the controller prepares it; the key of its one entry."""
+    experiment = build_experiment(*overrides)
+    key = prepared_key(experiment)
+    (folder / "prepare").mkdir(exist_ok=True)
+    write_text(folder / "prepare" / f"{key}.yaml", render_experiment(experiment))
+    write_json(folder / "prepare.json", {"entries": {key: f"prepare/{key}.yaml"}})
+    return key
+
+
+@pytest.mark.usefixtures("cool_tiny")
+def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) -> None:
+    key = write_sweep(tmp_path, "task.train_prompts=100")
+    assert prepare_sweep(tmp_path) == 0
+    entry = (read_json(tmp_path / "prepared.json") or {})["entries"][key]
+    assert (entry["train_prompts"], entry["eval_prompts"]) == (100, 8)
+    assert entry["model"] == {**TINY, "vocabulary": 16, "tied_embeddings": True}
+    assert set(entry["hashes"]) == {"model", "train", "eval"}
+    assert read_setting(build_experiment("task.train_prompts=100"), entry).train_prompts == 100
+
+
+def test_what_is_prepared_stays_prepared(tmp_path: Path) -> None:
+    write_json(tmp_path / "prepared.json", {"entries": {"older": {"train_prompts": 7}}})
+    key = write_sweep(tmp_path, "trainer.kind=fake")
+    assert prepare_sweep(tmp_path) == 0
+    entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
+    assert (set(entries), entries["older"]) == ({"older", key}, {"train_prompts": 7})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [("return [1.0]", "returned 1 values for 2 completions"), ("raise ValueError('no')", "raised ValueError: no")],
+)
+def test_a_misbehaving_reward_is_found_before_the_first_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def bad(completions, answer, **_):\n    {body}\n")
+    write_sweep(tmp_path, f"task.rewards=[{tmp_path}/mine.py:bad]", "trainer.kind=fake")
+    assert prepare_sweep(tmp_path) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "mine.py" in error
+    assert not (tmp_path / "prepared.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.kind=jsonl", "task.path=nowhere.jsonl"], "no such file"),
+        (["task.reward_weights=[1.0,2.0]"], "task.reward_weights has 2"),
+        (["model.path=no/such-model"], "model.path=no/such-model"),
+        (["model.dtype=int8"], "model.dtype=int8"),
+        (["task.chat=true"], "chat template"),
+    ],
+)
+@pytest.mark.usefixtures("cool_tiny")
+def test_bad_input_is_one_message_and_exit_code_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    message: str,
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    write_sweep(tmp_path, *overrides)
+    assert prepare_sweep(tmp_path) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cool_tiny")
+def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"prompt": f"What is {n}?", "answer": str(n)} for n in range(20)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_sweep(tmp_path, "task.kind=jsonl", f"task.path={tmp_path}/mine.jsonl")
+    assert prepare_sweep(tmp_path) == 2
+    assert "task=arithmetic" in capsys.readouterr().err
+
+
+def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for present, message in ((False, "without config.json"), (True, "no weights")):
+        if present:
+            (model / "config.json").write_text("{}")
+        write_sweep(tmp_path, f"model.path={model}")
+        assert prepare_sweep(tmp_path) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
+    order = []
+
+    def second() -> None:
+        with lock(tmp_path / "lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with lock(tmp_path / "lock"):
+        thread.start()
+        thread.join(0.3)
+        order.append("first")
+    thread.join(5)
+    assert order == ["first", "second"]
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_dead_preparations_lock_is_taken_over(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "lock").write_text(str(dead.pid))
+    with lock(tmp_path / "lock"):
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+
+
+def test_a_folder_that_does_not_exist_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare_sweep(tmp_path / "nowhere") == 2
+    assert "cannot be written" in capsys.readouterr().err

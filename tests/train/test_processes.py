@@ -1,0 +1,135 @@
+"""Attempts as launchers start them: fresh processes, several ranks, a fork of a warm one; and what the tiny model learns."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from .conftest import MakeTrial, metrics_of, result_of
+from .test_fake import environment
+
+# What the launcher's warm server does: import everything, fork, train in the child.
+FORK = """
+import os, sys
+import grposweep.train.grpo
+from grposweep.train.attempt import run_attempt
+from pathlib import Path
+child = os.fork()
+if child == 0:
+    os._exit(run_attempt(Path(sys.argv[1])))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.fixture
+def here(cool_tiny: None) -> dict[str, str]:
+    """An environment whose cache already holds the real recipe's name, so that a process need not warm-start it."""
+    from grposweep.train import tiny
+
+    full = {**tiny.RECIPE, "steps": 700}
+    cool, tiny_recipe = tiny.tiny_folder(), dict(tiny.RECIPE)
+    tiny.RECIPE.update(full)
+    target = tiny.cache_folder() / f"tiny-{tiny.recipe_hash()}"
+    tiny.RECIPE.update(tiny_recipe)
+    if not target.exists():
+        target.symlink_to(cool)
+    return environment()
+
+
+def run(arguments: Sequence[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_trial_trains_in_a_process_of_its_own_and_says_nothing(make_trial: MakeTrial, here: dict[str, str]) -> None:
+    folder = make_trial(sweep="spaces and 'quotes'")
+    done = run(["-m", "grposweep.train", folder], here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert result_of(folder)["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_fork_of_a_warm_process_gives_the_same_metrics_bit_for_bit(
+    make_trial: MakeTrial, here: dict[str, str]
+) -> None:
+    fresh, forked = make_trial(), make_trial(name="0001-b")
+    assert run(["-m", "grposweep.train", fresh], here).returncode == 0
+    assert run(["-c", FORK, forked], here).returncode == 0
+    assert metrics_of(fresh, timeless=True) == metrics_of(forked, timeless=True)
+
+
+@pytest.mark.slow
+def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
+    make_trial: MakeTrial, here: dict[str, str]
+) -> None:
+    folder = make_trial(
+        "cluster.processes=2",
+        "batch.per_device_train_batch_size=4",
+        "batch.per_device_eval_batch_size=8",
+        "task.eval_prompts=5",  # the last batch of 4 prompts is filled up
+        "trainer.keep=last",
+    )
+    assert start_ranks(folder, here) == [0, 0]
+    lines = metrics_of(folder)
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4]
+    assert lines[-1]["completions"] == 32
+    # 5 prompts of 4 completions: a mean of 20 rewards in steps of 1/40, whatever filled the last batch
+    assert lines[-1]["eval_reward"] * 20 * 40 == pytest.approx(round(lines[-1]["eval_reward"] * 20 * 40))
+    assert (folder / result_of(folder)["checkpoint"] / "rng_state_1.pth").is_file()
+
+
+@pytest.mark.slow
+def test_two_ranks_stop_at_the_same_step_and_go_on_bit_for_bit(make_trial: MakeTrial, here: dict[str, str]) -> None:
+    ranks = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
+    stopped, straight = make_trial(*ranks), make_trial(*ranks, name="0001-b")
+    (stopped / "control.json").write_text('{"action": "pause", "until_step": 2}')
+    assert start_ranks(stopped, here) == [3, 3]
+    assert result_of(stopped)["step"] == 2
+    (stopped / "control.json").unlink()
+    again = {**here, "GRPOSWEEP_ATTEMPT": "1"}
+    assert start_ranks(stopped, again) == start_ranks(straight, here) == [0, 0]
+    assert metrics_of(stopped, timeless=True) == metrics_of(straight, timeless=True)
+
+
+def start_ranks(folder: Path, env: dict[str, str]) -> list[int]:
+    """Two ranks with torchrun's variables; their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "grposweep.train", str(folder)],
+            env={**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]
+    return [process.wait(timeout=120) for process in processes]
+
+
+@pytest.mark.slow
+def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial: MakeTrial) -> None:
+    """The promise behind the demo; with the person's own cache, for the model takes seconds to make."""
+    rewards = {}
+    for number, lr in enumerate(("1e-5", "3e-4", "3e-3")):
+        folder = make_trial(
+            *(f"lr={lr}", "task.rewards=[exact]", "task.eval_prompts=256", "batch.num_generations=8"),
+            *("batch.per_device_train_batch_size=64", "schedule.max_steps=100", "schedule.evaluations=1"),
+            name=f"000{number}-x",
+        )
+        assert run(["-m", "grposweep.train", folder], {**environment(), **own_cache()}).returncode == 0
+        result = result_of(folder)
+        assert 0.25 < result["start"] < 0.4
+        rewards[lr] = result["objective"] - result["start"]
+    assert rewards["3e-4"] > 0.3
+    assert max(rewards["1e-5"], rewards["3e-3"]) < 0.15
+
+
+def own_cache() -> dict[str, str]:
+    """Not the cool model's cache, which other tests of this session may have set."""
+    return {"GRPOSWEEP_CACHE": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")) + "/grposweep"}

@@ -1,0 +1,83 @@
+"""The files an attempt writes and reads: rewound metrics, torn lines, the controller's word, the objective."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from grposweep.errors import BadInput
+from grposweep.files import read_json
+from grposweep.train.record import Control, Heartbeat, Metrics, Objective, check_objective, summarise
+
+from .conftest import control
+
+
+def test_a_resume_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
+    for step in range(5):
+        metrics.write("train", step, 8 * step, {"reward": 0.5})
+    with metrics.path.open("a") as file:
+        file.write('{"step": 2, "rew')
+    metrics.rewind(2)
+    assert [line["step"] for line in metrics.lines()] == [0, 1, 2]
+    metrics.rewind(None)
+    assert metrics.path.read_text() == ""
+
+
+def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
+    metrics.write("train", 1, 8, {"kl": math.nan, "grad_norm": math.inf, "loss": 0.5})
+    line = metrics.lines()[0]
+    assert (line["kl"], line["grad_norm"], line["loss"], line["v"]) == (None, None, 0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("action", "until", "step", "stops"),
+    [
+        ("run", None, 5, False),
+        ("run", 6, 5, False),
+        ("run", 5, 5, True),
+        ("pause", None, 1, True),
+        ("prune", 6, 5, False),
+        ("stop", 5, 7, True),
+    ],
+)
+def test_the_controllers_word(tmp_path: Path, action: str, until: int | None, step: int, stops: bool) -> None:
+    control(tmp_path, action, until_step=until)
+    assert Control(tmp_path / "control.json").asks_to_stop(step) is stops
+
+
+def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None:
+    word = Control(tmp_path / "control.json")
+    assert not word.asks_to_stop(1)
+    for action, stops in (("stop", True), ("run", False), ("prune", True)):
+        control(tmp_path, action)
+        os.utime(tmp_path / "control.json", ns=(0, 0))  # three writes within one tick of the file system's clock
+        assert word.asks_to_stop(1) is stops
+
+
+def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100)
+    for step in range(50):
+        heartbeat.beat(step)
+    assert read_json(heartbeat.path) == {"step": 0, "total": 100, "counter": 1}
+    heartbeat.beat(50, force=True)
+    assert read_json(heartbeat.path) == {"step": 50, "total": 100, "counter": 51}
+
+
+def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
+    lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
+    assert summarise(lines, "eval_reward", 2) == Objective(pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1)
+    assert summarise([], "eval_reward", 1) == Objective(None, None, None, None)
+
+
+def test_a_diverged_training_is_no_objective() -> None:
+    lines = [{"step": 4, "eval_reward": None, "eval_reward_se": None}]
+    with pytest.raises(FloatingPointError, match="diverged"):
+        check_objective(lines, "eval_reward", summarise(lines, "eval_reward", 1))
+
+
+def test_a_missing_metric_is_answered_with_those_there_are() -> None:
+    lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
+    with pytest.raises(BadInput, match="metrics are eval_reward, loss"):
+        check_objective(lines, "accuracy", summarise(lines, "accuracy", 1))

@@ -1,0 +1,91 @@
+"""Rewards: what the built-in ones pay, how a person's own is found, and what is said when it misbehaves."""
+
+import multiprocessing
+import threading
+from pathlib import Path
+
+import pytest
+from grposweep.errors import BadInput
+from grposweep.train.rewards import RewardError, exact, format, load_reward, load_rewards, math
+
+
+def test_exact_ignores_surrounding_space_and_reads_conversations() -> None:
+    chat = [{"role": "assistant", "content": "46"}]
+    assert exact(completions=[" 46\n", "47", chat], answer=["46", "46", "46"]) == [1.0, 0.0, 1.0]
+
+
+def test_math_sees_through_notation_and_pays_nothing_for_what_it_cannot_read() -> None:
+    completions = ["so it is \\boxed{1/2}", "The answer is 0.5", "7", "\\frac{", ""]
+    assert math(completions=completions, answer=["0.5"] * 5) == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_math_works_in_a_thread_and_in_a_forked_process() -> None:
+    paid: list[float] = []
+    thread = threading.Thread(target=lambda: paid.extend(math(completions=["\\boxed{72}"], answer=["72"])))
+    thread.start()
+    thread.join()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(math, kwds={"completions": ["\\boxed{72}"], "answer": ["72"]}) == paid == [1.0]
+
+
+def test_format_wants_both_tags_on_lines_of_their_own() -> None:
+    good = "<think>\na\nb\n</think>\n<answer>\n4\n</answer>"
+    assert format(completions=[good, good.replace("\n", ""), "4"]) == [1.0, 0.0, 0.0]
+
+
+def test_a_reward_may_live_in_a_file_and_name_only_the_columns_it_reads(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def short(completions, level):\n    return [l / len(c) for c, l in zip(completions, level)]\n")
+    reward = load_reward(f"{tmp_path}/mine.py:short")
+    assert reward(prompts=["p"], completions=["ab"], level=[1], answer=["x"]) == [0.5]
+    assert reward.__name__ == "short"
+
+
+def test_a_reward_file_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def one(completions, **_): return [1 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_reward("mine.py:one")(prompts=[], completions=["a", "b"]) == [1.0, 1.0]
+
+
+def test_a_reward_may_live_in_a_package() -> None:
+    assert load_reward("grposweep.train.rewards:exact")(prompts=["p"], completions=["4"], answer=["4"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return [1.0]", "returned 1 values for 2 completions"),
+        ("return ['good', 'bad']", "no list of numbers"),
+        ("return 3", "no list of numbers"),
+        ("raise KeyError('gold')", "raised KeyError: 'gold'"),
+    ],
+)
+def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(f"def bad(completions, **_):\n    {body}\n")
+    with pytest.raises(RewardError, match=message) as error:
+        load_reward(f"{tmp_path}/mine.py:bad")(prompts=["p", "p"], completions=["a", "b"])
+    assert f"{tmp_path}/mine.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("exakt", "no built-in reward"),
+        ("nowhere.py:f", "there is no file"),
+        ("no.such.module:f", "ModuleNotFoundError"),
+        ("grposweep.train.rewards:nothing", "has no function nothing"),
+    ],
+)
+def test_a_reward_that_cannot_be_found_is_bad_input(spec: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        load_reward(spec)
+
+
+def test_no_reward_at_all_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="nothing would be learnt"):
+        load_rewards([])
+
+
+def test_an_async_reward_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
+    with pytest.raises(BadInput, match="async"):
+        load_reward(f"{tmp_path}/mine.py:later")

@@ -1,0 +1,125 @@
+"""Prompts and answers: disjoint splits, one reader for people's files, every bad file explained."""
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from grposweep.config.schema import Task
+from grposweep.errors import BadInput
+from grposweep.train.tasks import load_data
+
+GSM8K = [
+    {"question": f"Ann has {n} eggs and buys 1,000 more. How many?", "answer": f"{n}+1000\n#### {n + 1000:,}"}
+    for n in range(1, 9)
+]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, object]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("eval_prompts", [1, 256, 5000])
+def test_arithmetic_holds_out_prompts_that_are_never_trained_on(eval_prompts: int) -> None:
+    data = load_data(Task(eval_prompts=eval_prompts))
+    train, held_out = set(data.train["prompt"]), set(data.held_out["prompt"])
+    assert not train & held_out
+    assert (len(train | held_out), len(held_out)) == (10_000, eval_prompts)
+
+
+def test_the_tiny_model_has_not_seen_held_out_sums() -> None:
+    from grposweep.train.tasks.arithmetic import WARM_START_PAIRS, pairs
+
+    warm = {f"{a:02d}+{b:02d}=" for a, b in pairs()[-WARM_START_PAIRS:]}
+    assert not warm & set(load_data(Task(eval_prompts=5000)).held_out["prompt"])
+
+
+def test_arithmetic_answers_are_sums() -> None:
+    row = load_data(Task()).train[0]
+    a, b = row["prompt"].rstrip("=").split("+")
+    assert row["answer"] == str(int(a) + int(b))
+
+
+def test_too_many_held_out_sums_are_bad_input() -> None:
+    with pytest.raises(BadInput, match="at most 5000"):
+        load_data(Task(eval_prompts=9000))
+
+
+def test_training_prompts_can_be_limited() -> None:
+    assert load_data(Task(train_prompts=100, eval_prompts=10)).counts() == {"train_prompts": 100, "eval_prompts": 10}
+
+
+@pytest.mark.parametrize("layout", ["hub", "file"])
+def test_gsm8k_reads_local_copies(tmp_path: Path, layout: str) -> None:
+    if layout == "hub":
+        (tmp_path / "main").mkdir()
+        Dataset.from_list(GSM8K[:6]).to_parquet(tmp_path / "main" / "train-00000-of-00001.parquet")
+        Dataset.from_list(GSM8K[6:]).to_parquet(tmp_path / "main" / "test-00000-of-00001.parquet")
+        path = str(tmp_path)
+    else:
+        path = write_jsonl(tmp_path / "eggs.jsonl", list(GSM8K))
+    task = Task(kind="gsm8k", path=path, subset="main", eval_prompts=2, chat=True, system_prompt="Think.")
+    data = load_data(task)
+    assert data.counts() == {"train_prompts": 6, "eval_prompts": 2}
+    assert {row["answer"] for row in (*data.train, *data.held_out)} == {str(n + 1000) for n in range(1, 9)}
+    assert [turn["role"] for turn in data.train[0]["prompt"]] == ["system", "user"]
+
+
+def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(BadInput, match="HF_HOME"):
+        load_data(Task(kind="gsm8k", subset="main"))
+
+
+def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"q": f"q{n}", "a": n, "level": n % 3} for n in range(10)]
+    task = Task(kind="jsonl", prompt_column="q", answer_column="a", eval_prompts=3)
+    task.path = write_jsonl(tmp_path / "mine.jsonl", rows)
+    data = load_data(task)
+    assert data.counts() == {"train_prompts": 7, "eval_prompts": 3}
+    assert not set(data.train["prompt"]) & set(data.held_out["prompt"])
+    assert data.train["prompt"] == load_data(task).train["prompt"]
+    assert "level" in data.train.column_names
+
+
+def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> None:
+    task = Task(kind="jsonl", eval_prompts=2, path=write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "1"}]))
+    task.eval_split = write_jsonl(tmp_path / "b.jsonl", [{"prompt": f"e{n}", "answer": "1"} for n in range(3)])
+    assert load_data(task).counts() == {"train_prompts": 1, "eval_prompts": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ('{"prompt": "p", "answer": "1"}\n{"prompt": \n', "line 2 is not JSON"),
+        ("[1, 2]\n", "line 1 is not a JSON object"),
+        ('{"prompt": "p"}\n', "row 1 .* has no answer: its columns are prompt"),
+        ('{"prompt": "p", "answer": "1"}\n', "nothing would be left"),
+    ],
+)
+def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadInput, match=message):
+        load_data(Task(kind="jsonl", path=str(path), eval_prompts=1))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Task(kind="poetry"), "task.kind=poetry"),
+        (Task(system_prompt="Think."), "task.chat=false"),
+        (Task(kind="jsonl"), "task.path is not set"),
+    ],
+)
+def test_a_task_that_cannot_work_is_bad_input(task: Task, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        load_data(task)

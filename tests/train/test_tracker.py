@@ -1,0 +1,61 @@
+"""W&B for real, offline; and a W&B that fails late must not cost a training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grposweep.config import schema
+from grposweep.errors import BadInput
+from grposweep.train import tracker
+from grposweep.train.attempt import FAILED, FINISHED, run_attempt
+
+from .conftest import MakeTrial, metrics_of, result_of
+
+
+def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
+    folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]")
+    assert run_attempt(folder) == FINISHED
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    assert run.name.endswith(tracker.run_id(folder))
+    records = (run / f"run-{tracker.run_id(folder)}.wandb").read_bytes()
+    for word in (b"a sweep", b"0000-a", b"first", b"eval_reward_se", b"total_steps", b"objective"):
+        assert word in records
+
+
+def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_path: Path) -> None:
+    one, other = (tmp_path / sweep / "trials" / "0000-a" for sweep in ("a", "b"))
+    assert tracker.run_id(one) == tracker.run_id(one)
+    assert tracker.run_id(one) != tracker.run_id(other)
+
+
+def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ConnectionError("no route to W&B")
+
+    monkeypatch.setattr(tracker.WandbTracker, "start", refuse)
+    folder = make_fake("tracker.kind=wandb")
+    assert run_attempt(folder) == FAILED
+    assert result_of(folder)["failure"]["message"] == "no route to W&B"
+
+
+def test_a_tracker_that_fails_later_warns_once(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionError("gone")
+
+    monkeypatch.setattr(tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Broken()))
+    folder = make_fake("tracker.kind=wandb")
+    assert run_attempt(folder) == FINISHED
+    assert capsys.readouterr().err.count("gone") == 1
+    assert len(metrics_of(folder)) == 7
+
+
+@pytest.mark.parametrize("options", [schema.Tracker(kind="trackio"), schema.Tracker(kind="wandb", mode="on")])
+def test_an_unknown_tracker_is_bad_input(tmp_path: Path, options: schema.Tracker) -> None:
+    with pytest.raises(BadInput, match="tracker"):
+        tracker.build_tracker(options, tmp_path, is_main=True)
+
+
+def test_only_the_first_rank_tracks(tmp_path: Path) -> None:
+    options = schema.Tracker(kind="wandb")
+    assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
