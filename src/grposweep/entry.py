@@ -17,11 +17,11 @@ from grposweep.config.compose import PROJECT, explain, register
 from grposweep.config.points import Points
 from grposweep.config.schema import GROUPS
 from grposweep.config.words import options, unknown_key, unknown_option
-from grposweep.errors import BadInput
+from grposweep.errors import BadInput, LostLease
 from grposweep.search.parse import malformed, parse_space, split_tokens
 from grposweep.search.space import Space
 
-EXIT_BAD_INPUT = 2
+EXIT_STOPPED, EXIT_BAD_INPUT = 1, 2
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -41,6 +41,9 @@ def command(main: Callable[[], None]) -> None:
             raise
         print(f"error: {message(error)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except LostLease as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        sys.exit(EXIT_STOPPED)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -89,6 +89,18 @@ def total_steps(s: Setting) -> int | None:
     return None if s.epochs is None or steps is None else ceil(s.epochs * steps)
 
 
+def total_completions(s: Setting) -> int | None:
+    """The completions of all rollouts that the run's steps begin; an epoch's last step takes what is left of it."""
+    total, rollout = total_steps(s), completions_per_rollout(s)
+    if total is None or rollout is None:
+        return None
+    steps, rollouts = steps_per_epoch(s), rollouts_per_epoch(s)
+    if not steps or not rollouts:  # the data are unknown: one long epoch
+        return ceil(total / steps_per_rollout(s)) * rollout
+    epochs, rest = divmod(total, steps)
+    return (epochs * rollouts + min(ceil(rest / steps_per_rollout(s)), rollouts)) * rollout
+
+
 def boundary_steps(s: Setting) -> int:
     """The shortest run of optimizer steps that ends on a rollout boundary, where TRL's resume is exact.
 
@@ -151,14 +163,13 @@ class Plan:
 def build_plan(s: Setting) -> Plan:
     """All numbers of a valid, realised setting."""
     step, total = completions_per_step(s), total_steps(s)
-    rollout = completions_per_rollout(s)
     return Plan(
         processes=s.processes,
         per_device_train_batch_size=s.per_device_train_batch_size,
         gradient_accumulation_steps=s.gradient_accumulation_steps,
         steps_per_generation=micro_steps_per_generation(s),
         num_generations=s.num_generations,
-        completions_per_rollout=rollout,
+        completions_per_rollout=completions_per_rollout(s),
         prompts_per_rollout=prompts_per_rollout(s),
         completions_per_step=step,
         prompts_per_step=None if step is None else step / s.num_generations,
@@ -166,7 +177,7 @@ def build_plan(s: Setting) -> Plan:
         rollouts_per_epoch=rollouts_per_epoch(s),
         dropped_prompts=dropped_prompts(s),
         total_steps=total,
-        total_completions=None if total is None or rollout is None else ceil(total / steps_per_rollout(s)) * rollout,
+        total_completions=total_completions(s),
         evaluation_steps=spread(total or 0, s.evaluations),
         evaluation_batches=evaluation_batches(s),
         save_steps=save_every(s),

@@ -1,7 +1,6 @@
 """Hydra's own composition of conf/, for tests that hold ours against it."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from grposweep.config.compose import PROJECT, register
@@ -18,11 +17,3 @@ def compose() -> Iterator[Compose]:
     register()
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
         yield lambda overrides: hydra_compose("config", overrides, return_hydra_config=True)
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    """A file of prompts, for task=jsonl."""
-    path = tmp_path / "my prompts.jsonl"
-    path.write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    return path

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+
 from grposweep.config.compose import to_experiment
 from grposweep.config.schema import Experiment
 from grposweep.files import append_line, read_json, read_lines, write_text
-from omegaconf import OmegaConf
 
 SMALL = [
     f"task.rewards=[{Path(__file__).with_name('dense.py')}:dense]",
@@ -26,8 +27,7 @@ SMALL = [
 
 def build_experiment(*overrides: str) -> Experiment:
     """A small experiment: 2 prompts x 4 generations a step, 4 steps, 8 held-out prompts."""
-    config = OmegaConf.from_dotlist([*SMALL, *overrides])
-    config.setdefault("optimizer", {}).setdefault("learning_rate", config.get("lr", 1e-3))
+    config = OmegaConf.from_dotlist(["lr=1e-3", *SMALL, "optimizer.learning_rate=${lr}", *overrides])
     return to_experiment(config)
 
 

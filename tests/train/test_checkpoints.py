@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from grposweep.train.checkpoints import drop_broken, newest_checkpoint
 
 

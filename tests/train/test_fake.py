@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from grposweep.files import append_line, read_json
 from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, run_attempt
 

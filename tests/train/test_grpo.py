@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from grposweep.errors import BadInput
 from grposweep.files import append_line
 from grposweep.train import grpo
@@ -64,7 +65,9 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeT
     assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
 
 
-def test_a_crashed_trial_goes_on_from_its_last_checkpoint(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crashed, straight = make_trial(), make_trial(name="0001-b")
     log = grpo.Attempt.log
 
@@ -87,7 +90,9 @@ def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_tria
     often = make_trial("schedule.evaluations=4")
     once = make_trial("schedule.evaluations=1", "schedule.eval_at_start=false", name="0001-b")
     assert run_attempt(often) == run_attempt(once) == FINISHED
-    learnt = [[line for line in metrics_of(folder, timeless=True) if line["kind"] == "train"] for folder in (often, once)]
+    learnt = [
+        [line for line in metrics_of(folder, timeless=True) if line["kind"] == "train"] for folder in (often, once)
+    ]
     assert learnt[0] == learnt[1]
     assert len({line["grad_norm"] for line in learnt[0]}) == 4
     assert metrics_of(often)[-1]["eval_reward"] == metrics_of(once)[-1]["eval_reward"]

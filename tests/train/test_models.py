@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from grposweep.config.schema import Lora, Model
 from grposweep.errors import BadInput
 from grposweep.train import models, tiny

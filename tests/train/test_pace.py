@@ -1,6 +1,7 @@
 """Rollout boundaries and completions, against a walk through the micro-steps as TRL takes them."""
 
 import pytest
+
 from grposweep.plan import boundary_steps
 from grposweep.setting import Setting
 from grposweep.train.pace import build_pace

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from grposweep.config.compose import render_experiment
 from grposweep.config.read import prepared_key, read_setting
 from grposweep.files import read_json, write_json, write_text

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from grposweep.errors import BadInput
 from grposweep.files import read_json
 from grposweep.train.record import Control, Heartbeat, Metrics, Objective, check_objective, summarise

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from grposweep.errors import BadInput
 from grposweep.train.rewards import RewardError, exact, format, load_reward, load_rewards, math
 
@@ -34,7 +35,9 @@ def test_format_wants_both_tags_on_lines_of_their_own() -> None:
 
 
 def test_a_reward_may_live_in_a_file_and_name_only_the_columns_it_reads(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def short(completions, level):\n    return [l / len(c) for c, l in zip(completions, level)]\n")
+    (tmp_path / "mine.py").write_text(
+        "def short(completions, level):\n    return [l / len(c) for c, l in zip(completions, level)]\n"
+    )
     reward = load_reward(f"{tmp_path}/mine.py:short")
     assert reward(prompts=["p"], completions=["ab"], level=[1], answer=["x"]) == [0.5]
     assert reward.__name__ == "short"

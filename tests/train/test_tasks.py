@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+
 from grposweep.config.schema import Task
 from grposweep.errors import BadInput
 from grposweep.train.tasks import load_data

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from grposweep.config import schema
 from grposweep.errors import BadInput
 from grposweep.train import tracker
@@ -38,7 +39,9 @@ def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, mon
     assert result_of(folder)["failure"]["message"] == "no route to W&B"
 
 
-def test_a_tracker_that_fails_later_warns_once(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_tracker_that_fails_later_warns_once(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     class Broken:
         def __getattr__(self, name: str) -> Any:
             raise ConnectionError("gone")

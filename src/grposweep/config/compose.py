@@ -65,7 +65,7 @@ def explain(error: OmegaConfBaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         return f"{key} is not set, and this configuration cannot do without it. Set {key}=..."
     if isinstance(error, InterpolationKeyError):
-        return f"{key} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
+        return f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
 
 

@@ -20,6 +20,7 @@ class Row:
     objective: float | None = None
     error: float | None = None
     start: float | None = None
+    start_error: float | None = None
     seconds: float | None = None
     note: str = ""
 

@@ -8,15 +8,11 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-from grposweep.errors import BadInput
+from grposweep.errors import BadInput, LostLease
 from grposweep.files import read_json, write_json
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 6.0  # a holder that does not move for so long, on another machine, is dead
-
-
-class LostLease(Exception):
-    """Another controller has taken this sweep over."""
 
 
 class Lease:

@@ -1,6 +1,8 @@
 """Opening a sweep's folder: new, or the same question again; anything else is refused and nothing on disk is touched."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ from grposweep.sweep.judge import Verdict, reasons
 from grposweep.sweep.provenance import difference
 
 
+OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
+
+
 def default_name(hint: str, space: Space, identity: str) -> str:
     """A short readable identity: model, task, dials, and the head of the identity's hash."""
     dials = [dial.name.rsplit(".", 1)[-1] for dial in space.dials]
@@ -22,27 +27,28 @@ def default_name(hint: str, space: Space, identity: str) -> str:
 
 
 def open_folder(
-    path: Path, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
-) -> tuple[SweepFolder, str]:
-    """The sweep's folder, made or found, and what to say about it.
+    path: Path, identity: str, space: Space, outputs: str, provenance: dict[str, Any]
+) -> tuple[SweepFolder, str | None]:
+    """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
 
     Raises BadInput where the folder holds another sweep or something else, or cannot be written.
     """
     folder = SweepFolder(path.resolve())
     try:
         settings = folder.settings()
-        if settings is None and folder.path.exists() and any(folder.path.iterdir()):
+        if settings is None and folder.path.exists() and {item.name for item in folder.path.iterdir()} - OURS:
             raise BadInput(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
-        if settings is not None:
+        if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             return folder, _recognise(folder, settings, identity, space, provenance)
+        # New, or a first try that never got to a trial: nothing can be mixed up.
         (folder.path / "trials").mkdir(parents=True, exist_ok=True)
-        write_text(folder.path / "sweep.yaml", _describe(identity, space, base, overrides, provenance))
+        if not os.access(folder.path, os.W_OK):
+            raise PermissionError(errno.EACCES, "no permission to write")
     except OSError as error:
         raise BadInput(
-            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). "
-            f"Set outputs=... to a folder that can."
+            f"outputs={outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
-    return folder, ""
+    return folder, None
 
 
 def _recognise(
@@ -59,8 +65,10 @@ def _recognise(
     return f", resumed (other code or packages than at its start: {changed})" if changed else ", resumed"
 
 
-def _describe(identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]) -> str:
-    """sweep.yaml: space, search, base overrides and provenance."""
+def describe_sweep(
+    folder: SweepFolder, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
+) -> None:
+    """Write sweep.yaml: space, search, base overrides and provenance. For the lease's holder only."""
     content = {
         "v": VERSION,
         "name": base.name,
@@ -76,7 +84,7 @@ def _describe(identity: str, space: Space, base: Experiment, overrides: list[str
         "overrides": overrides,
         "provenance": provenance,
     }
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    write_text(folder.path / "sweep.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def write_invalid(folder: SweepFolder, invalid: list[Verdict]) -> None:

@@ -45,6 +45,7 @@ def rows(controller: Controller) -> list[Row]:
                 objective=trial.value if trial.state == TrialState.COMPLETE else None,
                 error=result.get("objective_se"),
                 start=result.get("start"),
+                start_error=result.get("start_se"),
                 seconds=result.get("seconds"),
                 note=str(failure.get("message", "")),
             )

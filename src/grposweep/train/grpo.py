@@ -99,6 +99,7 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         model_init_kwargs=model.init_kwargs,
         use_cpu=cpu,
         ddp_backend="gloo" if cpu and attempt.ranks > 1 else None,
+        ddp_find_unused_parameters=False,  # every parameter has a gradient; looking for others costs a walk a step
         bf16=model.init_kwargs["dtype"] == "bfloat16",
         fp16=model.init_kwargs["dtype"] == "float16",
         gradient_checkpointing=experiment.model.gradient_checkpointing,

@@ -1,0 +1,90 @@
+"""What a sweep says to the person in front of it: its scale before, a line for each trial, the leaderboard after."""
+
+import math
+import os
+
+from optuna.trial import FrozenTrial
+from rich.console import Console
+
+from grposweep.config.schema import Experiment
+from grposweep.report.tables import Row, leaderboard
+from grposweep.sweep.controller import Controller
+from grposweep.sweep.disk import disk_report, estimate_bytes
+from grposweep.sweep.summary import rows
+
+
+def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
+    """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
+    done = sum(trial.state.is_finished() for trial in controller.started)
+    at_once = min(base.search.parallel, controller.launcher.slots)
+    recorded = f", {done} of them recorded already" if done else ""
+    what = "one run" if not controller.study.space.dials else f"{controller.target} trials ({controller.sampler})"
+    console.print(
+        f"{what}{recorded}, {at_once} at once, {_count(base.cluster.processes, 'process')} each", highlight=False
+    )
+    warnings = {
+        (problem.code, problem.message): problem
+        for verdict in controller.valid_points
+        for problem in verdict.problems
+        if problem.severity == "warning"
+    }
+    for (code, message), problem in list(warnings.items())[:5]:
+        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow", markup=False)
+    if base.rules.ignore:
+        console.print(f"rules switched off: {', '.join(base.rules.ignore)}", style="yellow")
+    parameters = max(
+        [entry.get("model", {}).get("parameters", 0) for entry in controller.folder.prepared().values()]
+        + [base.model.shape.parameters]
+    )
+    left = max(controller.target - done, 0)
+    if left:
+        needed = estimate_bytes(base, parameters, left, at_once)
+        console.print(disk_report(needed, controller.folder.path), highlight=False)
+    busy = at_once * base.cluster.processes * base.cluster.threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if left and busy > cores:
+        console.print(f"{busy} busy threads on {cores} cores: trials will slow each other down", style="yellow")
+
+
+def trial_line(controller: Controller, trial: FrozenTrial) -> str:
+    """One lasting line for a trial that ended."""
+    row = next(row for row in rows(controller) if row.number == trial.number)
+    point = " ".join(f"{name}={label}" for name, label in row.dials.items())
+    if row.objective is None:
+        return f"trial {row.number} failed: {row.note} ({controller.trial_folder(trial).path / 'logs'}) {point}"
+    started = "" if row.start is None else f" (start {row.start:.4f})"
+    return f"trial {row.number} {controller.search.metric} {row.objective:.4f}{started} {point}"
+
+
+def say_results(controller: Controller, console: Console) -> None:
+    """The leaderboard, what the winner gained, what failed, and the folder."""
+    table = rows(controller)
+    if table:
+        console.print(leaderboard(table, controller.search.metric, controller.search.direction))
+    best = controller.best()
+    if best is not None:
+        console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
+        model = controller.trial_folder(best).path / "model"
+        if model.is_dir():
+            console.print(f"its model is in {model}", soft_wrap=True, highlight=False)
+    failed = [row for row in table if row.status == "failed"]
+    if failed:
+        console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
+    if controller.exhausted:
+        console.print("no further valid point is left to try", highlight=False)
+    console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
+
+
+def _winner(row: Row) -> str:
+    """The best trial against the same model before training, on the same held-out prompts."""
+    text = f"best: trial {row.number}"
+    if row.objective is None or row.start is None:
+        return text
+    gain = row.objective - row.start
+    text += f", {row.objective:.4f} against {row.start:.4f} before training: {gain:+.4f}"
+    error = math.hypot(row.error or 0.0, row.start_error or 0.0)
+    return text + (f" ({abs(gain) / error:.1f} standard errors)" if error else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}es" if noun.endswith("s") else f"{number} {noun}s"

@@ -1,0 +1,145 @@
+"""From a composed configuration to an experiment: nothing slips in unnoticed, and nothing gets lost on disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from grposweep.config.checks import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
+from grposweep.config.compose import load_experiment, render_experiment, to_experiment
+from grposweep.config.schema import Experiment
+from grposweep.config.words import known_keys, unknown_key, unknown_option
+from grposweep.errors import BadInput
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+Compose = Callable[[list[str]], DictConfig]
+
+KNOBS = Path(__file__).with_name("knobs.txt")
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [
+        ("+batch.num_generatons=4", "batch.num_generations"),
+        ("++batch.num_generatons=4", "batch.num_generations"),
+        ("++learning_rate=1", "optimizer.learning_rate"),
+        ("+kl.betta=0.1", "kl.beta"),
+        ("+model.lora.rank=3", "model.lora"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_an_error_even_when_forced(override: str, near: str, compose: Compose) -> None:
+    """Hydra's + and ++ go round the schema; ours is asked once more."""
+    with pytest.raises(BadInput, match="is not a key of grposweep") as caught:
+        to_experiment(compose([override]))
+    assert override.lstrip("+").partition("=")[0] in str(caught.value)
+    assert near in str(caught.value)
+
+
+def test_a_key_unlike_any_other_points_to_the_list() -> None:
+    """No guess is better than a wild one."""
+    assert "'--cfg job' shows all keys" in unknown_key("zzzzzzzz")
+    assert "Did you mean" not in unknown_key("zzzzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"lr": "fast"}, "lr"),
+        ({"seed": 1.5}, "seed"),
+        ({"batch": {"num_generations": 3.7}}, "batch.num_generations"),
+        ({"batch": {"per_device_train_batch_size": 2.5}}, "batch.per_device_train_batch_size"),
+        ({"task": {"rewards": 3}}, "task.rewards"),
+        ({"kl": {"sync_ref_model": "maybe"}}, "kl.sync_ref_model"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(section: dict[str, object], key: str) -> None:
+    """One sentence, with the key."""
+    with pytest.raises(BadInput) as caught:
+        to_experiment(section)
+    assert key in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_prompts_of_ones_own_need_a_path() -> None:
+    """The one key without a sensible default."""
+    with pytest.raises(BadInput, match=r"task\.path is not set.*Set task\.path="):
+        check_words(to_experiment({"task": {"kind": "jsonl"}}))
+    check_words(to_experiment({"task": {"kind": "jsonl", "path": "prompts.jsonl"}}))
+
+
+def test_an_interpolation_to_nowhere_is_named() -> None:
+    """The name inside the braces is what a person has to correct."""
+    with pytest.raises(BadInput, match=r"nope.*Correct the name"):
+        to_experiment({"lr": "${nope}"})
+    assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
+
+
+@settings(derandomize=True, max_examples=10, deadline=None)
+@given(
+    lr=st.floats(1e-12, 1e3),
+    texts=st.lists(TEXTS, min_size=3, max_size=3),
+    size=st.one_of(st.integers(1, 512), st.just("auto")),
+    delta=st.one_of(st.none(), st.floats(0, 10)),
+)
+def test_a_rendered_experiment_loads_as_the_same(
+    lr: float, texts: list[str], size: int | str, delta: float | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Floats keep every bit, texts every character, auto and null their meaning."""
+    experiment = Experiment(lr=lr, name=texts[0])
+    experiment.task.system_prompt, experiment.loss.delta = texts[1], delta
+    experiment.tracker.tags = texts
+    experiment.batch.per_device_train_batch_size = size
+    experiment.search.enqueue = [{"lr": lr, "kl": {"beta": 0.1}}]
+    path = tmp_path_factory.mktemp("trial") / "config.yaml"
+    path.write_text(render_experiment(experiment), encoding="utf-8")
+    assert load_experiment(path) == experiment
+
+
+def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None:
+    """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
+    now, frozen = sorted(known_keys()), KNOBS.read_text().split()
+    accept = f'PYTHONPATH=src python -c "from grposweep.config.words import *; print(*sorted(known_keys()), sep=chr(10))" > {KNOBS}'
+    assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
+
+
+@pytest.mark.parametrize("key", WORDS)
+def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
+    """The message names the words that would do."""
+    for word in WORDS[key]:
+        check_words(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", "task.path=prompts.jsonl"])))
+    with pytest.raises(BadInput) as caught:
+        check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=nonsense"])))
+    assert all(word in str(caught.value) for word in (f"{key}=nonsense", *WORDS[key]))
+
+
+@pytest.mark.parametrize("key", SIZES_OR_AUTO)
+def test_a_size_is_a_number_or_auto(key: str) -> None:
+    """``automatic`` would otherwise be found out by the trainer."""
+    check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=auto"])))
+    check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=2"])))
+    with pytest.raises(BadInput, match=f"{key}=automatic"):
+        check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=automatic"])))
+
+
+@pytest.mark.parametrize("key", AT_LEAST_ONE)
+def test_a_count_of_nothing_is_refused(key: str) -> None:
+    """Zero threads, trials or evaluations are typing errors."""
+    check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=1"])))
+    with pytest.raises(BadInput, match=f"{key}=0"):
+        check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=0"])))
+
+
+def test_an_objective_cannot_average_over_more_evaluations_than_there_are() -> None:
+    """Both ways out are named."""
+    with pytest.raises(BadInput, match=r"schedule\.evaluations=5"):
+        check_words(to_experiment({"search": {"last": 5}, "schedule": {"evaluations": 4}}))
+    check_words(to_experiment({"search": {"last": 4}, "schedule": {"evaluations": 4}}))
+
+
+def test_an_option_that_does_not_exist_brings_the_options_and_the_dial() -> None:
+    """``kl=0.04`` meant kl.beta, ``kl=lo`` meant low, ``klm`` is no group."""
+    assert "kl.beta" in unknown_option("kl", "0.04", ["high", "low", "none"])
+    assert "Did you mean kl=low?" in unknown_option("kl", "lo", ["high", "low", "none"])
+    assert "there is no group klm" in unknown_option("klm", "x", [])

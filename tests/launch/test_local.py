@@ -1,0 +1,125 @@
+"""The local launcher over both kinds of processes: one suite, warm and fresh."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from grposweep.config.compose import render_experiment
+from grposweep.config.schema import Experiment
+from grposweep.errors import BadInput
+from grposweep.files import append_line, read_json
+from grposweep.launch.base import Job
+from grposweep.launch.local import TRAINING, Local, build_local, visible_gpus
+from grposweep.launch.processes import Fresh, Warm
+from support import is_running, wait_for
+
+
+@pytest.fixture(params=["warm", "fresh"])
+def local(request: pytest.FixtureRequest) -> Iterator[Local]:
+    """A launcher on the CPU."""
+    launcher = Local(Warm(TRAINING) if request.param == "warm" else Fresh(), [], slots=2)
+    yield launcher
+    launcher.close()
+
+
+def trial(folder: Path, **fake: object) -> Path:
+    """A trial folder for the fake trainer: 50 steps."""
+    experiment = Experiment()
+    experiment.trainer.kind = "fake"
+    experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
+    experiment.schedule.max_steps = 50
+    for name, value in fake.items():
+        setattr(experiment.trainer.fake, name, value)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(render_experiment(experiment))
+    append_line(folder / "attempts.jsonl", {"attempt": 0})
+    return folder
+
+
+def ended(local: Local, job_id: str) -> int:
+    """The exit code, once there is one."""
+    codes: list[int] = []
+    wait_for(lambda: (code := local.poll(job_id)) is not None and not codes.append(code), seconds=30)
+    return codes[0]
+
+
+def test_an_attempt_runs_to_its_end(local: Local, tmp_path: Path) -> None:
+    """Exit code 0 and a result."""
+    folder = trial(tmp_path / "trials" / "0000-a")
+    assert ended(local, local.submit(Job(folder, 0, 1, 1))) == 0
+    assert read_json(folder / "result.json")["status"] == "finished"
+
+
+def test_a_crash_has_its_code_and_its_words_in_the_log(local: Local, tmp_path: Path) -> None:
+    """Exit code 1."""
+    folder = trial(tmp_path / "trials" / "0000-a", crash_at=3)
+    assert ended(local, local.submit(Job(folder, 0, 1, 1))) == 1
+    assert "staged" in (folder / "logs" / "rank-0.log").read_text()
+
+
+def test_a_cancelled_attempt_is_ended_by_a_signal(local: Local, tmp_path: Path) -> None:
+    """Deaf to everything else."""
+    folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
+    job_id = local.submit(Job(folder, 0, 1, 1))
+    wait_for(lambda: (folder / "heartbeat").exists())
+    local.cancel(job_id)
+    assert ended(local, job_id) == -9
+
+
+def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
+    """No process outlives its controller."""
+    folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
+    job_id = local.submit(Job(folder, 0, 1, 1))
+    wait_for(lambda: (folder / "heartbeat").exists())
+    local.close()
+    wait_for(lambda: not is_running(int(job_id.removeprefix("local-"))), seconds=5)
+
+
+class Recorder(Fresh):
+    """Fresh processes that remember what each was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        """As ever, remembered."""
+        self.told.append(environment["CUDA_VISIBLE_DEVICES"])
+        return super().start(arguments, environment, log)
+
+
+def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
+    """Two attempts at once see different GPUs; the third one gets what the first gave back."""
+    recorder = Recorder()
+    local = Local(recorder, ["5", "7"], slots=2)
+    folders = [trial(tmp_path / "trials" / f"000{n}-a") for n in range(3)]
+    first, second = (local.submit(Job(folder, 0, 1, 1)) for folder in folders[:2])
+    assert ended(local, first) == 0
+    third = local.submit(Job(folders[2], 0, 1, 1))
+    assert recorder.told == ["5", "7", "5"]
+    assert ended(local, second) == ended(local, third) == 0
+
+
+def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message that names what would fit."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    experiment = Experiment()
+    experiment.cluster.processes = 4
+    with pytest.raises(BadInput, match="cluster.processes=2"):
+        build_local(experiment, parallel=1)
+
+
+def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five GPUs, two a trial, four at once asked for: two."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
+    experiment = Experiment()
+    experiment.cluster.processes = 2
+    assert build_local(experiment, parallel=4).slots == 2
+
+
+@pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])
+def test_gpus_are_those_that_the_environment_shows(monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]) -> None:
+    """CUDA_VISIBLE_DEVICES decides; cluster.gpus=0 switches them off."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus("auto") == found
+    assert visible_gpus(0) == []
