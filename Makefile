@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 .PHONY: demo test slow lint types format check bench clean
 
 demo: $(VENV)/ready
-	$(BIN)/python src/run.py sweeps=demo
+	$(BIN)/python src/run.py sweeps=lr_batch
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest

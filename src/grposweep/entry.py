@@ -92,14 +92,14 @@ def message(error: Exception) -> str:
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return explain(cause)
-    if isinstance(error, ConfigCompositionException) and "Could not override" in text:
-        key = text.split("'")[1] if "'" in text else ""
-        return _no_such_key(key)
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
+        return _no_such_key(unknown[1])
     if "Ambiguous value" in text:
         return f"{text.split(chr(39))[1]}: several values are a sweep, and this is a single run. Add -m, or give one value."
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
-    return text.strip().splitlines()[0] if text.strip() else repr(error)
+    return " ".join(text.split()) or repr(error)
 
 
 def _no_such_key(key: str) -> str:

@@ -32,7 +32,7 @@ def one_length(s: Setting) -> Broken | None:
     others = [{other: None for other in given if other != name} for name in reversed(given)]
     return Broken(
         what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in given),
-        why="a run has one length, and these are two",
+        why=f"a run has one length, and these are {len(given)}",
         instead="Choose the matching option (schedule=completions, steps or epochs).",
         fields=tuple(given),
         suggestions=tuple(others),

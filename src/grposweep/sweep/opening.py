@@ -16,7 +16,6 @@ from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.judge import Verdict, reasons
 from grposweep.sweep.provenance import difference
 
-
 OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
 
 

@@ -1,0 +1,148 @@
+"""A fix that is shown has been tried: it ends its problem, adds none, and changes what it says."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from grposweep import plan
+from grposweep.config.read import KEYS
+from grposweep.fixes import Fix, changed, find_fixes, render_problem
+from grposweep.rules import Problem, check, errors
+from grposweep.setting import Setting
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
+BASE = Setting(processes=1, per_device_train_batch_size=8, max_steps=10, keys=KEYS, kl_enabled=False)
+
+BATCHES = {
+    "processes": st.integers(1, 9),
+    "num_generations": st.integers(1, 12),
+    "per_device_train_batch_size": st.integers(1, 12),
+    "gradient_accumulation_steps": st.integers(1, 5),
+    "steps_per_generation": st.one_of(st.none(), st.integers(1, 5)),
+    "per_device_eval_batch_size": st.integers(1, 24),
+    "num_generations_eval": st.one_of(st.none(), st.integers(1, 12)),
+    "num_iterations": st.integers(1, 2),
+}
+OTHERS = {
+    "kl_enabled": st.sampled_from([None, True, False]),
+    "beta": st.sampled_from([-0.1, 0.0, 0.04]),
+    "sync_ref_model": st.booleans(),
+    "lora": st.booleans(),
+    "ref_model_sync_steps": st.sampled_from([0, 2]),
+    "max_steps": st.sampled_from([None, 0, 10]),
+    "epochs": st.sampled_from([None, -1.0, 1.0]),
+    "budget_completions": st.sampled_from([None, 0, 3, 6400]),
+    "train_prompts": st.sampled_from([None, 3, 1000]),
+    "prompts_per_step": st.sampled_from([None, 0, 3, 8]),
+    "learning_rate": st.sampled_from([-1.0, 0.0, 1e-6]),
+    "warmup_steps": st.sampled_from([-1.0, 0.05]),
+    "loss_type": st.sampled_from(["dapo", "ppo"]),
+    "temperature": st.sampled_from([0.0, 1.0]),
+    "eval_prompts": st.sampled_from([None, 0, 64]),
+    "auto": st.sampled_from([frozenset(), frozenset(), SIZES]),
+    "max_per_device_train_batch_size": st.sampled_from([None, 5, 64]),
+}
+
+
+def draw_settings(**dials: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:
+    """Settings over ``dials``, their automatic sizes solved."""
+    return st.fixed_dictionaries(dials).map(lambda drawn: plan.realise(replace(BASE, **drawn)))
+
+
+def broken(s: Setting) -> set[str]:
+    """The codes of its errors."""
+    return {problem.code for problem in errors(check(s))}
+
+
+def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
+    """What every fix must do; returns the mended setting."""
+    after = changed(s, dict(fix.change))
+    assert problem.code not in broken(after)
+    assert broken(after) <= broken(s)
+    assert all(getattr(s, name) != value for name, value in fix.change), "repeats what is set"
+    assert all(getattr(after, name) == value for name, value in fix.change), "auto takes the change back"
+    return after
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(s=draw_settings(**BATCHES, **OTHERS))
+def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
+    """Whatever else is broken."""
+    for problem in errors(check(s)):
+        fixes = find_fixes(s, problem)
+        assert len(fixes) <= 3
+        assert len({fix.change for fix in fixes}) == len(fixes)
+        for fix in fixes:
+            verify(s, problem, fix)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(s=draw_settings(**BATCHES))
+def test_a_batch_with_one_error_has_a_fix_that_leaves_none(s: Setting) -> None:
+    """Nobody is sent from one error to the next."""
+    found = errors(check(s))
+    assume(len(found) == 1)
+    fixes = find_fixes(s, found[0])
+    assert fixes
+    for fix in fixes:
+        assert not broken(verify(s, found[0], fix))
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(s=draw_settings(**BATCHES))
+def test_no_smaller_change_of_the_same_kind_would_do(s: Setting) -> None:
+    """The group size that is proposed is the nearest that works."""
+    found = [problem for problem in errors(check(s)) if problem.code == "GB101"]
+    assume(found)
+    proposed = [dict(fix.change)["num_generations"] for fix in find_fixes(s, found[0]) if "num_generations" in dict(fix.change)]
+    works = [n for n in range(2, 65) if not broken(replace(s, num_generations=n)) - (broken(s) - {"GB101"})]
+    assert [abs(n - s.num_generations) for n in proposed] == [
+        min(abs(n - s.num_generations) for n in works) for _ in proposed
+    ]
+    assert bool(works) == bool(proposed)
+
+
+def problem_of(s: Setting, code: str) -> Problem:
+    """The problem of one code."""
+    return next(problem for problem in check(s) if problem.code == code)
+
+
+def test_fixes_name_the_keys_that_a_person_edits() -> None:
+    """The setting's words are ours, the keys theirs."""
+    s = replace(BASE, num_generations=7, num_generations_eval=8)
+    fixes = find_fixes(s, problem_of(s, "GB101"))
+    assert str(fixes[0]) == "batch.per_device_train_batch_size=7"
+    assert [key for fix in fixes for key, _ in fix.keys] == [KEYS[name] for fix in fixes for name, _ in fix.change]
+
+
+def test_a_warning_has_no_fix_and_a_problem_without_one_has_advice() -> None:
+    """Only errors prune; data cannot be multiplied by a setting."""
+    s = replace(BASE, steps_per_generation=3, gradient_accumulation_steps=2)
+    assert find_fixes(s, problem_of(s, "GS201")) == []
+    few = replace(BASE, train_prompts=0)
+    assert render_problem(few, problem_of(few, "GS104")).endswith("Use more prompts, or a smaller batch.")
+
+
+def test_a_rule_that_is_switched_off_does_not_stand_in_the_way_of_a_fix() -> None:
+    """What is ignored in judging is ignored in verifying."""
+    s = replace(BASE, kl_enabled=False, beta=-0.1)
+    problem = problem_of(s, "GK106")
+    assert [str(fix) for fix in find_fixes(s, problem)] == ["kl.beta=0.1", "kl.beta=0"]
+    assert [str(fix) for fix in find_fixes(replace(s, beta=-0.1), problem, ["GK101"])][0] == "kl.beta=0.1"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.04, "0.04"), (1e-6, "1e-06"), ("a", "a")]
+)
+def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
+    """It can be pasted onto the command line."""
+    assert str(Fix((("beta", value),), (("kl.beta", value),))) == f"kl.beta={text}"
+
+
+def test_every_field_that_a_fix_may_name_has_a_key() -> None:
+    """A fix in our own words would be an unknown key to Hydra."""
+    assert {field.name for field in fields(Setting)} - set(KEYS) == {
+        "framework", "auto", "unsolved", "evaluates", "save_steps", "keys",
+    }  # fmt: skip

@@ -1,0 +1,68 @@
+"""The same arithmetic by the real GRPOConfig: what it accepts, what it refuses, and what it derives."""
+
+from random import Random
+from typing import Any
+from unittest.mock import PropertyMock, patch
+
+import pytest
+from grposweep import plan
+from grposweep.rules import check
+from grposweep.setting import Setting
+
+ANSWERS = {
+    "must be divisible by num_generations": "GB101",
+    "at least 2 generations": "GB102",
+    "divisible by the number of generations used for evaluation": "GE101",
+}
+
+
+def draw_setting(random: Random) -> Setting:
+    """A batch that is valid about half of the time."""
+    return Setting(
+        processes=random.randint(1, 8),
+        num_generations=random.choice([1, 2, 2, 3, 4, 6, 8]),
+        per_device_train_batch_size=random.choice([1, 2, 4, 6, 8, 12]),
+        gradient_accumulation_steps=random.randint(1, 6),
+        steps_per_generation=random.choice([None, None, 1, 2, 3, 4, 8]),
+        num_iterations=random.randint(1, 3),
+        evaluates=random.random() < 0.7,
+        per_device_eval_batch_size=random.choice([2, 4, 8, 12, 24]),
+        num_generations_eval=random.choice([None, None, 0, 2, 4, 8]),
+        max_steps=10,
+    )
+
+
+def construct(s: Setting) -> Any:
+    """TRL's configuration of a setting; only the number of processes is not real."""
+    from transformers import TrainingArguments
+    from trl import GRPOConfig
+
+    with patch.object(TrainingArguments, "world_size", new_callable=PropertyMock, return_value=s.processes):
+        return GRPOConfig(
+            output_dir="unused", use_cpu=True, bf16=False, report_to="none",
+            num_generations=s.num_generations, num_generations_eval=s.num_generations_eval,
+            per_device_train_batch_size=s.per_device_train_batch_size,
+            per_device_eval_batch_size=s.per_device_eval_batch_size,
+            gradient_accumulation_steps=s.gradient_accumulation_steps,
+            steps_per_generation=s.steps_per_generation, num_iterations=s.num_iterations,
+            eval_strategy="steps" if s.evaluates else "no", eval_steps=5, max_steps=10,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_trl_refuses_what_the_rules_refuse_for_the_same_reason_and_accepts_the_rest() -> None:
+    """200 settings; TRL stops at its first complaint, the rules name all, so TRL's must be among them."""
+    random, refused = Random(0), 0
+    for _ in range(200):
+        s = draw_setting(random)
+        codes = {problem.code for problem in check(s) if problem.code in ANSWERS.values()}
+        try:
+            config = construct(s)
+        except ValueError as error:
+            refused += 1
+            assert next(code for text, code in ANSWERS.items() if text in str(error)) in codes, (s, error)
+        else:
+            assert not codes, s
+            assert config.generation_batch_size == plan.completions_per_rollout(s)
+            assert config.steps_per_generation == plan.micro_steps_per_generation(s)
+    assert 50 < refused < 150

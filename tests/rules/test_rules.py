@@ -1,0 +1,202 @@
+"""Every rule fires on a bad setting and is silent on a good one, reads what it says, and speaks the person's language."""
+
+import re
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from grposweep.config.read import KEYS
+from grposweep.fixes import find_fixes, render_problem
+from grposweep.rules import REGISTRY, Problem, check, errors
+from grposweep.rules import registry as registry_module
+from grposweep.setting import Setting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+GOOD = Setting(
+    processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,
+    per_device_eval_batch_size=32, eval_prompts=64, train_prompts=1000, max_steps=100, learning_rate=1e-6, keys=KEYS,
+    kl_enabled=False,
+)  # fmt: skip
+KL: dict[str, Any] = {"kl_enabled": True, "beta": 0.04}
+SYNCED = KL | {"sync_ref_model": True, "ref_model_sync_steps": 16}
+
+# code, what breaks it over GOOD, a neighbour that does not
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("GB101", {"num_generations": 7, "num_generations_eval": 8}, {"num_generations": 16}),
+    ("GB101", {"steps_per_generation": 1, "per_device_train_batch_size": 4}, {"per_device_train_batch_size": 4}),
+    ("GB102", {"num_generations": 1}, {"num_generations": 2}),
+    ("GB102", {"num_generations": 0, "num_generations_eval": 8}, {"num_generations": 4}),
+    ("GB103", {"processes": 0}, {"processes": 2}),
+    ("GB103", {"per_device_train_batch_size": -8}, {"per_device_train_batch_size": 8}),
+    ("GB103", {"gradient_accumulation_steps": 0}, {"gradient_accumulation_steps": 1}),
+    ("GB103", {"steps_per_generation": 0}, {"steps_per_generation": 4}),
+    ("GB103", {"num_iterations": 0}, {"num_iterations": 2}),
+    ("GB104", {"prompts_per_step": 9}, {"prompts_per_step": 8}),
+    ("GB105", {"auto": {"per_device_train_batch_size"}, "unsolved": {"per_device_train_batch_size"}}, {}),
+    ("GB105", {"unsolved": {"gradient_accumulation_steps"}, "prompts_per_step": 3, "processes": 5}, {}),
+    ("GE101", {"per_device_eval_batch_size": 12}, {"per_device_eval_batch_size": 12, "evaluates": False}),
+    ("GE101", {"num_generations_eval": 5}, {"num_generations_eval": 4}),
+    ("GE102", {"per_device_eval_batch_size": 0}, {"per_device_eval_batch_size": 8}),
+    ("GE102", {"eval_prompts": 0}, {"eval_prompts": 0, "evaluates": False}),
+    ("GK101", {"beta": 0.04}, KL),
+    ("GK102", {"kl_enabled": True}, {"kl_enabled": None}),
+    ("GK103", {"sync_ref_model": True}, SYNCED),
+    ("GK104", SYNCED | {"lora": True}, KL | {"lora": True}),
+    ("GK105", SYNCED | {"ref_model_sync_steps": 0}, SYNCED | {"ref_model_sync_steps": 2}),
+    ("GK105", SYNCED | {"ref_model_mixup_alpha": 1.5}, SYNCED | {"ref_model_mixup_alpha": 1.0}),
+    ("GK106", {"kl_enabled": True, "beta": -0.1}, KL),
+    ("GK201", SYNCED | {"ref_model_sync_steps": 101}, SYNCED | {"ref_model_sync_steps": 100}),
+    ("GK202", SYNCED | {"ref_model_sync_steps": 1, "ref_model_mixup_alpha": 1.0}, SYNCED | {"ref_model_sync_steps": 1}),
+    ("GL101", {"loss_type": "ppo"}, {"loss_type": "dr_grpo"}),
+    ("GL102", {"scale_rewards": "std"}, {"scale_rewards": "none"}),
+    ("GL103", {"importance_sampling_level": "word"}, {"importance_sampling_level": "sequence"}),
+    ("GL104", {"temperature": 0.0}, {"temperature": 0.1}),
+    ("GS101", {"epochs": 1.0}, {"epochs": 1.0, "max_steps": None}),
+    ("GS101", {"max_steps": None}, {"max_steps": None, "budget_completions": 6400}),
+    ("GS102", {"max_steps": 0}, {"max_steps": 1}),
+    ("GS102", {"max_steps": None, "epochs": -1.0}, {"max_steps": None, "epochs": 0.5}),
+    ("GS103", {"max_steps": None, "budget_completions": 63}, {"max_steps": None, "budget_completions": 64}),
+    ("GS104", {"train_prompts": 7}, {"train_prompts": 8}),
+    ("GS105", {"learning_rate": 0.0}, {"learning_rate": 1e-9}),
+    ("GS105", {"warmup_steps": -1.0}, {"warmup_steps": 0.05}),
+    ("GS201", {"steps_per_generation": 3}, {"steps_per_generation": 4}),
+    ("GS202", {"warmup_steps": 100.0}, {"warmup_steps": 99.0}),
+    ("GD201", {"train_prompts": 15}, {"train_prompts": 16}),
+]  # fmt: skip
+
+
+def codes(s: Setting) -> set[str]:
+    """The codes of all problems."""
+    return {problem.code for problem in check(s)}
+
+
+def only(s: Setting, code: str) -> Problem:
+    """The problem of one code."""
+    return next(problem for problem in check(s) if problem.code == code)
+
+
+@pytest.mark.parametrize(("code", "bad", "good"), CASES)
+def test_a_rule_fires_on_a_bad_setting_and_not_on_its_neighbour(
+    code: str, bad: dict[str, Any], good: dict[str, Any]
+) -> None:
+    """The neighbour differs in as little as possible and breaks no rule at all."""
+    assert code in codes(replace(GOOD, **bad))
+    assert code not in codes(replace(GOOD, **good))
+    assert not errors(check(replace(GOOD, **good)))
+
+
+def test_every_rule_has_a_case() -> None:
+    """A new rule comes with its table line."""
+    assert {code for code, _, _ in CASES} == set(REGISTRY)
+    assert check(GOOD) == []
+
+
+@pytest.mark.parametrize("code", sorted(REGISTRY))
+def test_a_rule_is_documented_and_its_code_well_formed(code: str) -> None:
+    """G, family, and a hundred that tells errors (1) from warnings (2); the docstring is what ``explain`` prints."""
+    rule = REGISTRY[code]
+    assert re.fullmatch(r"G[A-Z][12]\d\d", code)
+    assert (code[2] == "1") == (rule.severity == "error")
+    assert rule.explanation.strip().endswith((".", '"'))
+    assert rule.reads <= {field.name for field in fields(Setting)}
+
+
+def test_a_code_is_given_once() -> None:
+    """Codes are permanent, so two rules cannot share one."""
+    with pytest.raises(AssertionError, match="GB101 is taken"):
+        registry_module.rule("GB101", "error", ())(lambda _: None)
+    assert len({rule.judge for rule in REGISTRY.values()}) == len(REGISTRY)
+
+
+NAMES = {field.name for field in fields(Setting)} - {"keys", "framework"}
+
+
+class Watched(Setting):
+    """A setting that remembers which of its fields were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in NAMES:
+            object.__getattribute__(self, "__dict__").setdefault("seen", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+NUMBER = st.sampled_from([None, -1, 0, 1, 2, 3, 7, 8, 16, 64])
+SIZE = st.sampled_from([-1, 0, 1, 2, 3, 7, 8, 16])
+SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size"})
+
+
+def draw_settings(cls: type[Setting] = Setting) -> st.SearchStrategy[Setting]:
+    """Settings of all kinds, most of them broken."""
+    special: dict[str, st.SearchStrategy[Any]] = {
+        "auto": st.sampled_from([frozenset(), SIZES]), "unsolved": st.sampled_from([frozenset(), frozenset(), SIZES]),
+        "loss_type": st.sampled_from(["dapo", "ppo"]), "scale_rewards": st.sampled_from(["group", "x"]),
+        "importance_sampling_level": st.sampled_from(["token", "x"]), "lr_scheduler_type": st.just("linear"),
+        "beta": st.sampled_from([-0.1, 0.0, 0.04]), "kl_enabled": st.sampled_from([None, True, False]),
+        "use_bias_correction_kl": st.none(), "evaluates": st.booleans(), "lora": st.booleans(),
+        "sync_ref_model": st.booleans(), "ref_model_mixup_alpha": st.sampled_from([0.0, 0.6, 1.0]),
+        "learning_rate": st.sampled_from([0.0, 1e-6]), "warmup_steps": st.sampled_from([-1.0, 0.05, 3.0, 999.0]),
+        "temperature": st.sampled_from([0.0, 1.0]), "epochs": st.sampled_from([None, 0.5, 2.0]),
+        "train_prompts": st.sampled_from([None, 0, 5, 100]), "budget_completions": st.sampled_from([None, 10, 6400]),
+    }  # fmt: skip
+    optional = {f.name for f in fields(Setting) if "None" in str(f.type)}
+    drawn = {name: special.get(name, NUMBER if name in optional else SIZE) for name in sorted(NAMES)}
+    return st.builds(cls, keys=st.just(KEYS), **drawn)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(s=draw_settings(Watched))
+def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
+    """Verdicts are remembered and fixes sought by what a rule says that it reads."""
+    for code, rule in REGISTRY.items():
+        s.__dict__["seen"] = set()
+        rule.judge(s)
+        assert s.__dict__["seen"] <= rule.reads, code
+
+
+def test_the_watch_sees_what_a_plan_formula_reads() -> None:
+    """Otherwise the test above could not fail."""
+    s = Watched(processes=2, train_prompts=100)
+    REGISTRY["GD201"].judge(s)
+    assert {"processes", "train_prompts", "num_generations"} <= s.__dict__["seen"]
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(s=draw_settings())
+def test_whatever_is_set_every_rule_answers_in_words(s: Setting) -> None:
+    """No setting, however wrong, makes a rule or its message fail; blame is on declared fields."""
+    for problem in check(s):
+        assert problem.broken.what
+        assert problem.broken.why
+        assert "None" not in problem.broken.what.replace("=None", "")
+        assert problem.broken.instead
+        assert {*problem.broken.fields} <= REGISTRY[problem.code].reads
+
+
+@pytest.mark.parametrize(("code", "bad", "_good"), CASES)
+def test_messages_carry_the_native_names_of_the_keys(code: str, bad: dict[str, Any], _good: dict[str, Any]) -> None:
+    """The blamed key is spelt as the person wrote it, and our own word for it does not appear bare."""
+    native = {name: f"their-{name}" for name in NAMES}
+    problem = only(replace(GOOD, **bad, keys=native), code)
+    assert re.search(r"their-\w+=", problem.broken.what) or code in ("GS101", "GS104", "GD201")
+    assert not re.search(r"(?<!their-)\b(num_generations|per_device_\w+|gradient_\w+|max_steps)=", problem.message)
+
+
+def test_rules_are_ignored_by_code_and_by_family() -> None:
+    """Visibly, by what the message shows."""
+    s = replace(GOOD, num_generations=7, beta=0.1, per_device_eval_batch_size=12)
+    assert codes(s) == {"GB101", "GE101", "GK101"}
+    assert [p.code for p in check(s, ["GB101"])] == ["GE101", "GK101"]
+    assert [p.code for p in check(s, ["GB", "GE"])] == ["GK101"]
+
+
+def test_the_open_r1_case_gets_its_three_fixes() -> None:
+    """Seven processes of one completion, eight generations: accumulate, make the group smaller, or add a process."""
+    s = Setting(processes=7, num_generations=8, per_device_train_batch_size=1, evaluates=False, max_steps=10)
+    problem = only(s, "GB101")
+    fixes = [str(fix) for fix in find_fixes(s, problem)]
+    assert fixes == ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]
+    assert render_problem(s, problem) == (
+        "num_generations=8: it does not divide the 7 completions of a rollout (7 processes x 1 per device x 1 micro-steps); "
+        "TRL needs whole groups. Set gradient_accumulation_steps=8, or num_generations=7, or processes=8."
+    )
