@@ -37,8 +37,10 @@ def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> li
     before = {other.code for other in errors(check(s, ignore))}
 
     def mends(change: Change) -> bool:
-        after = {other.code for other in errors(check(changed(s, change), ignore))}
-        return problem.code not in after and after <= before
+        mended = changed(s, change)
+        after = {other.code for other in errors(check(mended, ignore))}
+        kept = all(getattr(mended, name) == value for name, value in change.items())  # auto may take a size back
+        return kept and problem.code not in after and after <= before
 
     kinds = _suggested(s, problem) if problem.broken.suggestions else _kinds(s, problem)
     found = (next((change for change in kind if mends(change)), None) for kind in kinds)

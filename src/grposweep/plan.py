@@ -16,12 +16,18 @@ from grposweep.setting import Setting
 
 
 def micro_steps_per_generation(s: Setting) -> int:
-    """S, in micro-steps; TRL's default is the accumulation."""
-    return s.gradient_accumulation_steps if s.steps_per_generation is None else s.steps_per_generation
+    """S, in micro-steps: as given, or what makes up ``generation_batch_size``, or the accumulation (TRL's default)."""
+    if s.steps_per_generation is not None:
+        return s.steps_per_generation
+    if s.generation_batch_size is not None and s.processes is not None:
+        return s.generation_batch_size // max(s.per_device_train_batch_size * s.processes, 1)
+    return s.gradient_accumulation_steps
 
 
 def completions_per_rollout(s: Setting) -> int | None:
-    """B W S: TRL's generation batch, in completions; None while the processes are unknown."""
+    """TRL's generation batch, in completions: as given, or B W S; None while the processes are unknown."""
+    if s.generation_batch_size is not None:
+        return s.generation_batch_size
     if s.processes is None:
         return None
     return s.per_device_train_batch_size * s.processes * micro_steps_per_generation(s)
@@ -117,10 +123,16 @@ def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
 
 
 def save_every(s: Setting) -> int | None:
-    """Optimizer steps between checkpoints: about total / checkpoints, on a rollout boundary; None for no checkpoints."""
+    """Optimizer steps between checkpoints: as given (below 1: a share of all steps), or about total / checkpoints, on a
+    rollout boundary; None for no checkpoints.
+    """
     total = total_steps(s)
-    if s.save_steps is not None or not total or s.checkpoints < 1:
-        return s.save_steps
+    if s.save_steps is not None and s.save_steps >= 1:
+        return int(s.save_steps)
+    if not total or (s.save_steps is None and s.checkpoints < 1):
+        return None
+    if s.save_steps is not None:
+        return ceil(total * s.save_steps)
     boundary = boundary_steps(s)
     return max(total // s.checkpoints // boundary, 1) * boundary
 

@@ -6,31 +6,45 @@ Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+Version = tuple[int, int, int]
+TRL: Version = (1, 16, 0)  # the version that our own trainer runs
+
 
 @dataclass(frozen=True)
 class Setting:
-    """One recipe in TRL's words (facts: ``completions`` unless the name says prompts).
+    """One recipe in TRL's words (``completions`` unless the name says prompts), defaults of its version filled in.
 
-    ``keys`` maps a field to the native key that a person would edit, for messages and fixes.
+    ``given`` names the fields that a person set; ``keys`` maps a field to the native key that a person would edit, and
+    ``lines`` to the line it stands on, for messages and fixes.
     """
 
     framework: str = "trl"
+    version: Version = TRL  # of TRL, or of the framework
+    given: frozenset[str] = frozenset()
+    # topology
     processes: int | None = None
+    tensor_parallel_size: int = 1
+    sequence_parallel_size: int = 1
     # the batch
     num_generations: int = 8
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
     steps_per_generation: int | None = None  # micro-steps; None: the accumulation
+    generation_batch_size: int | None = None  # completions a rollout, global; None: follows from the others
     num_iterations: int = 1
     prompts_per_step: int | None = None  # what a person asked for, where they did
     auto: frozenset[str] = frozenset()  # sizes left to the planner
     unsolved: frozenset[str] = frozenset()  # those of them that no value fits
     max_per_device_train_batch_size: int | None = None  # the planner's bound
+    auto_find_batch_size: bool = False
+    split_batches: bool = False
     # evaluation
     evaluates: bool = True
+    do_eval: bool = False
     per_device_eval_batch_size: int = 8
     num_generations_eval: int | None = None  # None: num_generations
     eval_prompts: int | None = None
+    dataloader_drop_last: bool = False
     # data and schedule
     train_prompts: int | None = None
     max_steps: int | None = None  # optimizer steps
@@ -38,7 +52,7 @@ class Setting:
     budget_completions: int | None = None
     evaluations: int = 0
     checkpoints: int = 0
-    save_steps: int | None = None  # optimizer steps
+    save_steps: float | None = None  # optimizer steps
     # KL
     kl_enabled: bool | None = None  # None where a framework has no such word
     beta: float = 0.0
@@ -53,15 +67,31 @@ class Setting:
     delta: float | None = None
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
+    multi_objective_aggregation: str = "sum_then_normalize"
+    rewards: int | None = None  # how many reward functions
+    reward_weights: int | None = None  # how many weights
     # optimizer
     learning_rate: float = 1e-6
     lr_scheduler_type: str = "linear"
-    warmup_steps: float = 0.0
-    # model and generation
+    warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
+    # model
+    parameters: int | None = None  # weights of the model, where known
     lora: bool = False
+    # generation
     temperature: float = 1.0
-    max_completion_length: int = 256
+    max_completion_length: int = 256  # tokens
+    use_vllm: bool = False
+    vllm_mode: str = "colocate"
+    vllm_tensor_parallel_size: int = 1
+    vllm_importance_sampling_correction: bool = True
+    vllm_importance_sampling_mode: str = "sequence_mask"
+    vllm_importance_sampling_clip_min: float | None = None
+    vllm_importance_sampling_clip_max: float | None = 3.0
+    # logging
+    log_completions: bool = False
+    log_completions_hub_repo: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, hash=False)
 
     def key(self, name: str) -> str:
         """The native key behind a field; the field's own name where the recipe has no other word."""

@@ -18,6 +18,7 @@ SMALL = [
     "task.max_completion_length=4",
     "generation.max_completion_length=4",
     "batch.num_generations=4",
+    "batch.num_generations_eval=4",
     "batch.per_device_train_batch_size=8",
     "batch.gradient_accumulation_steps=1",
     "schedule.max_steps=4",

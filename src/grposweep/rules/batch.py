@@ -8,7 +8,13 @@ from grposweep import plan
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
-SIZES = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+SIZES = (
+    "processes",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+)
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 
 
@@ -55,7 +61,12 @@ def a_group_has_two(s: Setting) -> Broken | None:
         why="GRPO compares completions of the same prompt, so a group needs at least 2",
         instead=f"Set {s.key('num_generations')}=8, the usual size.",
         fields=("num_generations",),
-        suggestions=tuple({"num_generations": size} for size in (8, 4, 2)),
+        suggestions=(
+            *({"num_generations": size} for size in (8, 4, 2)),
+            {"num_generations": 8, "per_device_train_batch_size": 8},  # where no group fits the sizes as they are
+            {"num_generations": 8, "per_device_eval_batch_size": 8},
+            {"num_generations": 8, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8},
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """``python -m grposweep.train <trial folder>`` runs one rank of one attempt; ``... prepare <sweep folder>`` prepares."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,4 +22,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is written; taking torch.distributed down object by object may hang (grpo.py says why)

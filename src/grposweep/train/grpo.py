@@ -30,6 +30,10 @@ from grposweep.train.tasks import Data, load_data
 
 NEVER = 1 << 30  # optimizer steps
 
+# Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
+# a thread of gloo's that wants that lock. It hung one run in five. Our processes end with os._exit instead.
+_alive: list[GRPOTrainer] = []
+
 
 def train(attempt: Attempt) -> Outcome:
     """One rank of one attempt: from the newest complete checkpoint, or from the start, to the end or a stop."""
@@ -47,7 +51,7 @@ def train(attempt: Attempt) -> Outcome:
         trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
     outcome = finish(attempt, trainer)
-    trainer.accelerator.end_training()  # the process group ends here; a forked child must not leave it open
+    trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
     return outcome
 
 
@@ -227,6 +231,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
         peft_config=model.peft_config,
         callbacks=[Conductor(attempt)],
     )
+    if attempt.ranks > 1:
+        _alive.append(trainer)
     trainer.remove_callback(transformers.PrinterCallback)  # prints every log where there is no progress bar
     return trainer
 

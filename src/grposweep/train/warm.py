@@ -5,6 +5,7 @@ Requests come as JSON lines on standard input, ``{"arguments", "environment", "l
 Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ def serve(preload: list[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
     for name in preload:
         importlib.import_module(name)
+    gc.freeze()  # the children's collector then leaves these pages shared
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
@@ -70,7 +72,7 @@ def _child(request: dict[str, Any], close: tuple[int, int]) -> NoReturn:
         code = main(request["arguments"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # the fork must end here, whatever happened: the server's loop is on its stack
+    except BaseException:  # noqa: BLE001 - the fork must end here, whatever happened: the server's loop is on its stack
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -1,0 +1,223 @@
+"""From what people type, and what sweep files hold, to dials."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from grposweep.config.compose import PROJECT, register
+from grposweep.errors import BadInput
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.space import Choice, Dial, Interval, Space, build_space
+from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def space_of(*arguments: str, **params: Any) -> Space:
+    """The space of a command line and a sweep file."""
+    return parse_space(list(arguments), params)[0]
+
+
+def dial(argument: str) -> Choice | Interval:
+    """The domain of a single dial."""
+    (only,) = space_of(argument).dials
+    return only.domain
+
+
+@pytest.mark.parametrize(
+    ("token", "parts"),
+    [
+        ("lr=1e-6,5e-6,batch=8,16", ["lr=1e-6,5e-6", "batch=8,16"]),
+        ("lr=1e-6,5e-6", ["lr=1e-6,5e-6"]),
+        ("lr=choice(1,2),kl=none,low,kl.beta=0.1", ["lr=choice(1,2)", "kl=none,low", "kl.beta=0.1"]),
+        ("lr=tag(log,interval(1e-5,1e-3)),seed=1", ["lr=tag(log,interval(1e-5,1e-3))", "seed=1"]),
+        ("task.system_prompt='a,b=c',lr=1", ["task.system_prompt='a,b=c'", "lr=1"]),
+        ('task.system_prompt="it\'s, x=1",lr=1', ['task.system_prompt="it\'s, x=1"', "lr=1"]),
+        (r"task.system_prompt='it\'s, x=1',lr=1", [r"task.system_prompt='it\'s, x=1'", "lr=1"]),
+        ("search.enqueue=[{lr:1,a=b:2}],seed=1", ["search.enqueue=[{lr:1,a=b:2}]", "seed=1"]),
+        ("a={x:1,y:2},b/c@d=e", ["a={x:1,y:2}", "b/c@d=e"]),
+        ("-m", ["-m"]),
+        ("lr=", ["lr="]),
+    ],
+)
+def test_two_dials_in_one_token_become_two(token: str, parts: list[str]) -> None:
+    """Commas inside quotes and brackets belong to the value."""
+    assert split_tokens([token]) == parts
+    assert split_tokens(parts) == parts
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    tokens=st.lists(
+        st.sampled_from(["lr=1,2", "kl=none", "a.b='x, y=z'", "s=[1,2]", "q=choice(1,{k:2})", 'p="(,a=b"', "+n=3"]), min_size=1
+    )
+)
+def test_joining_dials_by_commas_is_undone(tokens: list[str]) -> None:
+    """Whatever stands beside what, unless a plus opens the next one (Hydra's own business)."""
+    joined = [token for token in tokens if not token.startswith("+")]
+    assert split_tokens([",".join(joined)]) == (joined or [""])
+
+
+@pytest.mark.parametrize(
+    ("argument", "values"),
+    [
+        ("lr=1e-3,1e-4", (1e-3, 1e-4)),
+        ("lr=choice(1,2.5)", (1, 2.5)),
+        ("n=range(2,8,3)", (2, 5)),
+        ("n=range(1,2,0.5)", (1.0, 1.5)),
+        ("kl=none,low", ("none", "low")),
+        ("flag=true,false", (True, False)),
+        ("loss.delta=null,2.0", (None, 2.0)),
+        ("p='a,b','c'", ("a,b", "c")),
+        ("task.rewards=[exact],[exact,math]", (["exact"], ["exact", "math"])),
+        ("x={a:1},{a:2}", ({"a": 1}, {"a": 2})),
+        ("+lr=1,2", (1, 2)),
+    ],
+)
+def test_a_list_of_values_is_a_choice(argument: str, values: tuple[object, ...]) -> None:
+    """The configuration gets the values, tables and studies get labels that they can hold."""
+    domain = dial(argument)
+    assert isinstance(domain, Choice)
+    assert domain.values == values
+    assert all(label is None or isinstance(label, str | int | float | bool) for label in domain.labels)
+    assert tuple(domain.value(label) for label in domain.labels) == values
+
+
+def test_repeated_values_are_one_and_values_of_different_types_are_several() -> None:
+    """1e-3 and 0.001 are the same number; 1, 1.0, true and '1' are not the same value."""
+    assert dial("lr=1e-3,0.001,2e-3").values == (1e-3, 2e-3)  # type: ignore[union-attr]  # a choice
+    domain = dial("x=1,1.0,true,'1'")
+    assert isinstance(domain, Choice)
+    assert [(type(v).__name__, v) for v in map(domain.value, domain.labels)] == [
+        ("int", 1), ("float", 1.0), ("bool", True), ("str", "1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argument", "interval"),
+    [
+        ("lr=interval(0,1)", Interval(0.0, 1.0)),
+        ("lr=tag(log,interval(1e-5,1e-3))", Interval(1e-5, 1e-3, log=True)),
+        ("n=int(interval(2,16))", Interval(2, 16, integer=True)),
+        ("n=tag(log,int(interval(2,16)))", Interval(2, 16, log=True, integer=True)),
+        ("n=tag(int,interval(2,16))", Interval(2, 16, integer=True)),
+    ],
+)
+def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: Interval) -> None:
+    """As in Hydra: interval(0,1) are floats."""
+    assert dial(argument) == interval
+    assert space_of(argument).is_finite is False
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["lr=interval(1,1)", "lr=interval(2,1)", "lr=tag(log,interval(0,1))", "lr=tag(log,interval(-1,1))", "n=range(3,3)",
+     "n=range(5,1)", "lr=1e-3,", "lr=(1,2", "lr=interval(1)", "=1,2", "lr=a b,'c", "lr=nope(1,2)", "n=glob(*)"],
+)  # fmt: skip
+def test_what_spans_nothing_or_parses_as_nothing_is_bad_input(argument: str) -> None:
+    """One message with the argument, no traceback."""
+    with pytest.raises(BadInput) as caught:
+        space_of(argument)
+    assert argument.partition("=")[0] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def loader() -> Iterator[ConfigLoader]:
+    """Hydra's own loader over conf/, which knows the options of every group."""
+    register()
+    with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
+    """``batch=glob(open_r1_*)`` follows the folder; one that matches nothing is told."""
+    space, _ = parse_space(["batch=glob(open_r1_*)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
+    assert space.dials[0].domain == Choice(*(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),)))
+    assert space.dials[1].domain == Choice(*(2 * (("low", "none"),)))
+    with pytest.raises(BadInput, match="no value is left"):
+        parse_space(["batch=glob(nothing*)"], {}, loader)
+
+
+def test_the_command_line_wins_over_the_sweep_file() -> None:
+    """A dial of the file is replaced, or fixed; the rest of the file stays."""
+    params = {"lr": "1e-3,1e-4", "batch": "small,medium", "seed": 3}
+    space, fixed = parse_space(["lr=0.1,0.2,0.3", "batch=small"], params)
+    assert [(d.name, d.domain.values) for d in space.dials] == [("lr", (0.1, 0.2, 0.3))]  # type: ignore[union-attr]
+    assert sorted(fixed) == ["batch=small", "seed=3"]
+
+
+@pytest.mark.parametrize("prefix", ["+", "++"])
+def test_a_forced_override_also_wins_over_the_sweep_file(prefix: str) -> None:
+    """``++kl.beta=0.1`` is the same dial, said louder."""
+    params = {"kl.beta": "0.001,0.04"}
+    assert parse_space([f"{prefix}kl.beta=0.1"], params) == (Space(), [f"{prefix}kl.beta=0.1"])
+    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].dials] == ["kl.beta"]
+
+
+def test_a_dial_given_twice_takes_its_last_values() -> None:
+    """As Hydra does with any override; one dial must not become two."""
+    assert space_of("lr=1,2", "lr=3,4") == space_of("lr=3,4")
+    space, fixed = parse_space(["lr=1,2", "seed=1,2", "lr=5"], {})
+    assert ([d.name for d in space.dials], fixed) == (["seed"], ["lr=5"])
+    assert parse_space(["lr=5", "lr=1,2"], {}) == (space_of("lr=1,2"), [])
+
+
+def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
+    """A single value is no dial; a condition names another dial and its labels."""
+    params = {"kl.beta": {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}, "kl": "none,low", "seed": 7}
+    space, fixed = parse_space([], params)
+    assert [d.name for d in space.dials] == ["kl", "kl.beta"]
+    assert space.dials[1].when == {"kl": ("low",)}
+    assert fixed == ["seed=7"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"when": {"kl": ["low"]}},
+        {"space": "1,2", "if": {"kl": "low"}},
+        {"when": {"nothing": ["low"]}, "space": "1,2"},
+        {"when": {"kl.beta": [1]}, "space": "1,2"},
+        "interval(2,1)",
+        "1,(",
+    ],
+)
+def test_a_malformed_entry_of_a_sweep_file_is_bad_input(content: object) -> None:
+    """Missing space, unknown words, a condition on something that is not searched, or on itself."""
+    with pytest.raises(BadInput, match=r"kl\.beta"):
+        parse_space([], {"kl": "none,low", "kl.beta": content})
+
+
+def test_a_single_label_under_when_needs_no_list() -> None:
+    """``when: {kl: low}``."""
+    space = space_of(**{"kl": "none,low", "kl.beta": {"when": {"kl": "low"}, "space": "1,2"}})
+    assert space.dials[1].when == {"kl": ("low",)}
+    assert len(list(space.finite_points())) == 3
+
+
+VALUES = st.lists(st.sampled_from(["1", "2.5", "x", "'a b'", "null"]), min_size=2, max_size=4, unique=True)
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(dials=st.dictionaries(st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1))
+def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(dials: dict[str, list[str]]) -> None:
+    """Who replaces Hydra's grid by ours finds job 3 where it was."""
+    arguments = [f"{name}={','.join(values)}" for name, values in dials.items()]
+    parser = OverridesParser.create()
+    hydra = BasicSweeper.split_arguments(parser.parse_overrides(arguments), max_batch_size=None)
+    ours = [[f"{name}={label}" for name, label in point.items()] for point in space_of(*arguments).finite_points()]
+    assert ours == [[text.replace("'", "").replace("=null", "=None") for text in job] for job in hydra[0]]
+
+
+def test_dials_are_ordered_by_their_conditions() -> None:
+    """A dial comes after those that it depends on, a circle is refused."""
+    c = Choice((1, 2), (1, 2))
+    space = build_space([Dial("c", c, {"b": (1,)}), Dial("b", c, {"a": (1,)}), Dial("a", c)])
+    assert [d.name for d in space.dials] == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="a waits for b"):
+        build_space([Dial("a", c, {"b": (1,)}), Dial("b", c, {"a": (1,)})])
