@@ -212,6 +212,19 @@ def realise(s: Setting) -> Setting:
     return s
 
 
+TOTAL_STEPS_READS = (  # the fields behind total_steps(), for rules that say what they read
+    "processes",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "generation_batch_size",
+    "num_generations",
+    "num_iterations",
+    "train_prompts",
+    "max_steps",
+    "epochs",
+    "budget_completions",
+)
 TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 

@@ -123,7 +123,7 @@ def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial)
     attempt = load_attempt(folder)
     data = grpo.load_data(attempt.experiment.task)
     data = type(data)(data.train.select(range(50)), data.held_out)
-    with pytest.raises(BadInput, match="50 training prompts were found"):
+    with pytest.raises(BadInput, match="50 training and 8 held-out prompts were found"):
         grpo.check_counts(attempt, data)
     assert run_attempt(make_trial("schedule.max_steps=null", name="0001-b")) == BAD_INPUT
 

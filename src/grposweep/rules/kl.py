@@ -113,10 +113,8 @@ def the_coefficient_is_not_negative(s: Setting) -> Broken | None:
 @rule(
     "GK201",
     "warning",
-    ("sync_ref_model", "beta", "ref_model_sync_steps", "max_steps", "epochs", "budget_completions", "train_prompts",
-     "num_generations", "num_iterations", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",
-     "steps_per_generation"),
-)  # fmt: skip
+    ("sync_ref_model", "beta", "ref_model_sync_steps", *plan.TOTAL_STEPS_READS),
+)
 def syncing_happens_at_all(s: Setting) -> Broken | None:
     """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
     if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
 Severity = Literal["error", "warning"]
@@ -67,6 +68,38 @@ def rule(
     def add(judge: Callable[[Setting], Broken | None]) -> Callable[[Setting], Broken | None]:
         assert code not in REGISTRY, f"{code} is taken"
         REGISTRY[code] = Rule(code, severity, frozenset(reads), judge)
+        return judge
+
+    return add
+
+
+RecipeJudge = Callable[[Recipe], Iterable[Broken]]
+
+
+@dataclass(frozen=True)
+class RecipeRule:
+    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values."""
+
+    code: str
+    severity: Severity
+    judge: RecipeJudge
+
+    @property
+    def explanation(self) -> str:
+        """The docstring: what the rule says, and its source."""
+        return self.judge.__doc__ or ""
+
+
+RECIPE_RULES: dict[str, RecipeRule] = {}
+
+
+def recipe_rule(code: str, severity: Severity) -> Callable[[RecipeJudge], RecipeJudge]:
+    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys."""
+
+    def add(judge: RecipeJudge) -> RecipeJudge:
+        assert code not in REGISTRY, f"{code} is taken"
+        assert code not in RECIPE_RULES, f"{code} is taken"
+        RECIPE_RULES[code] = RecipeRule(code, severity, judge)
         return judge
 
     return add

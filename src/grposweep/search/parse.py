@@ -57,8 +57,8 @@ def parse_space(
     Raises BadInput for what Hydra cannot parse and for empty dials.
     """
     parser = OverridesParser.create(config_loader=loader)
-    typed = [_parse(parser, argument) for argument in arguments]
-    names = {override.get_key_element() for override in typed}
+    typed = _last([_parse(parser, argument) for argument in arguments])
+    names = {_key(override) for override in typed}
     dials: list[Dial] = []
     fixed: list[str] = []
     for name, content in params.items():
@@ -66,7 +66,7 @@ def parse_space(
             _sort(parser, name, content, dials, fixed)
     for override in typed:
         if override.is_sweep_override():
-            dials.append(Dial(override.get_key_element().lstrip("+"), _domain(override)))
+            dials.append(Dial(_key(override), _domain(override)))
         else:
             fixed.append(str(override.input_line))
     try:
@@ -75,6 +75,18 @@ def parse_space(
         raise BadInput(
             f"{error}, so its condition can never be judged. Add that dial, or drop the condition."
         ) from error
+
+
+def _key(override: Override) -> str:
+    """The key without ``+`` and ``++``, which say how it is set and not what."""
+    return str(override.get_key_element()).lstrip("+")
+
+
+def _last(typed: list[Override]) -> list[Override]:
+    """Of sweeps and values for the same key only the last, as for any of Hydra's overrides."""
+    swept = {_key(override) for override in typed if override.is_sweep_override()}
+    last = {_key(override): override for override in typed}
+    return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
 def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Dial], fixed: list[str]) -> None:
@@ -99,9 +111,11 @@ def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Dial], f
 
 def _parse(parser: OverridesParser, argument: str) -> Override:
     try:
-        return parser.parse_override(argument)
+        override = parser.parse_override(argument)
     except HydraException as error:
         raise BadInput(malformed(argument, error)) from error
+    override.config_loader = parser.config_loader  # glob() asks it for a group's options
+    return override
 
 
 def malformed(argument: str, error: Exception) -> str:

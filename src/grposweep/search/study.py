@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -136,6 +137,8 @@ class SweepStudy:
             check=True,
         )
         yield from json.loads(answer.stdout)
+        # It proposes the same optimum again and again: where all of it is taken or invalid, any other valid point will do.
+        yield from candidates(self._history(), self.space, replace(ask, sampler="random"), finite)
 
 
 def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.Study:

@@ -103,13 +103,8 @@ def load_attempt(folder: Path) -> Attempt:
     entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
     setting = read_setting(experiment, entries.get(prepared_key(experiment)))
     plan = build_plan(setting)
-    if not plan.total_steps:
-        raise BadInput(
-            f"schedule (max_steps={setting.max_steps}, epochs={setting.epochs}, "
-            f"budget_completions={setting.budget_completions}) comes to no optimizer step: a rollout is "
-            f"{plan.completions_per_rollout} completions, and {setting.train_prompts} training prompts are known. "
-            "Set a larger schedule or a smaller batch, and prepare the sweep first where epochs count."
-        )
+    check_schedule(setting, plan)
+    assert plan.total_steps  # check_schedule() has made sure
     number = attempt_number(folder)
     return Attempt(
         folder=folder,
@@ -125,6 +120,17 @@ def load_attempt(folder: Path) -> Attempt:
         control=Control(folder / "control.json"),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
     )
+
+
+def check_schedule(setting: Setting, plan: Plan) -> None:
+    """There is something to train; TRL itself would end at once, successfully."""
+    if not plan.total_steps:
+        raise BadInput(
+            f"schedule (max_steps={setting.max_steps}, epochs={setting.epochs}, "
+            f"budget_completions={setting.budget_completions}) comes to no optimizer step: a rollout is "
+            f"{plan.completions_per_rollout} completions, and {setting.train_prompts} training prompts are known. "
+            "Set a larger schedule or a smaller batch, and prepare the sweep first where epochs count."
+        )
 
 
 def attempt_number(folder: Path) -> int:

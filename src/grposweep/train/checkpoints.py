@@ -33,6 +33,14 @@ def drop_broken(folder: Path, ranks: int) -> None:
             shutil.rmtree(checkpoint.path)
 
 
+def drop_checkpoints(folder: Path) -> None:
+    """Delete all checkpoints; logged completions beside them stay."""
+    for checkpoint in _all(folder):
+        shutil.rmtree(checkpoint.path)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def is_whole(checkpoint: Checkpoint, ranks: int) -> bool:
     """Whether everything that a resume reads is there, to its end."""
     path = checkpoint.path
@@ -47,7 +55,7 @@ def is_whole(checkpoint: Checkpoint, ranks: int) -> bool:
 
 
 def _all(folder: Path) -> Iterator[Checkpoint]:
-    for path in folder.glob("checkpoint-*"):
+    for path in list(folder.glob("checkpoint-*")):
         number = path.name.removeprefix("checkpoint-")
         if path.is_dir() and number.isdigit():
             yield Checkpoint(path, int(number))

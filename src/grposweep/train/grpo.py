@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +19,9 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.read import read_setting
 from grposweep.errors import BadInput
 from grposweep.plan import build_plan
-from grposweep.train.attempt import Attempt, Outcome
+from grposweep.train.attempt import Attempt, Outcome, check_schedule
 from grposweep.train.callbacks import Conductor, HeldOut, mean_over_prompts
-from grposweep.train.checkpoints import drop_broken, newest_checkpoint
+from grposweep.train.checkpoints import drop_broken, drop_checkpoints, newest_checkpoint
 from grposweep.train.models import Loaded, load_model
 from grposweep.train.pace import build_pace
 from grposweep.train.rewards import Reward, load_rewards
@@ -74,6 +73,10 @@ def use_devices(attempt: Attempt) -> None:
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
             f"cluster.processes={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
+    if gpus == 1 and attempt.ranks > 1:
+        os.environ["LOCAL_RANK"] = (
+            "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
+        )
     threads = attempt.experiment.cluster.threads
     os.environ["OMP_NUM_THREADS"] = str(threads)  # or accelerate chooses for itself when there are several ranks
     torch.set_num_threads(threads)
@@ -85,10 +88,12 @@ def check_counts(attempt: Attempt, data: Data) -> None:
     if setting.train_prompts is None:
         attempt.setting = read_setting(attempt.experiment, counts)
         attempt.plan, attempt.pace = build_plan(attempt.setting), build_pace(attempt.setting)
-    elif setting.train_prompts != counts["train_prompts"]:
+        check_schedule(attempt.setting, attempt.plan)
+    elif (setting.train_prompts, setting.eval_prompts) != (counts["train_prompts"], counts["eval_prompts"]):
         raise BadInput(
-            f"task: {counts['train_prompts']} training prompts were found, but the sweep was planned for "
-            f"{setting.train_prompts}: the data changed since. Restore it, or start a sweep under another name."
+            f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out prompts were found, but the "
+            f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the data changed since. "
+            "Restore it, or start a sweep under another name."
         )
 
 
@@ -105,7 +110,6 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         ddp_backend="gloo" if cpu and attempt.ranks > 1 else None,
         ddp_find_unused_parameters=False,  # every parameter has a gradient; looking for others costs a walk a step
         bf16=model.init_kwargs["dtype"] == "bfloat16",
-        fp16=model.init_kwargs["dtype"] == "float16",
         gradient_checkpointing=experiment.model.gradient_checkpointing,
         seed=experiment.seed,
         data_seed=experiment.seed,
@@ -153,7 +157,8 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         save_strategy="no",
         save_total_limit=None if experiment.trainer.keep == "all" else 1,
         logging_steps=1,
-        log_completions=experiment.trainer.log_completions,
+        log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
+        num_completions_to_print=0,
         report_to=[],  # the tracker is ours
         disable_tqdm=True,
     )
@@ -262,5 +267,5 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
     if attempt.is_main:
-        shutil.rmtree(attempt.checkpoints, ignore_errors=True)
+        drop_checkpoints(attempt.checkpoints)
     return Outcome(stopped=False, step=step, gpus=gpus, model="model" if keep == "best" else None)

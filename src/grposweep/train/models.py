@@ -12,7 +12,7 @@ from grposweep.config.schema import Model
 from grposweep.errors import BadInput
 from grposweep.train.tiny import EMBEDDED, tiny_folder
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16")  # float16 weights cannot be trained: their gradients cannot be unscaled
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Loaded:
 def load_model(model: Model) -> Loaded:
     """Locate the model and load what is small of it; the weights are TRL's to load."""
     if model.dtype not in DTYPES:
-        raise BadInput(f"model.dtype={model.dtype} is no floating-point type. Set one of: {', '.join(DTYPES)}.")
+        raise BadInput(
+            f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join(DTYPES)}."
+        )
     path = str(tiny_folder()) if model.path == EMBEDDED else model.path
     if model.path != EMBEDDED and Path(path).is_dir():
         _check_folder(Path(path))

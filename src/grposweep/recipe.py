@@ -1,0 +1,39 @@
+"""Somebody's native configuration for one framework, as it was read: keys, values, and the lines they stand on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grposweep.setting import Version
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A key that a file sets twice; the last one counts."""
+
+    key: str
+    first_line: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One recipe: what a file, a command line or a JSON object says, before any default is filled in.
+
+    ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise.
+    ``unresolved`` are values that only a running shell would know (``$VAR``), by key.
+    """
+
+    framework: str
+    version: Version
+    config: Mapping[str, Any]
+    processes: int | None = None
+    train_prompts: int | None = None
+    file: str | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    duplicates: tuple[Duplicate, ...] = ()
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+
+    def line(self, key: str) -> int | None:
+        """The line that sets a key, from 1; None where the recipe has no lines."""
+        return self.lines.get(key)

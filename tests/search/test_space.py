@@ -1,0 +1,97 @@
+"""Dials, labels, and the points that they span."""
+
+from math import log
+
+import pytest
+from grposweep.search.space import Choice, Dial, Interval, Point, Space, build_space, freeze
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def choice(*values: object) -> Choice:
+    """A choice whose labels are its values."""
+    return Choice(values, values)  # type: ignore[arg-type]  # labels in these tests
+
+
+def test_labels_of_different_types_stand_for_different_values() -> None:
+    """1 == 1.0 == True in Python; in a configuration they are not the same."""
+    domain = Choice((1, 1.0, True, "1"), ("int", "float", "bool", "text"))
+    assert [domain.value(label) for label in (1, 1.0, True, "1")] == ["int", "float", "bool", "text"]
+    assert Choice((2.0, 4.0), ("two", "four")).value(2) == "two"  # a journal may hand back another number type
+
+
+def test_frozen_points_keep_such_labels_apart_and_forget_the_order() -> None:
+    """They are the keys under which verdicts and finished points are remembered."""
+    assert len({freeze({"x": label}) for label in (1, 1.0, True, "1", None)}) == 5
+    assert freeze({"a": 1, "b": 2}) == freeze({"b": 2, "a": 1})
+
+
+CONDITIONAL = build_space(
+    [
+        Dial("kl.beta", choice(0.001, 0.04), {"kl": ("low", "high")}),
+        Dial("kl", choice("none", "low", "high")),
+        Dial("extra", choice("p", "q"), {"kl.beta": (0.04,), "kl": ("high",)}),
+        Dial("lr", Interval(1e-5, 1e-3, log=True)),
+    ]
+)
+
+
+def test_a_conditional_dial_is_not_asked_where_its_condition_fails() -> None:
+    """none: 1; low: 2; high with 0.001: 1, with 0.04: 2."""
+    points = list(CONDITIONAL.finite_points())
+    assert len(points) == 6
+    assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
+    assert all(("extra" in point) == (point.get("kl.beta") == 0.04 and point["kl"] == "high") for point in points)
+
+
+def test_a_dial_depending_on_one_that_is_not_asked_is_not_asked() -> None:
+    """Conditions chain."""
+    extra = next(dial for dial in CONDITIONAL.dials if dial.name == "extra")
+    assert not extra.is_active({"kl": "high"})
+    assert extra.is_active({"kl": "high", "kl.beta": 0.04})
+
+
+def test_the_finite_part_leaves_the_continuous_dials_out() -> None:
+    """What the grid of finite dials judged."""
+    point: Point = {"kl": "low", "kl.beta": 0.001, "lr": 3e-4}
+    assert CONDITIONAL.finite_part(point) == {"kl": "low", "kl.beta": 0.001}
+    assert CONDITIONAL.finite_part(point) in list(CONDITIONAL.finite_points())
+
+
+def test_a_space_is_finite_when_every_dial_is() -> None:
+    """An empty space too: a single run is a sweep of one point."""
+    assert not CONDITIONAL.is_finite
+    assert Space().is_finite
+    assert list(Space().finite_points()) == [{}]
+
+
+def test_values_come_from_labels_and_numbers_from_intervals() -> None:
+    """A list is searched under its text, and arrives as a list."""
+    space = Space((Dial("task.rewards", Choice(("['exact']",), (["exact"],))), Dial("lr", Interval(0.0, 1.0))))
+    assert space.values({"task.rewards": "['exact']", "lr": 0.5}) == {"task.rewards": ["exact"], "lr": 0.5}
+    assert space.values({}) == {}
+
+
+def test_a_description_says_all_that_an_identity_needs() -> None:
+    """Choices, ends, scale, integers, conditions."""
+    described = {content["dial"]: content for content in CONDITIONAL.describe()}
+    assert described["lr"] == {"dial": "lr", "low": 1e-5, "high": 1e-3, "log": True}
+    assert described["kl.beta"] == {"dial": "kl.beta", "choices": [0.001, 0.04], "when": {"kl": ["low", "high"]}}
+    assert Dial("n", Interval(1, 4, integer=True)).describe() == {"dial": "n", "low": 1, "high": 4, "integer": True}
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(ends=st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)), share=st.floats(0, 1), scale=st.booleans())
+def test_a_share_of_an_interval_lies_on_its_own_scale(ends: tuple[float, float], share: float, scale: bool) -> None:
+    """The middle of a logarithmic interval is the geometric mean."""
+    low, high = min(ends), max(ends) * 2
+    value = Interval(low, high, log=scale).at(share)
+    assert low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
+    got = log(value / low) / log(high / low) if scale else (value - low) / (high - low)
+    assert got == pytest.approx(share, abs=1e-6)
+
+
+def test_an_integer_interval_gives_integers() -> None:
+    """Also on a logarithmic scale."""
+    assert Interval(1, 100, log=True, integer=True).at(0.5) == 10
+    assert isinstance(Interval(1, 100, integer=True).at(0.3), int)

@@ -1,0 +1,96 @@
+"""The study on disk: whole after any crash, and complete after reopening."""
+
+from pathlib import Path
+
+import pytest
+from grposweep.search.space import Choice, Dial, Interval, Space
+from grposweep.search.study import SweepStudy, set_aside_torn_lines
+from optuna.trial import TrialState
+
+SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Where the study is kept."""
+    return tmp_path / "study.journal"
+
+
+def open_study(journal: Path) -> SweepStudy:
+    """The study in the journal, new or found."""
+    return SweepStudy(journal, SPACE, "maximize")
+
+
+def test_trials_and_their_evaluations_survive_reopening(journal: Path) -> None:
+    """Values, attributes, intermediate values, states."""
+    study = open_study(journal)
+    first = study.add({"lr": 1e-3, "kl": "low"}, {"id": "3f9a1c"})
+    second = study.add({"lr": 2e-3, "kl": "none"}, {})
+    study.tell(first, 0.5, {10: 0.3, 20: 0.5})
+    study.tell(second, None)
+    one, two = open_study(journal).trials
+    assert (one.number, one.value, one.state, one.user_attrs["id"]) == (first, 0.5, TrialState.COMPLETE, "3f9a1c")
+    assert one.intermediate_values == {10: 0.3, 20: 0.5}
+    assert one.params == {"lr": 1e-3, "kl": "low"}
+    assert (two.number, two.state) == (second, TrialState.FAIL)
+
+
+def test_a_trial_is_told_once(journal: Path) -> None:
+    """A controller that crashed after telling tells again."""
+    study = open_study(journal)
+    number = study.add({"lr": 1e-3, "kl": "low"}, {})
+    study.tell(number, 0.5, {10: 0.5})
+    study.tell(number, 0.9, {10: 0.9, 20: 0.9})
+    open_study(journal).tell(number, None)
+    assert [trial.value for trial in open_study(journal).trials] == [0.5]
+    assert open_study(journal).trials[0].intermediate_values == {10: 0.5}
+
+
+def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(journal: Path) -> None:
+    """For a grid: the study shows what was left out, and why."""
+    study = open_study(journal)
+    study.add_invalid({"lr": 1e-3, "kl": "none"}, ["GB101 num_generations=8: ..."])
+    number = study.add({"lr": 1e-3, "kl": "low"}, {})
+    invalid, running = open_study(journal).trials
+    assert (invalid.state, running.state) == (TrialState.PRUNED, TrialState.RUNNING)
+    assert invalid.user_attrs == {"invalid": True, "problems": ["GB101 num_generations=8: ..."]}
+    assert number == running.number == 1
+
+
+@pytest.mark.parametrize("tail", ['{"op_code": 4, "wor', "\x00\x00\x00\x00", '{"op_code": 4, "worker_id": "x"}'])
+def test_a_torn_tail_is_set_aside_and_the_study_opens(journal: Path, tail: str) -> None:
+    """Optuna alone refuses the journal once another line follows; the scrap is kept for whoever wonders."""
+    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
+    with journal.open("a") as file:
+        file.write(tail)
+    open_study(journal).add({"lr": 2e-3, "kl": "none"}, {})
+    assert [trial.params["kl"] for trial in open_study(journal).trials] == ["low", "none"]
+    (scrap,) = journal.parent.glob("study.journal.torn-*")
+    assert scrap.read_text() == tail
+
+
+def test_a_torn_line_in_the_middle_is_set_aside_too(journal: Path) -> None:
+    """Left there by another program that appended after it."""
+    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([*lines[:1], '{"op_co\n', *lines[1:]]))
+    assert set_aside_torn_lines(journal) == 1
+    assert journal.read_text() == "".join(lines)
+    assert len(open_study(journal).trials) == 1
+
+
+def test_a_whole_journal_is_left_alone(journal: Path) -> None:
+    """Byte for byte, and no scraps appear."""
+    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
+    before = journal.read_bytes()
+    assert set_aside_torn_lines(journal) == 0
+    assert journal.read_bytes() == before
+    assert set_aside_torn_lines(journal.with_name("absent.journal")) == 0
+    assert [path.name for path in journal.parent.iterdir()] == [journal.name]
+
+
+def test_a_stale_lock_of_a_dead_writer_holds_nobody_up(journal: Path) -> None:
+    """Optuna's own lock would wait for ever; the sweep's lease keeps writers apart."""
+    open_study(journal)
+    journal.with_name(f"{journal.name}.lock").symlink_to(journal)
+    assert open_study(journal).add({"lr": 1e-3, "kl": "low"}, {}) == 0
