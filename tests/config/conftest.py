@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from grposweep.config.compose import PROJECT, register
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import DictConfig
+
+from grposweep.config.compose import PROJECT, register
 
 Compose = Callable[[list[str]], DictConfig]
 

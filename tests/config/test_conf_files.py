@@ -6,13 +6,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
+
 from grposweep.config.checks import check_words
 from grposweep.config.compose import PROJECT, to_experiment
 from grposweep.config.points import Points
 from grposweep.config.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
+from grposweep.search.space import Interval
 from grposweep.sweep.judge import Judge, check_dials
-from omegaconf import DictConfig, OmegaConf
 
 Compose = Callable[[list[str]], DictConfig]
 Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make
@@ -51,11 +53,12 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     (choices, experiment), group = composed(path), path.parent.name
     assert choices[group] == path.stem
     check_words(experiment)
+    made = asdict(experiment)
     written = OmegaConf.to_container(OmegaConf.load(CONF / path))
     assert isinstance(written, dict)
     for section, content in (written if group == "debug" else {group: written}).items():
         plain = {key: value for key, value in content.items() if key != "path" and "${" not in str(value)}
-        assert plain == {key: asdict(experiment)[section][key] for key in plain}
+        assert plain == {key: made[section][key] for key in plain}
 
 
 @pytest.mark.parametrize("path", [*OPTIONS, *SWEEPS], ids=str)
@@ -93,7 +96,9 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     points = Points(compose, fixed)
     check_words(points.base)
     check_dials(space, points)
-    assert any(verdict.is_valid for verdict in Judge(space, points).finite())
+    judge = Judge(space, points)
+    middle = {dial.name: dial.domain.at(0.5) for dial in space.dials if isinstance(dial.domain, Interval)}
+    assert any(judge.is_valid(point | middle) for point in space.finite_points())
 
 
 def test_conf_sweeps_is_the_sweeps_folder() -> None:

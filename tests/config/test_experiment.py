@@ -4,14 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
 from grposweep.config.checks import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
 from grposweep.config.compose import load_experiment, render_experiment, to_experiment
 from grposweep.config.schema import Experiment
 from grposweep.config.words import known_keys, unknown_key, unknown_option
 from grposweep.errors import BadInput
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -24,9 +25,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=1
     [
         ("+batch.num_generatons=4", "batch.num_generations"),
         ("++batch.num_generatons=4", "batch.num_generations"),
-        ("++learning_rate=1", "optimizer.learning_rate"),
-        ("+kl.betta=0.1", "kl.beta"),
-        ("+model.lora.rank=3", "model.lora"),
+        ("+learning_rate=1", "optimizer.learning_rate"),
     ],
 )
 def test_a_key_that_nothing_reads_is_an_error_even_when_forced(override: str, near: str, compose: Compose) -> None:
@@ -38,7 +37,9 @@ def test_a_key_that_nothing_reads_is_an_error_even_when_forced(override: str, ne
 
 
 def test_a_key_unlike_any_other_points_to_the_list() -> None:
-    """No guess is better than a wild one."""
+    """No guess is better than a wild one; a near one is taken from the last word too."""
+    assert "kl.beta" in unknown_key("kl.betta")
+    assert "batch.num_generations" in unknown_key("num_generation")
     assert "'--cfg job' shows all keys" in unknown_key("zzzzzzzz")
     assert "Did you mean" not in unknown_key("zzzzzzzz")
 
@@ -76,7 +77,7 @@ def test_an_interpolation_to_nowhere_is_named() -> None:
     assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
 
 
-@settings(derandomize=True, max_examples=10, deadline=None)
+@settings(derandomize=True, max_examples=5, deadline=None)
 @given(
     lr=st.floats(1e-12, 1e3),
     texts=st.lists(TEXTS, min_size=3, max_size=3),
@@ -100,7 +101,8 @@ def test_a_rendered_experiment_loads_as_the_same(
 def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None:
     """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
     now, frozen = sorted(known_keys()), KNOBS.read_text().split()
-    accept = f'PYTHONPATH=src python -c "from grposweep.config.words import *; print(*sorted(known_keys()), sep=chr(10))" > {KNOBS}'
+    show = 'from grposweep.config.words import *; print(*sorted(known_keys()), sep="\n")'
+    accept = f"PYTHONPATH=src python -c '{show}' > {KNOBS}"
     assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
 
 

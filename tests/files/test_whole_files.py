@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from grposweep.files import VERSION, append_line, read_json, read_lines, write_json, write_text
 
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
 from grposweep import plan
 from grposweep.config.read import KEYS
 from grposweep.fixes import Fix, changed, find_fixes, render_problem
 from grposweep.rules import Problem, check, errors
 from grposweep.setting import Setting
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 BASE = Setting(processes=1, per_device_train_batch_size=8, max_steps=10, keys=KEYS, kl_enabled=False)
@@ -97,7 +98,9 @@ def test_no_smaller_change_of_the_same_kind_would_do(s: Setting) -> None:
     """The group size that is proposed is the nearest that works."""
     found = [problem for problem in errors(check(s)) if problem.code == "GB101"]
     assume(found)
-    proposed = [dict(fix.change)["num_generations"] for fix in find_fixes(s, found[0]) if "num_generations" in dict(fix.change)]
+    proposed = [
+        dict(fix.change)["num_generations"] for fix in find_fixes(s, found[0]) if "num_generations" in dict(fix.change)
+    ]
     works = [n for n in range(2, 65) if not broken(replace(s, num_generations=n)) - (broken(s) - {"GB101"})]
     assert [abs(n - s.num_generations) for n in proposed] == [
         min(abs(n - s.num_generations) for n in works) for _ in proposed
@@ -130,20 +133,25 @@ def test_a_rule_that_is_switched_off_does_not_stand_in_the_way_of_a_fix() -> Non
     """What is ignored in judging is ignored in verifying."""
     s = replace(BASE, per_device_train_batch_size=1, num_generations=1, num_generations_eval=8)
     problem = problem_of(s, "GB102")
-    assert [str(fix) for fix in find_fixes(s, problem)] == ["batch.num_generations=8 batch.per_device_train_batch_size=8"]
+    assert [str(fix) for fix in find_fixes(s, problem)] == [
+        "batch.num_generations=8 batch.per_device_train_batch_size=8"
+    ]
     assert str(find_fixes(s, problem, ["GB101"])[0]) == "batch.num_generations=8"
 
 
 def test_a_size_under_auto_is_no_fix() -> None:
     """The planner would take it back: the fix must change what it says."""
-    s = plan.realise(replace(BASE, auto=SIZES, prompts_per_step=3, steps_per_generation=1, max_per_device_train_batch_size=7))
+    s = plan.realise(
+        replace(BASE, auto=SIZES, prompts_per_step=3, steps_per_generation=1, max_per_device_train_batch_size=7)
+    )
     named = {name for fix in find_fixes(s, problem_of(s, "GB101")) for name, _ in fix.change}
     assert named
     assert named.isdisjoint(SIZES)
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.04, "0.04"), (1e-6, "1e-06"), ("a", "a")]
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.04, "0.04"), (1e-6, "1e-06"), ("a", "a")],
 )
 def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
     """It can be pasted onto the command line."""

@@ -5,10 +5,11 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
-from grposweep import plan
-from grposweep.setting import Setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from grposweep import plan
+from grposweep.setting import Setting
 
 COUNT = st.integers(1, 6)
 
@@ -17,7 +18,7 @@ COUNT = st.integers(1, 6)
 def valid_settings(draw: st.DrawFn) -> Setting:
     """Any setting that TRL accepts: whole groups, and data for at least one rollout."""
     size, processes, accumulation = draw(COUNT), draw(st.integers(1, 4)), draw(COUNT)
-    per_generation = draw(st.one_of(st.none(), COUNT))
+    per_generation, as_completions = draw(st.one_of(st.none(), COUNT)), draw(st.booleans())
     rollout = size * processes * (per_generation or accumulation)
     generations = draw(st.sampled_from([n for n in range(1, rollout + 1) if rollout % n == 0]))
     prompts = rollout // generations
@@ -26,7 +27,8 @@ def valid_settings(draw: st.DrawFn) -> Setting:
         num_generations=generations,
         per_device_train_batch_size=size,
         gradient_accumulation_steps=accumulation,
-        steps_per_generation=per_generation,
+        steps_per_generation=None if as_completions else per_generation,
+        generation_batch_size=rollout if as_completions and per_generation else None,
         num_iterations=draw(st.integers(1, 3)),
         train_prompts=draw(st.integers(prompts, 8 * prompts + 5)),
         epochs=draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0])),
@@ -46,12 +48,13 @@ def walk(s: Setting, max_steps: int | None = None) -> Walk:
     """RepeatSampler, the data loader and transformers' epoch loop, one micro-step at a time."""
     assert s.processes is not None
     assert s.train_prompts is not None
-    per_generation = s.gradient_accumulation_steps if s.steps_per_generation is None else s.steps_per_generation
-    chunk = s.processes * s.per_device_train_batch_size * per_generation // s.num_generations
+    a_micro_step = s.processes * s.per_device_train_batch_size
+    rollout = s.generation_batch_size or a_micro_step * (s.steps_per_generation or s.gradient_accumulation_steps)
+    per_generation, chunk = rollout // a_micro_step, rollout // s.num_generations
     chunks = [c for i in range(0, s.train_prompts, chunk) if len(c := range(s.train_prompts)[i : i + chunk]) == chunk]
-    samples = [p for c in chunks for _ in range(s.num_iterations * per_generation) for p in c for _ in range(s.num_generations)]
-    per_batch = s.processes * s.per_device_train_batch_size * per_generation  # TRL loads a generation batch each micro-step
-    batches = len(samples) // per_batch
+    repeats = range(s.num_iterations * per_generation)
+    samples = [p for c in chunks for _ in repeats for p in c for _ in range(s.num_generations)]
+    batches = len(samples) // rollout  # TRL's loader gives a whole rollout for every micro-step
     updates = max(batches // s.gradient_accumulation_steps + int(batches % s.gradient_accumulation_steps > 0), 1)
     total = max_steps if max_steps is not None else -int(-(s.epochs or 0) * updates // 1)
     steps = micro = rollouts = 0
@@ -126,6 +129,7 @@ def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
     """Somebody else's recipe is read, not improved; no checkpoints means none."""
     s = Setting(processes=1, max_steps=10, save_steps=7, checkpoints=2)
     assert plan.save_every(s) == 7
+    assert plan.save_every(replace(s, save_steps=0.25)) == 3  # a share of all steps, rounded up, as in transformers
     assert plan.save_every(replace(s, save_steps=None, checkpoints=0)) is None
 
 
@@ -196,14 +200,19 @@ AUTO = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
-@given(prompts=st.integers(1, 24), generations=st.integers(2, 16), processes=st.integers(1, 8), bound=st.integers(1, 40))
+@given(
+    prompts=st.integers(1, 24), generations=st.integers(2, 16), processes=st.integers(1, 8), bound=st.integers(1, 40)
+)
 def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
     prompts: int, generations: int, processes: int, bound: int
 ) -> None:
     """Brute force over all sizes: the step stays whole, B is the largest within the bound; otherwise it says so."""
     s = plan.realise(
         Setting(
-            processes=processes, num_generations=generations, prompts_per_step=prompts, auto=AUTO,
+            processes=processes,
+            num_generations=generations,
+            prompts_per_step=prompts,
+            auto=AUTO,
             max_per_device_train_batch_size=bound,
         )  # fmt: skip
     )
@@ -216,15 +225,20 @@ def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
-@given(generations=st.integers(1, 16), processes=st.integers(1, 8), bound=st.integers(1, 64), prompts=st.integers(1, 100))
+@given(
+    generations=st.integers(1, 16), processes=st.integers(1, 8), bound=st.integers(1, 64), prompts=st.integers(1, 100)
+)
 def test_an_automatic_evaluation_batch_holds_whole_groups(
     generations: int, processes: int, bound: int, prompts: int
 ) -> None:
     """The largest within the bound; never more than the held-out set needs, unless one group needs it."""
     s = plan.realise(
         Setting(
-            processes=processes, num_generations=generations, eval_prompts=prompts,
-            auto=frozenset({"per_device_eval_batch_size"}), max_per_device_train_batch_size=bound,
+            processes=processes,
+            num_generations=generations,
+            eval_prompts=prompts,
+            auto=frozenset({"per_device_eval_batch_size"}),
+            max_per_device_train_batch_size=bound,
         )  # fmt: skip
     )
     size = s.per_device_eval_batch_size

@@ -5,13 +5,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from grposweep.config.read import KEYS
 from grposweep.fixes import find_fixes, render_problem
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules import registry as registry_module
 from grposweep.setting import Setting
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,
@@ -152,7 +153,7 @@ def draw_settings(cls: type[Setting] = Setting) -> st.SearchStrategy[Setting]:
     return st.builds(cls, keys=st.just(KEYS), **drawn)
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(derandomize=True, max_examples=200, deadline=None)
 @given(s=draw_settings(Watched))
 def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
     """Verdicts are remembered and fixes sought by what a rule says that it reads."""

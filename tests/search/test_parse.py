@@ -4,10 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from grposweep.config.compose import PROJECT, register
-from grposweep.errors import BadInput
-from grposweep.search.parse import parse_space, split_tokens
-from grposweep.search.space import Choice, Dial, Interval, Space, build_space
 from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
@@ -15,6 +11,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from grposweep.config.compose import PROJECT, register
+from grposweep.errors import BadInput
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.space import Choice, Dial, Interval, Space, build_space
 
 
 def space_of(*arguments: str, **params: Any) -> Space:
@@ -53,7 +54,8 @@ def test_two_dials_in_one_token_become_two(token: str, parts: list[str]) -> None
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     tokens=st.lists(
-        st.sampled_from(["lr=1,2", "kl=none", "a.b='x, y=z'", "s=[1,2]", "q=choice(1,{k:2})", 'p="(,a=b"', "+n=3"]), min_size=1
+        st.sampled_from(["lr=1,2", "kl=none", "a.b='x, y=z'", "s=[1,2]", "q=choice(1,{k:2})", 'p="(,a=b"', "+n=3"]),
+        min_size=1,
     )
 )
 def test_joining_dials_by_commas_is_undone(tokens: list[str]) -> None:

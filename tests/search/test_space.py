@@ -3,9 +3,10 @@
 from math import log
 
 import pytest
-from grposweep.search.space import Choice, Dial, Interval, Point, Space, build_space, freeze
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from grposweep.search.space import Choice, Dial, Interval, Point, Space, build_space, freeze
 
 
 def choice(*values: object) -> Choice:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
+
 from grposweep.search.space import Choice, Dial, Interval, Space
 from grposweep.search.study import SweepStudy, set_aside_torn_lines
-from optuna.trial import TrialState
 
 SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
 

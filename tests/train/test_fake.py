@@ -15,6 +15,7 @@ from .conftest import MakeTrial, control, metrics_of, result_of
 
 
 def test_a_finished_trial_has_its_objective_in_result_json(make_fake: MakeTrial) -> None:
+    """The mean of the last evaluations, and the start before any training."""
     folder = make_fake("search.last=2")
     assert run_attempt(folder) == FINISHED
     result, evaluations = result_of(folder), [line for line in metrics_of(folder) if line["kind"] == "eval"]
@@ -24,6 +25,7 @@ def test_a_finished_trial_has_its_objective_in_result_json(make_fake: MakeTrial)
 
 
 def test_the_best_learning_rate_wins(make_fake: MakeTrial) -> None:
+    """A search on the fake trainer has something to find."""
     rates = ("1e-4", "1e-3", "1e-2")
     folders = [make_fake(f"lr={lr}", name=f"000{i}-x") for i, lr in enumerate(rates)]
     assert [run_attempt(folder) for folder in folders] == [0, 0, 0]
@@ -32,6 +34,7 @@ def test_the_best_learning_rate_wins(make_fake: MakeTrial) -> None:
 
 
 def test_the_module_starts_and_ends_in_a_moment_without_torch(make_fake: MakeTrial) -> None:
+    """Tests of searches start hundreds of these."""
     folder = make_fake()
     code = "import sys; from grposweep.train.__main__ import main; c = main(sys.argv[1:]); sys.exit(c or 'torch' in sys.modules)"
     began = time.monotonic()
@@ -40,6 +43,7 @@ def test_the_module_starts_and_ends_in_a_moment_without_torch(make_fake: MakeTri
 
 
 def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report can say why without opening logs."""
     folder = make_fake("trainer.fake.crash_at=3")
     assert run_attempt(folder) == FAILED
     failure = result_of(folder)["failure"]
@@ -51,10 +55,12 @@ def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsy
 
 
 def test_a_high_learning_rate_can_be_staged_to_crash(make_fake: MakeTrial) -> None:
+    """Part of a space may fail while the rest goes on."""
     assert run_attempt(make_fake("lr=1e-2", "trainer.fake.crash_above_lr=5e-3")) == FAILED
 
 
 def test_a_stop_request_ends_at_the_next_rollout_boundary_with_a_checkpoint(make_fake: MakeTrial) -> None:
+    """Step 1 is in the middle of a rollout, where no resume would be exact."""
     folder = make_fake("batch.num_iterations=2")  # a rollout lasts two steps
     control(folder, "stop")
     assert run_attempt(folder) == STOPPED
@@ -64,6 +70,7 @@ def test_a_stop_request_ends_at_the_next_rollout_boundary_with_a_checkpoint(make
 
 
 def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_fake: MakeTrial) -> None:
+    """Two attempts leave the same metrics as one."""
     paused, straight = make_fake("trainer.fake.noise=0.1"), make_fake("trainer.fake.noise=0.1", name="0001-b")
     control(paused, "pause", until_step=3)
     assert run_attempt(paused) == STOPPED
@@ -76,6 +83,7 @@ def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_
 
 
 def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:
+    """Launchers and Slurm send it; the trial can be continued."""
     folder = make_fake("trainer.fake.step_seconds=0.05", "schedule.max_steps=2000")
     process = subprocess.Popen([sys.executable, "-m", "grposweep.train", str(folder)], env=environment())
     wait_for(folder / "heartbeat")
@@ -87,6 +95,7 @@ def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:
 def test_a_metric_that_does_not_exist_is_bad_input_that_names_those_that_do(
     make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One message, no traceback, exit code 2."""
     folder = make_fake("search.metric=eval_accuracy")
     assert run_attempt(folder) == BAD_INPUT
     assert result_of(folder)["failure"]["kind"] == "bad_input"
@@ -96,6 +105,7 @@ def test_a_metric_that_does_not_exist_is_bad_input_that_names_those_that_do(
 
 
 def test_the_number_of_processes_must_be_the_planned_one(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number would silently change the batch."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     folder = make_fake()
     assert run_attempt(folder) == BAD_INPUT
@@ -103,6 +113,7 @@ def test_the_number_of_processes_must_be_the_planned_one(make_fake: MakeTrial, m
 
 
 def test_a_second_rank_ends_as_the_first_one_ends(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes nothing and has the same exit code."""
     folder = make_fake("cluster.processes=2", "batch.per_device_train_batch_size=4")
     ranks = [
         subprocess.Popen(
@@ -116,6 +127,7 @@ def test_a_second_rank_ends_as_the_first_one_ends(make_fake: MakeTrial, monkeypa
 
 
 def test_an_old_result_is_gone_while_a_new_attempt_runs(make_fake: MakeTrial) -> None:
+    """A result always belongs to the attempt that it names."""
     folder = make_fake()
     assert run_attempt(folder) == FINISHED
     append_line(folder / "attempts.jsonl", {"attempt": 1})
@@ -126,6 +138,7 @@ def test_an_old_result_is_gone_while_a_new_attempt_runs(make_fake: MakeTrial) ->
 
 
 def test_the_heartbeat_shows_where_an_attempt_is(make_fake: MakeTrial) -> None:
+    """Step, total and the best so far, for the live display."""
     folder = make_fake()
     run_attempt(folder)
     beat = read_json(folder / "heartbeat") or {}
@@ -134,6 +147,7 @@ def test_the_heartbeat_shows_where_an_attempt_is(make_fake: MakeTrial) -> None:
 
 
 def test_a_folder_that_is_no_trial_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback for a mistyped path."""
     assert run_attempt(tmp_path) == BAD_INPUT
     assert "no trial folder" in capsys.readouterr().err
 

@@ -37,6 +37,7 @@ def stop_then_go_on(folder: Path, step: int) -> None:
 
 
 def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: MakeTrial) -> None:
+    """keep=best: the model stays until the controller knows the winner, checkpoints go."""
     folder = make_trial()
     assert run_attempt(folder) == FINISHED
     result, lines = result_of(folder), metrics_of(folder)
@@ -58,6 +59,7 @@ def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: 
     ids=["reuse and KL", "later epoch"],
 )
 def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeTrial, overrides: list[str]) -> None:
+    """Weights, optimizer, random numbers and the order of prompts all come back."""
     disturbed, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
     stop_then_go_on(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
     assert run_attempt(straight) == FINISHED
@@ -68,6 +70,7 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeT
 def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
     make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Step 3 was written and is taken back: the checkpoint is of step 2."""
     crashed, straight = make_trial(), make_trial(name="0001-b")
     log = grpo.Attempt.log
 
@@ -87,6 +90,7 @@ def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
 
 
 def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_trial: MakeTrial) -> None:
+    """Evaluations draw random numbers of their own."""
     often = make_trial("schedule.evaluations=4")
     once = make_trial("schedule.evaluations=1", "schedule.eval_at_start=false", name="0001-b")
     assert run_attempt(often) == run_attempt(once) == FINISHED
@@ -99,6 +103,7 @@ def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_tria
 
 
 def test_keep_last_keeps_a_checkpoint_and_no_model(make_trial: MakeTrial) -> None:
+    """keep=last: what a longer schedule would go on from."""
     folder = make_trial("trainer.keep=last", "schedule.evaluations=1", "schedule.eval_at_start=false")
     assert run_attempt(folder) == FINISHED
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-4"]
@@ -106,6 +111,7 @@ def test_keep_last_keeps_a_checkpoint_and_no_model(make_trial: MakeTrial) -> Non
 
 
 def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: MakeTrial, tmp_path: Path) -> None:
+    """It passed preparation, or there was none."""
     (tmp_path / "mine.py").write_text("def broken(completions, **_):\n    return [1.0]\n")
     folder = make_trial(f"task.rewards=[{tmp_path}/mine.py:broken]")
     assert run_attempt(folder) == FAILED
@@ -113,12 +119,14 @@ def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: Mak
 
 
 def test_several_gpus_in_one_process_are_refused(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL would say DataParallel; we say what to set."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(BadInput, match="CUDA_VISIBLE_DEVICES"):
         grpo.use_devices(load_attempt(make_trial()))
 
 
 def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial) -> None:
+    """The plan counted other prompts; and a schedule of nothing is no success."""
     folder = make_trial("task.train_prompts=100")  # as counted before preparation; and there are fewer now
     attempt = load_attempt(folder)
     data = grpo.load_data(attempt.experiment.task)
@@ -138,6 +146,7 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
 
 
 def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> None:
+    """As TRL weights them, so that eval_reward means what its users expect."""
     held_out = HeldOut(weights=[1.0, 2.0])
     held_out.record(0, [5], [1.0])  # training: not listened to
     held_out.start()

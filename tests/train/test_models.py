@@ -45,6 +45,7 @@ def publish(checkpoint: Path, home: Path) -> str:
 
 
 def test_the_tokenizer_is_one_token_a_character() -> None:
+    """And it pads on the left, where generation needs it."""
     tokenizer = build_tokenizer()
     ids = tokenizer("12+34=")["input_ids"]
     assert [VOCABULARY[token] for token in ids] == list("12+34=")
@@ -55,6 +56,7 @@ def test_the_tokenizer_is_one_token_a_character() -> None:
 
 
 def test_sums_are_encoded_as_the_tokenizer_does() -> None:
+    """The warm start builds its token ids by arithmetic; GRPO's come from the tokenizer."""
     ids = encode_sums(torch.tensor([12, 99, 0]), torch.tensor([34, 99, 7]), torch.tensor([46, 198, 7]))
     for row, text in zip(ids.tolist(), ("12+34=46", "99+99=198", "00+07=7"), strict=True):
         expected = [*build_tokenizer()(text)["input_ids"], tiny.EOS]
@@ -63,6 +65,7 @@ def test_sums_are_encoded_as_the_tokenizer_does() -> None:
 
 @pytest.mark.usefixtures("cool_tiny")
 def test_the_tiny_model_is_the_same_every_time_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Byte for byte, and the caller's random numbers are left alone."""
     first = (tiny_folder() / "model.safetensors").read_bytes()
     torch.manual_seed(1234)
     state = torch.get_rng_state()
@@ -74,6 +77,7 @@ def test_the_tiny_model_is_the_same_every_time_it_is_made(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("cool_tiny")
 def test_two_processes_may_make_the_tiny_model_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first one's folder stays, the other's draft goes."""
     made = tiny_folder()
     monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
 
@@ -93,6 +97,7 @@ def tiny_folder_of(cache: Path) -> Path:
 
 
 def test_a_local_folder_is_described(checkpoint: Path) -> None:
+    """Shape without weights, padding on the left whatever the tokenizer says."""
     loaded = models.load_model(Model(path=str(checkpoint)))
     assert models.read_shape(loaded.config)["parameters"] == 83648
     assert loaded.tokenizer.padding_side == "left"
@@ -101,6 +106,7 @@ def test_a_local_folder_is_described(checkpoint: Path) -> None:
 
 
 def test_lora_is_pefts_own_configuration() -> None:
+    """all-linear is a word to peft; a list of names is a list."""
     lora = models.build_lora(Model(lora=Lora(enabled=True, r=4, alpha=8)))
     assert lora is not None
     assert (lora.r, lora.lora_alpha, lora.target_modules) == (4, 8, "all-linear")
@@ -110,6 +116,8 @@ def test_lora_is_pefts_own_configuration() -> None:
 
 
 def test_a_gated_model_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commonest failure with hub models after a misspelt id."""
+
     def refuse(*_: object, **__: object) -> None:
         raise OSError("You are trying to access a gated repo.")
 
@@ -124,6 +132,7 @@ def test_a_gated_model_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, origin: str, lora: bool
 ) -> None:
+    """Chat template, KL against a reference loaded anew, two weighted rewards, gradient checkpointing."""
     path = publish(checkpoint, tmp_path / "hf") if origin == "hub" else str(checkpoint)
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

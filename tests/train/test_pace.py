@@ -26,6 +26,7 @@ def walk(setting: Setting, steps: int) -> list[tuple[bool, int]]:
 @pytest.mark.parametrize(("per_generation", "iterations"), [(1, 1), (2, 1), (3, 2), (4, 1), (6, 1)])
 @pytest.mark.parametrize("prompts", [3, 10, 13])
 def test_pace_counts_as_trl_does(accumulation: int, per_generation: int, iterations: int, prompts: int) -> None:
+    """Every combination of accumulation, reuse and epoch length, over several epochs."""
     setting = Setting(
         processes=1,
         num_generations=2,
@@ -41,6 +42,7 @@ def test_pace_counts_as_trl_does(accumulation: int, per_generation: int, iterati
 
 
 def test_a_short_last_step_moves_the_boundaries_of_the_next_epoch() -> None:
+    """So save_steps alone does not say where a checkpoint may be."""
     setting = Setting(
         processes=1,
         num_generations=2,

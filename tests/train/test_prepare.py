@@ -31,6 +31,7 @@ def write_sweep(folder: Path, *overrides: str) -> str:
 
 @pytest.mark.usefixtures("cool_tiny")
 def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) -> None:
+    """What the rules read, and hashes to see changes by."""
     key = write_sweep(tmp_path, "task.train_prompts=100")
     assert prepare_sweep(tmp_path) == 0
     entry = (read_json(tmp_path / "prepared.json") or {})["entries"][key]
@@ -41,6 +42,7 @@ def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) ->
 
 
 def test_what_is_prepared_stays_prepared(tmp_path: Path) -> None:
+    """A sweep over two models asks for one after the other."""
     write_json(tmp_path / "prepared.json", {"entries": {"older": {"train_prompts": 7}}})
     key = write_sweep(tmp_path, "trainer.kind=fake")
     assert prepare_sweep(tmp_path) == 0
@@ -55,6 +57,7 @@ def test_what_is_prepared_stays_prepared(tmp_path: Path) -> None:
 def test_a_misbehaving_reward_is_found_before_the_first_trial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
 ) -> None:
+    """Name, file, and what came back."""
     (tmp_path / "mine.py").write_text(f"def bad(completions, answer, **_):\n    {body}\n")
     write_sweep(tmp_path, f"task.rewards=[{tmp_path}/mine.py:bad]", "trainer.kind=fake")
     assert prepare_sweep(tmp_path) == 2
@@ -82,6 +85,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
     overrides: list[str],
     message: str,
 ) -> None:
+    """The message says which key to change."""
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -92,6 +96,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 @pytest.mark.usefixtures("cool_tiny")
 def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tokenizer has sixteen tokens."""
     rows = [{"prompt": f"What is {n}?", "answer": str(n)} for n in range(20)]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_sweep(tmp_path, "task.kind=jsonl", f"task.path={tmp_path}/mine.jsonl")
@@ -100,6 +105,7 @@ def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pyt
 
 
 def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both mistakes with local folders."""
     model = tmp_path / "model"
     model.mkdir()
     for present, message in ((False, "without config.json"), (True, "no weights")):
@@ -111,6 +117,7 @@ def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: p
 
 
 def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
+    """Two sweeps may start at once."""
     order = []
 
     def second() -> None:
@@ -128,6 +135,7 @@ def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
 
 
 def test_a_dead_preparations_lock_is_taken_over(tmp_path: Path) -> None:
+    """A kill must not block the sweep for ever."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / "lock").write_text(str(dead.pid))
@@ -136,5 +144,6 @@ def test_a_dead_preparations_lock_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback for a mistyped path."""
     assert prepare_sweep(tmp_path / "nowhere") == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -41,12 +41,14 @@ def here(cool_tiny: None) -> dict[str, str]:
 
 
 def run(arguments: Sequence[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command of ours in a process of its own."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, check=False, timeout=120
     )
 
 
 def test_a_trial_trains_in_a_process_of_its_own_and_says_nothing(make_trial: MakeTrial, here: dict[str, str]) -> None:
+    """Progress is the controller's to show; the logs hold what went wrong."""
     folder = make_trial(sweep="spaces and 'quotes'")
     done = run(["-m", "grposweep.train", folder], here)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -57,6 +59,7 @@ def test_a_trial_trains_in_a_process_of_its_own_and_says_nothing(make_trial: Mak
 def test_a_fork_of_a_warm_process_gives_the_same_metrics_bit_for_bit(
     make_trial: MakeTrial, here: dict[str, str]
 ) -> None:
+    """So a sweep may use the warm server, and a rerun a fresh process."""
     fresh, forked = make_trial(), make_trial(name="0001-b")
     assert run(["-m", "grposweep.train", fresh], here).returncode == 0
     assert run(["-c", FORK, forked], here).returncode == 0
@@ -67,6 +70,7 @@ def test_a_fork_of_a_warm_process_gives_the_same_metrics_bit_for_bit(
 def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
     make_trial: MakeTrial, here: dict[str, str]
 ) -> None:
+    """Accelerate fills the last evaluation batch up with prompts of the first."""
     folder = make_trial(
         "cluster.processes=2",
         "batch.per_device_train_batch_size=4",
@@ -85,6 +89,7 @@ def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
 
 @pytest.mark.slow
 def test_two_ranks_stop_at_the_same_step_and_go_on_bit_for_bit(make_trial: MakeTrial, here: dict[str, str]) -> None:
+    """Only rank 0 reads the controller's word; all leave the loop together."""
     ranks = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
     stopped, straight = make_trial(*ranks), make_trial(*ranks, name="0001-b")
     (stopped / "control.json").write_text('{"action": "pause", "until_step": 2}')

@@ -14,6 +14,7 @@ from .conftest import control
 
 
 def test_a_resume_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
+    """What lies after the checkpoint is about to happen again."""
     metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
     for step in range(5):
         metrics.write("train", step, 8 * step, {"reward": 0.5})
@@ -26,6 +27,7 @@ def test_a_resume_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
+    """NaN is no JSON, and other readers than Python's refuse it."""
     metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
     metrics.write("train", 1, 8, {"kl": math.nan, "grad_norm": math.inf, "loss": 0.5})
     line = metrics.lines()[0]
@@ -44,11 +46,13 @@ def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
     ],
 )
 def test_the_controllers_word(tmp_path: Path, action: str, until: int | None, step: int, stops: bool) -> None:
+    """Run lets go on up to its step; the others end from their step on."""
     control(tmp_path, action, until_step=until)
     assert Control(tmp_path / "control.json").asks_to_stop(step) is stops
 
 
 def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None:
+    """Even when the file system's clock did not move."""
     word = Control(tmp_path / "control.json")
     assert not word.asks_to_stop(1)
     for action, stops in (("stop", True), ("run", False), ("prune", True)):
@@ -58,6 +62,7 @@ def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None
 
 
 def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
+    """Steps may take milliseconds, and the folder may be on NFS."""
     heartbeat = Heartbeat(tmp_path / "heartbeat", total=100)
     for step in range(50):
         heartbeat.beat(step)
@@ -67,18 +72,21 @@ def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
+    """Fewer than asked for are taken as they are; none is none."""
     lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
     assert summarise(lines, "eval_reward", 2) == Objective(pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1)
     assert summarise([], "eval_reward", 1) == Objective(None, None, None, None)
 
 
 def test_a_diverged_training_is_no_objective() -> None:
+    """It fails by name instead of winning as NaN."""
     lines = [{"step": 4, "eval_reward": None, "eval_reward_se": None}]
     with pytest.raises(FloatingPointError, match="diverged"):
         check_objective(lines, "eval_reward", summarise(lines, "eval_reward", 1))
 
 
 def test_a_missing_metric_is_answered_with_those_there_are() -> None:
+    """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
     with pytest.raises(BadInput, match="metrics are eval_reward, loss"):
         check_objective(lines, "accuracy", summarise(lines, "accuracy", 1))

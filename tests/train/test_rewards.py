@@ -11,16 +11,19 @@ from grposweep.train.rewards import RewardError, exact, format, load_reward, loa
 
 
 def test_exact_ignores_surrounding_space_and_reads_conversations() -> None:
+    """TRL hands over turns where prompts are conversations."""
     chat = [{"role": "assistant", "content": "46"}]
     assert exact(completions=[" 46\n", "47", chat], answer=["46", "46", "46"]) == [1.0, 0.0, 1.0]
 
 
 def test_math_sees_through_notation_and_pays_nothing_for_what_it_cannot_read() -> None:
+    """Half-written LaTeX is a wrong answer, not a crash."""
     completions = ["so it is \\boxed{1/2}", "The answer is 0.5", "7", "\\frac{", ""]
     assert math(completions=completions, answer=["0.5"] * 5) == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_math_works_in_a_thread_and_in_a_forked_process() -> None:
+    """math-verify's time limits are signals, which only a main thread may set."""
     paid: list[float] = []
     thread = threading.Thread(target=lambda: paid.extend(math(completions=["\\boxed{72}"], answer=["72"])))
     thread.start()
@@ -30,11 +33,13 @@ def test_math_works_in_a_thread_and_in_a_forked_process() -> None:
 
 
 def test_format_wants_both_tags_on_lines_of_their_own() -> None:
+    """As Open-R1 wrote it."""
     good = "<think>\na\nb\n</think>\n<answer>\n4\n</answer>"
     assert format(completions=[good, good.replace("\n", ""), "4"]) == [1.0, 0.0, 0.0]
 
 
 def test_a_reward_may_live_in_a_file_and_name_only_the_columns_it_reads(tmp_path: Path) -> None:
+    """No **kwargs needed."""
     (tmp_path / "mine.py").write_text(
         "def short(completions, level):\n    return [l / len(c) for c, l in zip(completions, level)]\n"
     )
@@ -44,12 +49,14 @@ def test_a_reward_may_live_in_a_file_and_name_only_the_columns_it_reads(tmp_path
 
 
 def test_a_reward_file_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the person is."""
     (tmp_path / "mine.py").write_text("def one(completions, **_): return [1 for _ in completions]\n")
     monkeypatch.chdir(tmp_path)
     assert load_reward("mine.py:one")(prompts=[], completions=["a", "b"]) == [1.0, 1.0]
 
 
 def test_a_reward_may_live_in_a_package() -> None:
+    """The dotted way."""
     assert load_reward("grposweep.train.rewards:exact")(prompts=["p"], completions=["4"], answer=["4"]) == [1.0]
 
 
@@ -63,6 +70,7 @@ def test_a_reward_may_live_in_a_package() -> None:
     ],
 )
 def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, message: str) -> None:
+    """One number a completion, or an error that can be acted on."""
     (tmp_path / "mine.py").write_text(f"def bad(completions, **_):\n    {body}\n")
     with pytest.raises(RewardError, match=message) as error:
         load_reward(f"{tmp_path}/mine.py:bad")(prompts=["p", "p"], completions=["a", "b"])
@@ -79,16 +87,19 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
     ],
 )
 def test_a_reward_that_cannot_be_found_is_bad_input(spec: str, message: str) -> None:
+    """File, module, function or a misspelt built-in."""
     with pytest.raises(BadInput, match=message):
         load_reward(spec)
 
 
 def test_no_reward_at_all_is_bad_input() -> None:
+    """TRL would only say so after loading the model."""
     with pytest.raises(BadInput, match="nothing would be learnt"):
         load_rewards([])
 
 
 def test_an_async_reward_is_refused(tmp_path: Path) -> None:
+    """Behind our checks it would hand back a coroutine."""
     (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
     with pytest.raises(BadInput, match="async"):
         load_reward(f"{tmp_path}/mine.py:later")

@@ -17,12 +17,14 @@ GSM8K = [
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> str:
+    """A file of rows; its path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
 @pytest.mark.parametrize("eval_prompts", [1, 256, 5000])
 def test_arithmetic_holds_out_prompts_that_are_never_trained_on(eval_prompts: int) -> None:
+    """And every sum is in one of the two."""
     data = load_data(Task(eval_prompts=eval_prompts))
     train, held_out = set(data.train["prompt"]), set(data.held_out["prompt"])
     assert not train & held_out
@@ -30,6 +32,7 @@ def test_arithmetic_holds_out_prompts_that_are_never_trained_on(eval_prompts: in
 
 
 def test_the_tiny_model_has_not_seen_held_out_sums() -> None:
+    """Or the objective would measure memory."""
     from grposweep.train.tasks.arithmetic import WARM_START_PAIRS, pairs
 
     warm = {f"{a:02d}+{b:02d}=" for a, b in pairs()[-WARM_START_PAIRS:]}
@@ -37,22 +40,26 @@ def test_the_tiny_model_has_not_seen_held_out_sums() -> None:
 
 
 def test_arithmetic_answers_are_sums() -> None:
+    """Operands have two digits, answers as many as they need."""
     row = load_data(Task()).train[0]
     a, b = row["prompt"].rstrip("=").split("+")
     assert row["answer"] == str(int(a) + int(b))
 
 
 def test_too_many_held_out_sums_are_bad_input() -> None:
+    """Half of them belong to the warm start."""
     with pytest.raises(BadInput, match="at most 5000"):
         load_data(Task(eval_prompts=9000))
 
 
 def test_training_prompts_can_be_limited() -> None:
+    """After the held-out ones are set aside."""
     assert load_data(Task(train_prompts=100, eval_prompts=10)).counts() == {"train_prompts": 100, "eval_prompts": 10}
 
 
 @pytest.mark.parametrize("layout", ["hub", "file"])
 def test_gsm8k_reads_local_copies(tmp_path: Path, layout: str) -> None:
+    """The hub's own layout, or one file of which some rows are held out."""
     if layout == "hub":
         (tmp_path / "main").mkdir()
         Dataset.from_list(GSM8K[:6]).to_parquet(tmp_path / "main" / "train-00000-of-00001.parquet")
@@ -68,6 +75,7 @@ def test_gsm8k_reads_local_copies(tmp_path: Path, layout: str) -> None:
 
 
 def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder, a cache, or the network."""
     import datasets
 
     def refuse(*_: object, **__: object) -> None:
@@ -79,6 +87,7 @@ def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_path: Path) -> None:
+    """Rewards may read any column."""
     rows: list[dict[str, object]] = [{"q": f"q{n}", "a": n, "level": n % 3} for n in range(10)]
     task = Task(kind="jsonl", prompt_column="q", answer_column="a", eval_prompts=3)
     task.path = write_jsonl(tmp_path / "mine.jsonl", rows)
@@ -90,6 +99,7 @@ def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_
 
 
 def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> None:
+    """task.eval_split as a path."""
     task = Task(kind="jsonl", eval_prompts=2, path=write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "answer": "1"}]))
     task.eval_split = write_jsonl(tmp_path / "b.jsonl", [{"prompt": f"e{n}", "answer": "1"} for n in range(3)])
     assert load_data(task).counts() == {"train_prompts": 1, "eval_prompts": 2}
@@ -106,6 +116,7 @@ def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> N
     ],
 )
 def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: str) -> None:
+    """With its line or row."""
     path = tmp_path / "mine.jsonl"
     if content is not None:
         path.write_text(content)
@@ -122,5 +133,6 @@ def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: s
     ],
 )
 def test_a_task_that_cannot_work_is_bad_input(task: Task, message: str) -> None:
+    """Before any file is opened."""
     with pytest.raises(BadInput, match=message):
         load_data(task)

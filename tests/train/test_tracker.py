@@ -14,6 +14,7 @@ from .conftest import MakeTrial, metrics_of, result_of
 
 
 def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
+    """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync` sends."""
     folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]")
     assert run_attempt(folder) == FINISHED
     (run,) = (folder / "wandb").glob("offline-run-*")
@@ -24,12 +25,15 @@ def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> N
 
 
 def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_path: Path) -> None:
+    """Trial names repeat from sweep to sweep."""
     one, other = (tmp_path / sweep / "trials" / "0000-a" for sweep in ("a", "b"))
     assert tracker.run_id(one) == tracker.run_id(one)
     assert tracker.run_id(one) != tracker.run_id(other)
 
 
 def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better now than after a night without curves."""
+
     def refuse(*_: Any) -> None:
         raise ConnectionError("no route to W&B")
 
@@ -42,6 +46,8 @@ def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, mon
 def test_a_tracker_that_fails_later_warns_once(
     make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
+    """The training goes on and metrics.jsonl is whole."""
+
     class Broken:
         def __getattr__(self, name: str) -> Any:
             raise ConnectionError("gone")
@@ -55,10 +61,12 @@ def test_a_tracker_that_fails_later_warns_once(
 
 @pytest.mark.parametrize("options", [schema.Tracker(kind="trackio"), schema.Tracker(kind="wandb", mode="on")])
 def test_an_unknown_tracker_is_bad_input(tmp_path: Path, options: schema.Tracker) -> None:
+    """Kind and mode are checked before anything starts."""
     with pytest.raises(BadInput, match="tracker"):
         tracker.build_tracker(options, tmp_path, is_main=True)
 
 
 def test_only_the_first_rank_tracks(tmp_path: Path) -> None:
+    """One run a trial."""
     options = schema.Tracker(kind="wandb")
     assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
