@@ -207,15 +207,8 @@ def test_auto_keeps_what_the_algorithm_sees_and_takes_the_largest_size(
     prompts: int, generations: int, processes: int, bound: int
 ) -> None:
     """Brute force over all sizes: the step stays whole, B is the largest within the bound; otherwise it says so."""
-    s = plan.realise(
-        Setting(
-            processes=processes,
-            num_generations=generations,
-            prompts_per_step=prompts,
-            auto=AUTO,
-            max_per_device_train_batch_size=bound,
-        )  # fmt: skip
-    )
+    asked = Setting(processes=processes, num_generations=generations, prompts_per_step=prompts, auto=AUTO)
+    s = plan.realise(replace(asked, max_per_device_train_batch_size=bound))
     wanted = prompts * generations
     fits = [b for b, a in product(range(1, bound + 1), range(1, wanted + 1)) if b * a * processes == wanted]
     assert (s.unsolved == frozenset()) == bool(fits)
@@ -232,15 +225,9 @@ def test_an_automatic_evaluation_batch_holds_whole_groups(
     generations: int, processes: int, bound: int, prompts: int
 ) -> None:
     """The largest within the bound; never more than the held-out set needs, unless one group needs it."""
-    s = plan.realise(
-        Setting(
-            processes=processes,
-            num_generations=generations,
-            eval_prompts=prompts,
-            auto=frozenset({"per_device_eval_batch_size"}),
-            max_per_device_train_batch_size=bound,
-        )  # fmt: skip
-    )
+    asked = Setting(processes=processes, num_generations=generations, eval_prompts=prompts)
+    auto = frozenset({"per_device_eval_batch_size"})
+    s = plan.realise(replace(asked, auto=auto, max_per_device_train_batch_size=bound))
     size = s.per_device_eval_batch_size
     fits = [b for b in range(1, bound + 1) if b * processes % generations == 0]
     assert size * processes % generations == 0

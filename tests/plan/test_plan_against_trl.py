@@ -17,6 +17,12 @@ ANSWERS = {
 }
 
 
+BATCH = (
+    "num_generations", "num_generations_eval", "per_device_train_batch_size", "per_device_eval_batch_size",
+    "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_iterations",
+)  # fmt: skip
+
+
 def draw_setting(random: Random) -> Setting:
     """A batch that is valid about half of the time."""
     processes, size = random.randint(1, 8), random.choice([1, 2, 4, 6, 8, 12])
@@ -41,17 +47,12 @@ def construct(s: Setting) -> Any:
     from transformers import TrainingArguments
     from trl import GRPOConfig
 
+    batch = {name: getattr(s, name) for name in BATCH}
     with patch.object(TrainingArguments, "world_size", new_callable=PropertyMock, return_value=s.processes):
         try:
             return GRPOConfig(
-            output_dir="unused", use_cpu=True, bf16=False, report_to="none",
-            num_generations=s.num_generations, num_generations_eval=s.num_generations_eval,
-            per_device_train_batch_size=s.per_device_train_batch_size,
-            per_device_eval_batch_size=s.per_device_eval_batch_size,
-            gradient_accumulation_steps=s.gradient_accumulation_steps,
-            steps_per_generation=s.steps_per_generation, generation_batch_size=s.generation_batch_size,
-            num_iterations=s.num_iterations,
-            eval_strategy="steps" if s.evaluates else "no", eval_steps=5, max_steps=10,
+                output_dir="unused", use_cpu=True, bf16=False, report_to="none", max_steps=10,
+                eval_strategy="steps" if s.evaluates else "no", eval_steps=5, **batch,
             )  # fmt: skip
         except ValueError as error:
             return str(error)

@@ -237,7 +237,7 @@ class Rules:
 class Experiment:
     """One resolved configuration: the dials at the root, then one section a group."""
 
-    lr: float = 1e-3
+    lr: float = 3e-4
     seed: int = 0
     name: str | None = None
     force: bool = False

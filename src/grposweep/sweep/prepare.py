@@ -1,15 +1,15 @@
 """Preparing models and data once, before the first trial, in a training process of its own."""
 
-import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from rich.console import Console
+from rich.progress import Progress
 
 from grposweep.config.compose import render_experiment
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
-from grposweep.files import write_json, write_text
+from grposweep.files import read_json, write_json, write_text
 from grposweep.launch.base import BAD_INPUT
 from grposweep.launch.local import Local
 from grposweep.sweep.folder import SweepFolder
@@ -39,15 +39,22 @@ def prepare(
     for key, experiment in missing.items():
         write_text(folder.path / "prepare" / f"{key}.yaml", render_experiment(experiment))
     write_json(folder.path / "prepare.json", {"entries": {key: f"prepare/{key}.yaml" for key in missing}})
-    console.print("preparing model and data", highlight=False)
     log = folder.path / "prepare" / "log"
     log.unlink(missing_ok=True)
-    pid = launcher.prepare(folder.path, log if not console.is_terminal else None)
-    while (code := launcher.processes.poll(pid, timeout=0.2)) is None:
-        if interrupts.count:
-            launcher.end(pid)
-            return False
-        time.sleep(0.02)
+    (folder.path / "prepare.error").unlink(missing_ok=True)
+    (folder.path / "prepare.progress").unlink(missing_ok=True)
+    console.print("preparing model and data (importing torch and trl takes a few seconds)", highlight=False)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        pid = launcher.prepare(folder.path, log)
+        while (code := launcher.processes.poll(pid, timeout=0.2)) is None:
+            if interrupts.count:
+                launcher.end(pid)
+                return False
+            found = read_json(folder.path / "prepare.progress") or {}
+            bar.update(
+                task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
+            )
     if code:
         raise BadInput(_message(folder, code))
     return True
@@ -55,7 +62,7 @@ def prepare(
 
 def _message(folder: SweepFolder, code: int) -> str:
     """What preparation said, or where to read it."""
-    found = folder.path / "prepare" / "error"
+    found = folder.path / "prepare.error"
     if code == BAD_INPUT and found.exists():
         return found.read_text(encoding="utf-8").strip()
     log = folder.path / "prepare" / "log"

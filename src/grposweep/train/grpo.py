@@ -30,7 +30,7 @@ from grposweep.train.tasks import Data, load_data
 NEVER = 1 << 30  # optimizer steps
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
-# a thread of gloo's that wants that lock. It hung one run in five. Our processes end with os._exit instead.
+# a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
 
 

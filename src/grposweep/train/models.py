@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 
 from grposweep.config.schema import Model
 from grposweep.errors import BadInput
-from grposweep.train.tiny import EMBEDDED, tiny_folder
+from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
 
 DTYPES = ("float32", "bfloat16")  # float16 weights cannot be trained: their gradients cannot be unscaled
 
@@ -26,13 +26,13 @@ class Loaded:
     peft_config: LoraConfig | None = None
 
 
-def load_model(model: Model) -> Loaded:
+def load_model(model: Model, progress: Progress = silent) -> Loaded:
     """Locate the model and load what is small of it; the weights are TRL's to load."""
     if model.dtype not in DTYPES:
         raise BadInput(
             f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join(DTYPES)}."
         )
-    path = str(tiny_folder()) if model.path == EMBEDDED else model.path
+    path = str(tiny_folder(progress)) if model.path == EMBEDDED else model.path
     if model.path != EMBEDDED and Path(path).is_dir():
         _check_folder(Path(path))
     try:

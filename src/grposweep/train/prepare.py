@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from datasets import Dataset
 from grposweep.config.compose import load_experiment
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
-from grposweep.files import read_json, write_json
+from grposweep.files import read_json, write_json, write_text
 from grposweep.train.attempt import BAD_INPUT, FINISHED
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -33,15 +33,35 @@ def prepare_sweep(folder: Path) -> int:
             for key, path in wanted.items():
                 done = (read_json(folder / "prepared.json") or {}).get("entries", {})
                 if key not in done:
-                    done[key] = prepare_experiment(load_experiment(folder / path))
+                    done[key] = prepare_experiment(
+                        load_experiment(folder / path), Reporter(folder / "prepare.progress")
+                    )
                     write_json(folder / "prepared.json", {"entries": done})
     except BadInput as error:
         print(error, file=sys.stderr)
+        write_text(folder / "prepare.error", str(error))
         return BAD_INPUT
     return FINISHED
 
 
-def prepare_experiment(experiment: Experiment) -> dict[str, Any]:
+class Reporter:
+    """Writes what preparation is at, a few times a second, for whoever waits for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.written = path, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """So much of so much."""
+        if time.monotonic() - self.written > 0.2 or done == total:
+            self.written = time.monotonic()
+            write_json(self.path, {"what": what, "done": done, "total": total})
+
+
+def nobody(_what: str, _done: int, _total: int) -> None:
+    """Nobody waits."""
+
+
+def prepare_experiment(experiment: Experiment, progress: Callable[[str, int, int], None] = nobody) -> dict[str, Any]:
     """The entry of one model and task."""
     data = load_data(experiment.task)
     rewards = load_rewards(experiment.task.rewards)
@@ -57,16 +77,18 @@ def prepare_experiment(experiment: Experiment) -> dict[str, Any]:
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if experiment.trainer.kind == "fake":
         return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest
-    return {**entry, **prepare_model(experiment, data), "hashes": {**hashes, "model": hash_model(experiment)}}
+    return {**entry, **prepare_model(experiment, data, progress), "hashes": {**hashes, "model": hash_model(experiment)}}
 
 
-def prepare_model(experiment: Experiment, data: Data) -> dict[str, Any]:
+def prepare_model(
+    experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = nobody
+) -> dict[str, Any]:
     """The model's shape; its tokenizer must be able to read the prompts."""
     from grposweep.train.grpo import calm  # torch and TRL: only for a real model
     from grposweep.train.models import load_model, read_shape
 
     calm()
-    loaded = load_model(experiment.model)
+    loaded = load_model(experiment.model, progress)
     check_prompts(experiment, loaded.tokenizer, data.train)
     return {"model": read_shape(loaded.config)}
 
@@ -123,7 +145,7 @@ def hash_model(experiment: Experiment) -> str:
         return recipe_hash()
     if Path(experiment.model.path).is_dir():
         return hash_folder(Path(experiment.model.path))
-    return str(load_model(experiment.model).config._commit_hash)
+    return str(load_model(experiment.model, progress).config._commit_hash)
 
 
 def hash_folder(folder: Path) -> str:

@@ -12,14 +12,13 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
-from rich.console import Console
-from rich.progress import Progress
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -54,11 +53,18 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def tiny_folder() -> Path:
+Progress = Callable[[str, int, int], None]  # what, done, total
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+def tiny_folder(progress: Progress = silent) -> Path:
     """The folder that holds the tiny model and its tokenizer; made on the first call, found on the next."""
     target = cache_folder() / f"tiny-{recipe_hash()}"
     if not (target / "config.json").is_file():
-        _make(target)
+        _make(target, progress)
     return target
 
 
@@ -92,12 +98,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _make(target: Path) -> None:
+def _make(target: Path, progress: Progress) -> None:
     """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:
-        warm_start().save_pretrained(draft)
+        warm_start(progress).save_pretrained(draft)
         build_tokenizer().save_pretrained(draft)
         for path in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -110,7 +116,7 @@ def _make(target: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def warm_start() -> Qwen2ForCausalLM:
+def warm_start(progress: Progress = silent) -> Qwen2ForCausalLM:
     """The model after a few seconds of supervised training; one thread and its own random numbers, so always the same."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -121,34 +127,31 @@ def warm_start() -> Qwen2ForCausalLM:
                 vocab_size=len(VOCABULARY), pad_token_id=PAD, eos_token_id=EOS, bos_token_id=None, **RECIPE["config"]
             )
             model = Qwen2ForCausalLM(config)
-            _fit(model)
+            _fit(model, progress)
     finally:
         torch.set_num_threads(threads)
     return model.eval()
 
 
-def _fit(model: Qwen2ForCausalLM) -> None:
+def _fit(model: Qwen2ForCausalLM, progress: Progress) -> None:
     """AdamW with a cosine; the loss is on the answers only, since the operands cannot be predicted."""
     table = torch.tensor(pairs()[-WARM_START_PAIRS:])
     steps, peak = RECIPE["steps"], RECIPE["learning_rate"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("warm-starting the tiny model (once)", total=steps)
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
-            ids = _noisy_sums(table)
-            answers = ids[:, PROMPT_TOKENS:]
-            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-            logits = model.lm_head(hidden[:, PROMPT_TOKENS - 1 : -1])
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=PAD)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            progress.advance(task)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        ids = _noisy_sums(table)
+        answers = ids[:, PROMPT_TOKENS:]
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden[:, PROMPT_TOKENS - 1 : -1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=PAD)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress("warm-starting the tiny model (once)", step + 1, steps)
 
 
 def _noisy_sums(table: torch.Tensor) -> torch.Tensor:
