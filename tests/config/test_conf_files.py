@@ -58,7 +58,7 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     assert isinstance(written, dict)
     for section, content in (written if group == "debug" else {group: written}).items():
         plain = {key: value for key, value in content.items() if key != "path" and "${" not in str(value)}
-        assert plain == {key: made[section][key] for key in plain}
+        assert plain == {key: made[str(section)][key] for key in plain}
 
 
 @pytest.mark.parametrize("path", [*OPTIONS, *SWEEPS], ids=str)
@@ -92,13 +92,13 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     assert config.hydra.mode.name == "MULTIRUN"
     params = OmegaConf.to_container(config.hydra.sweeper.params)
     assert isinstance(params, dict)
-    space, fixed = parse_space(shared, params)
+    space, fixed = parse_space(shared, {str(name): content for name, content in params.items()})
     points = Points(compose, fixed)
     check_words(points.base)
     check_dials(space, points)
     judge = Judge(space, points)
     middle = {dial.name: dial.domain.at(0.5) for dial in space.dials if isinstance(dial.domain, Interval)}
-    assert any(judge.is_valid(point | middle) for point in space.finite_points())
+    assert any(judge.is_valid({**point, **middle}) for point in space.finite_points())
 
 
 def test_conf_sweeps_is_the_sweeps_folder() -> None:

@@ -194,9 +194,8 @@ def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
     """Setting a key moves its field and nothing that it should not: no two keys are swapped."""
     base = fixed_sizes()
     before = getattr(read_setting(base), field)
-    other = {bool: lambda v: not v, str: lambda v: v + "x", type(None): lambda _: 3}.get(type(before), lambda v: v + 1)
     config = OmegaConf.structured(base)
-    value = other(before)
+    value = not before if isinstance(before, bool) else 3 if before is None else before + type(before)(1)
     OmegaConf.update(config, "optimizer.learning_rate" if key == "lr" else key, value)
     after = read_setting(to_experiment(config))
     assert getattr(after, field) == value

@@ -39,7 +39,8 @@ def prepare_sweep(folder: Path) -> int:
                     write_json(folder / "prepared.json", {"entries": done})
     except BadInput as error:
         print(error, file=sys.stderr)
-        write_text(folder / "prepare.error", str(error))
+        if folder.is_dir():
+            write_text(folder / "prepare.error", str(error))  # for the controller, which shows no log
         return BAD_INPUT
     return FINISHED
 
@@ -145,7 +146,7 @@ def hash_model(experiment: Experiment) -> str:
         return recipe_hash()
     if Path(experiment.model.path).is_dir():
         return hash_folder(Path(experiment.model.path))
-    return str(load_model(experiment.model, progress).config._commit_hash)
+    return str(load_model(experiment.model).config._commit_hash)
 
 
 def hash_folder(folder: Path) -> str:
