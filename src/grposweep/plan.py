@@ -24,20 +24,30 @@ def micro_steps_per_generation(s: Setting) -> int:
     return s.gradient_accumulation_steps
 
 
-def completions_per_rollout(s: Setting) -> int | None:
-    """TRL's generation batch, in completions: as given, or B W S; None while the processes are unknown."""
-    if s.generation_batch_size is not None:
-        return s.generation_batch_size
+def completions_per_micro_step(s: Setting) -> int | None:
+    """B W, in completions; before TRL 0.15 B counts prompts, so B W G."""
     if s.processes is None:
         return None
-    return s.per_device_train_batch_size * s.processes * micro_steps_per_generation(s)
+    samples = s.per_device_train_batch_size * s.processes
+    return samples if s.version >= (0, 15) else samples * s.num_generations
+
+
+def completions_per_rollout(s: Setting) -> int | None:
+    """TRL's generation batch, in completions: as given, or B W S; None while the processes are unknown.
+
+    Before TRL 0.17 each micro-step generates for itself, but prompts are drawn, reused and dropped by accumulations, as
+    with S = A.
+    """
+    if s.generation_batch_size is not None:
+        return s.generation_batch_size
+    micro_step = completions_per_micro_step(s)
+    return None if micro_step is None else micro_step * micro_steps_per_generation(s)
 
 
 def completions_per_step(s: Setting) -> int | None:
     """B W A: what one optimizer step averages over, in completions."""
-    if s.processes is None:
-        return None
-    return s.per_device_train_batch_size * s.processes * s.gradient_accumulation_steps
+    micro_step = completions_per_micro_step(s)
+    return None if micro_step is None else micro_step * s.gradient_accumulation_steps
 
 
 def prompts_per_rollout(s: Setting) -> int | None:
@@ -104,7 +114,7 @@ def total_completions(s: Setting) -> int | None:
     if not steps or not rollouts:  # the data are unknown: one long epoch
         return ceil(total / steps_per_rollout(s)) * rollout
     epochs, rest = divmod(total, steps)
-    return (epochs * rollouts + min(ceil(rest / steps_per_rollout(s)), rollouts)) * rollout
+    return (epochs * rollouts + ceil(rest / steps_per_rollout(s))) * rollout
 
 
 def boundary_steps(s: Setting) -> int:
@@ -213,6 +223,7 @@ def realise(s: Setting) -> Setting:
 
 
 TOTAL_STEPS_READS = (  # the fields behind total_steps(), for rules that say what they read
+    "version",
     "processes",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",

@@ -14,8 +14,8 @@ TRL: Version = (1, 16, 0)  # the version that our own trainer runs
 class Setting:
     """One recipe in TRL's words (``completions`` unless the name says prompts), defaults of its version filled in.
 
-    ``given`` names the fields that a person set; ``keys`` maps a field to the native key that a person would edit, and
-    ``lines`` to the line it stands on, for messages and fixes.
+    ``given`` names the fields that a person set (none for an experiment of ours, where everything is set); ``keys`` maps a
+    field to the native key that a person would edit, and ``lines`` to the line it stands on, for messages and fixes.
     """
 
     framework: str = "trl"
@@ -25,6 +25,9 @@ class Setting:
     processes: int | None = None
     tensor_parallel_size: int = 1
     sequence_parallel_size: int = 1
+    context_parallel_size: int = 1
+    launcher: str | None = None  # trl (its own command), accelerate, torchrun, python; None: not stated
+    visible_gpus: int | None = None  # that one process sees, where it is known
     # the batch
     num_generations: int = 8
     per_device_train_batch_size: int = 8
@@ -41,6 +44,8 @@ class Setting:
     # evaluation
     evaluates: bool = True
     do_eval: bool = False
+    eval_strategy: str | None = None  # no, steps, epoch; None: not stated
+    eval_steps: float | None = None  # optimizer steps; below 1: a share
     per_device_eval_batch_size: int = 8
     num_generations_eval: int | None = None  # None: num_generations
     eval_prompts: int | None = None
@@ -52,7 +57,9 @@ class Setting:
     budget_completions: int | None = None
     evaluations: int = 0
     checkpoints: int = 0
-    save_steps: float | None = None  # optimizer steps
+    save_steps: float | None = None  # optimizer steps; below 1: a share
+    save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
+    load_best_model_at_end: bool = False
     # KL
     kl_enabled: bool | None = None  # None where a framework has no such word
     beta: float = 0.0
@@ -70,6 +77,7 @@ class Setting:
     multi_objective_aggregation: str = "sum_then_normalize"
     rewards: int | None = None  # how many reward functions
     reward_weights: int | None = None  # how many weights
+    use_liger_kernel: bool = False
     # optimizer
     learning_rate: float = 1e-6
     lr_scheduler_type: str = "linear"
@@ -83,6 +91,11 @@ class Setting:
     use_vllm: bool = False
     vllm_mode: str = "colocate"
     vllm_tensor_parallel_size: int = 1
+    vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
+    vllm_max_model_length: int | None = None
+    vllm_server_base_url: str | None = None
+    vllm_server_host: str | None = None
+    vllm_server_port: int | None = None
     vllm_importance_sampling_correction: bool = True
     vllm_importance_sampling_mode: str = "sequence_mask"
     vllm_importance_sampling_clip_min: float | None = None

@@ -12,9 +12,9 @@ from grposweep.config.checks import check_words
 from grposweep.config.compose import PROJECT, to_experiment
 from grposweep.config.points import Points
 from grposweep.config.schema import GROUPS, Experiment
+from grposweep.search.judge import Judge
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval
-from grposweep.sweep.judge import Judge, check_dials
 
 Compose = Callable[[list[str]], DictConfig]
 Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make
@@ -95,8 +95,8 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     space, fixed = parse_space(shared, {str(name): content for name, content in params.items()})
     points = Points(compose, fixed)
     check_words(points.base)
-    check_dials(space, points)
     judge = Judge(space, points)
+    judge.check_dials()
     middle = {dial.name: dial.domain.at(0.5) for dial in space.dials if isinstance(dial.domain, Interval)}
     assert any(judge.is_valid({**point, **middle}) for point in space.finite_points())
 

@@ -147,6 +147,11 @@ def test_a_size_under_auto_is_no_fix() -> None:
     named = {name for fix in find_fixes(s, problem_of(s, "GB101")) for name, _ in fix.change}
     assert named
     assert named.isdisjoint(SIZES)
+    s = plan.realise(replace(BASE, auto=SIZES, prompts_per_step=16, num_generations=1, per_device_eval_batch_size=2))
+    assert [str(fix) for fix in find_fixes(s, problem_of(s, "GB102"))] == [
+        "batch.num_generations=2",
+        "batch.num_generations=8 batch.per_device_eval_batch_size=8",
+    ]
 
 
 @pytest.mark.parametrize(

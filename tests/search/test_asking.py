@@ -110,6 +110,15 @@ def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
     assert open_study(tmp_path, Space(dials)).ask(Valid(lambda _: False, ()), "tpe", 0) is None
 
 
+def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:
+    """Where free draws find none, the combination is drawn too."""
+    dials = tuple(Dial(name, choice(*range(12))) for name in "abc")
+    valid = valid_of(Space(dials), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9))
+    study = open_study(tmp_path, Space(dials))
+    found = [study.ask(valid, "random", seed) for seed in range(12)]
+    assert {point["c"] for point in found if point} == {1, 5, 9}
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_the_next_point_is_the_same_after_reopening_the_journal(sampler: str, tmp_path: Path) -> None:
     """An ask is a pure function of seed, number and told history, not of who asked before."""
@@ -135,17 +144,15 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been_killed(sampler: str, tmp_
 
 
 def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:
-    """Adaptive samplers neither ask for invalid points nor see them; only the number moves on."""
-    (tmp_path / "with").mkdir()
-    (tmp_path / "without").mkdir()
-    told: Point = {"a": 1, "b": "x"}
-    with_invalid, without = open_study(tmp_path / "with", FINITE), open_study(tmp_path / "without", FINITE)
-    with_invalid.add_invalid({"a": 2, "b": "x"}, ["GB101"])
-    without.tell(without.add({"a": 2, "b": "x"}, {}), None)  # failed: of the same number, and not looked at either
-    for study in (with_invalid, without):
-        study.tell(study.add(told, {}), 1.0)
-    valid = valid_of(FINITE, lambda _: True)
-    assert with_invalid.ask(valid, "tpe", 0) == without.ask(valid, "tpe", 0)
+    """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had failed."""
+    (tmp_path / "invalid").mkdir()
+    (tmp_path / "failed").mkdir()
+    invalid, failed = open_study(tmp_path / "invalid"), open_study(tmp_path / "failed")
+    bad: list[Point] = [{"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)]
+    for point in bad:
+        invalid.add_invalid(point, ["GB101"])
+        failed.tell(failed.add(point, {}), None)
+    assert search(invalid, MOSTLY_INVALID, "tpe", 14) == search(failed, MOSTLY_INVALID, "tpe", 14)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])

@@ -93,5 +93,7 @@ def test_a_whole_journal_is_left_alone(journal: Path) -> None:
 def test_a_stale_lock_of_a_dead_writer_holds_nobody_up(journal: Path) -> None:
     """Optuna's own lock would wait for ever; the sweep's lease keeps writers apart."""
     open_study(journal)
-    journal.with_name(f"{journal.name}.lock").symlink_to(journal)
+    lock = journal.with_name(f"{journal.name}.lock")
+    lock.symlink_to(journal)
     assert open_study(journal).add({"lr": 1e-3, "kl": "low"}, {}) == 0
+    assert lock.is_symlink()  # it was not waited for until it was thought stale and removed

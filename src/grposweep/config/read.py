@@ -49,7 +49,20 @@ KEYS = {
     "max_completion_length": "generation.max_completion_length",
 }
 
+# Where a field's value stands in an Experiment, unless it is made from several keys (below).
+_PATHS = {**KEYS, "learning_rate": "optimizer.learning_rate"}
 _SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
+_MADE: dict[str, tuple[str, ...]] = {
+    "auto": tuple(f"batch.{name}" for name in _SIZES),
+    "evaluates": ("schedule.evaluations", "schedule.eval_at_start"),
+    "train_prompts": ("model", "task"),  # as prepared for this model and task
+    "eval_prompts": ("model", "task"),
+    "rewards": ("task.rewards",),
+    "reward_weights": ("task.reward_weights",),
+    "parameters": ("model.shape.parameters",),
+}
+# Every field that an Experiment decides, and the keys (or sections) that it depends on.
+SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in _PATHS.items()}, **_MADE}
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -57,50 +70,30 @@ def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = No
 
     ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and ``eval_prompts``.
     """
-    batch, schedule, kl, loss = experiment.batch, experiment.schedule, experiment.kl, experiment.loss
-    counted = prepared or {}
-    auto = frozenset(name for name in _SIZES if getattr(batch, name) == AUTO)
-    sizes: dict[str, Any] = {name: 1 if name in auto else getattr(batch, name) for name in _SIZES}
-    setting = Setting(
-        framework="trl",
-        processes=experiment.cluster.processes,
-        num_generations=batch.num_generations,
-        steps_per_generation=batch.steps_per_generation,
-        num_iterations=batch.num_iterations,
-        prompts_per_step=batch.prompts_per_step,
-        auto=auto,
-        max_per_device_train_batch_size=batch.max_per_device_train_batch_size,
-        evaluates=schedule.evaluations > 0 or schedule.eval_at_start,
-        num_generations_eval=batch.num_generations_eval,
-        eval_prompts=counted.get("eval_prompts", experiment.task.eval_prompts),
-        train_prompts=counted.get("train_prompts", experiment.task.train_prompts),
-        max_steps=schedule.max_steps,
-        epochs=schedule.epochs,
-        budget_completions=schedule.budget_completions,
-        evaluations=schedule.evaluations,
-        checkpoints=schedule.checkpoints,
-        kl_enabled=kl.enabled,
-        beta=kl.beta,
-        use_bias_correction_kl=kl.use_bias_correction_kl,
-        sync_ref_model=kl.sync_ref_model,
-        ref_model_sync_steps=kl.ref_model_sync_steps,
-        ref_model_mixup_alpha=kl.ref_model_mixup_alpha,
-        loss_type=loss.loss_type,
-        epsilon=loss.epsilon,
-        epsilon_high=loss.epsilon_high,
-        delta=loss.delta,
-        scale_rewards=loss.scale_rewards,
-        importance_sampling_level=loss.importance_sampling_level,
-        learning_rate=experiment.optimizer.learning_rate,
-        lr_scheduler_type=experiment.optimizer.lr_scheduler_type,
-        warmup_steps=experiment.optimizer.warmup_steps,
-        lora=experiment.model.lora.enabled,
-        temperature=experiment.generation.temperature,
-        max_completion_length=experiment.generation.max_completion_length,
-        keys=KEYS,
-        **sizes,
-    )
-    return realise(setting)
+    return realise(Setting(framework="trl", keys=KEYS, **read_fields(experiment, prepared)))
+
+
+def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The setting's fields as configured, ``auto`` sizes still open (1, and named in ``auto``)."""
+    fields = {name: _get(experiment, path) for name, path in _PATHS.items() if name not in _MADE}
+    auto = frozenset(name for name in _SIZES if fields[name] == AUTO)
+    fields |= dict.fromkeys(auto, 1)
+    schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
+    return fields | {
+        "auto": auto,
+        "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
+        "train_prompts": counted.get("train_prompts", task.train_prompts),
+        "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
+        "rewards": len(task.rewards),
+        "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
+        "parameters": experiment.model.shape.parameters or None,
+    }
+
+
+def _get(experiment: Any, path: str) -> Any:
+    for part in path.split("."):
+        experiment = getattr(experiment, part)
+    return experiment
 
 
 def prepared_key(experiment: Experiment) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from grposweep.recipe import Recipe
@@ -9,12 +10,27 @@ from grposweep.setting import Setting
 
 Severity = Literal["error", "warning"]
 
+# Families in the order that a person meets them, and what each is about.
+FAMILIES = {
+    "GB": "the training batch",
+    "GE": "evaluation",
+    "GK": "the KL penalty and its reference",
+    "GS": "steps and schedule",
+    "GD": "data",
+    "GC": "checkpoints and logs",
+    "GL": "loss options",
+    "GT": "topology and launch",
+    "GV": "keys and versions",
+    "GA": "advice",
+}
+
 
 @dataclass(frozen=True)
 class Broken:
     """What a rule found: what is set, why it cannot work, and what to set where no fix can be verified.
 
     ``fields`` are the setting fields to blame; ``suggestions`` are changes that may mend it, verified before shown.
+    ``without_effect`` names fields whose change leaves training as it was: a fix of these alone is safe.
     """
 
     what: str
@@ -22,6 +38,7 @@ class Broken:
     instead: str
     fields: tuple[str, ...] = ()
     suggestions: tuple[dict[str, Any], ...] = ()
+    without_effect: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -38,14 +55,23 @@ class Problem:
         return f"{self.broken.what}: {self.broken.why}"
 
 
+Judge = Callable[[Setting], Broken | None]
+Counts = Callable[[Setting], int]  # a mask, see counts.py
+
+
 @dataclass(frozen=True)
 class Rule:
-    """A registered rule; ``reads`` are the setting fields its verdict depends on."""
+    """A registered rule; ``reads`` are the setting fields its verdict depends on.
+
+    ``counts`` says which numbers of processes satisfy it, for settings that state none; an error whose verdict depends
+    on the processes has one.
+    """
 
     code: str
     severity: Severity
     reads: frozenset[str]
-    judge: Callable[[Setting], Broken | None]
+    judge: Judge
+    counts: Counts | None = None
 
     @property
     def explanation(self) -> str:
@@ -61,16 +87,30 @@ REGISTRY: dict[str, Rule] = {}
 
 
 def rule(
-    code: str, severity: Severity, reads: Iterable[str]
-) -> Callable[[Callable[[Setting], Broken | None]], Callable[[Setting], Broken | None]]:
+    code: str, severity: Severity, reads: Iterable[str], counts: Counts | None = None
+) -> Callable[[Judge], Judge]:
     """Register a rule under its permanent code."""
 
-    def add(judge: Callable[[Setting], Broken | None]) -> Callable[[Setting], Broken | None]:
+    def add(judge: Judge) -> Judge:
         assert code not in REGISTRY, f"{code} is taken"
-        REGISTRY[code] = Rule(code, severity, frozenset(reads), judge)
+        REGISTRY[code] = Rule(code, severity, frozenset(reads), judge, counts)
+        choose.cache_clear()
         return judge
 
     return add
+
+
+@lru_cache(maxsize=256)
+def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+    """The rules that are switched on, by code: those selected (all, if none is), without those ignored.
+
+    Both take codes (``GB101``) and families (``GB``).
+    """
+    return tuple(
+        rule
+        for code, rule in sorted(REGISTRY.items())
+        if (not select or code in select or code[:2] in select) and code not in ignore and code[:2] not in ignore
+    )
 
 
 RecipeJudge = Callable[[Recipe], Iterable[Broken]]

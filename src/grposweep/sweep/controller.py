@@ -12,11 +12,11 @@ from optuna.trial import FrozenTrial, TrialState
 from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
 from grposweep.launch.base import FINISHED, STOPPED, Job, Launcher
+from grposweep.search.judge import Judge, Verdict
 from grposweep.search.sampler import Valid
 from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.judge import Judge, Verdict
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.trial import write_trial
 
@@ -46,12 +46,14 @@ class Controller:
     lease: Lease
     search: Search
     sampler: str  # resolved: grid, tpe, random or gp
+    valid_points: list[Point]  # valid combinations of the finite dials
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
     enqueued: list[Point] = field(default_factory=list)
     keep: str = "best"  # trainer.keep
     repeat: bool = False  # run a recorded experiment again
     running: dict[int, Running] = field(default_factory=dict)
+    doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     stopping: bool = False
     exhausted: bool = False
 
@@ -63,15 +65,6 @@ class Controller:
             self.fill()
         return not self.running
 
-    @cached_property
-    def valid_points(self) -> list[Verdict]:
-        """The valid combinations of the finite dials, one for each distinct experiment."""
-        distinct: dict[str, Verdict] = {}
-        for verdict in self.judge.finite():
-            if verdict.is_valid:
-                distinct.setdefault(experiment_id(verdict.experiment, verdict.setting), verdict)
-        return list(distinct.values())
-
     @property
     def started(self) -> list[FrozenTrial]:
         """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
@@ -80,7 +73,7 @@ class Controller:
     @property
     def target(self) -> int:
         """How many trials the sweep starts in all."""
-        most = len(self.valid_points) if self.study.space.is_finite else None
+        most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
         return max(wanted, self._repeats)
@@ -183,15 +176,25 @@ class Controller:
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
         done = {trial.user_attrs["experiment"] for trial in self.started}
+        known = {freeze(trial.params) for trial in self.started} | self.doubles
 
         def is_new(point: Point) -> bool:
+            if self.repeat:
+                return True
+            if freeze(point) in known:
+                return False
             verdict = self.judge.verdict(point)
-            return verdict.is_valid and (self.repeat or experiment_id(verdict.experiment, verdict.setting) not in done)
+            if not verdict.is_valid:
+                return False
+            if experiment_id(verdict.experiment, verdict.setting) in done:
+                self.doubles.add(freeze(point))
+                return False
+            return True
 
         if self.sampler == "grid":
-            agreeing = (v.point for v in self.valid_points if all(v.point.get(k) == x for k, x in fixed.items()))
+            agreeing = (p for p in self.valid_points if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in agreeing if is_new(point)), None)
-        finite = tuple(self.study.space.finite_part(verdict.point) for verdict in self.valid_points)
+        finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
         return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
 
     def _write(self, number: int, verdict: Verdict) -> TrialFolder:

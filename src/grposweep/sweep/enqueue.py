@@ -6,8 +6,8 @@ from typing import Any
 from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
 from grposweep.rules import errors
+from grposweep.search.judge import Judge
 from grposweep.search.space import Choice, Dial, Label, Point, Space
-from grposweep.sweep.judge import Judge
 
 
 def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judge) -> list[Point]:
@@ -65,5 +65,5 @@ def _check(point: Point, space: Space, judge: Judge) -> None:
     verdict = judge.verdict(point)
     broken = errors(verdict.problems)
     if broken:
-        text = render_problem(verdict.setting, broken[0], verdict.experiment.rules.ignore)
+        text = render_problem(verdict.setting, broken[0], judge.ignore)
         raise BadInput(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import yaml
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import VERSION, write_text
+from grposweep.search.judge import Verdict
 from grposweep.search.space import Space
 from grposweep.sweep.folder import SweepFolder
-from grposweep.sweep.judge import Verdict, reasons
 from grposweep.sweep.provenance import difference
 
+KEPT_INVALID = 10_000
 OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
 
 
@@ -86,7 +89,14 @@ def describe_sweep(
     write_text(folder.path / "sweep.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-def write_invalid(folder: SweepFolder, invalid: list[Verdict]) -> None:
-    """invalid.jsonl: every invalid point of the finite part, with its problems and their fixes."""
-    lines = [json.dumps({"v": VERSION, "point": verdict.point, "problems": reasons(verdict)}) for verdict in invalid]
+def write_invalid(folder: SweepFolder, invalid: Iterable[Verdict], total: int) -> None:
+    """invalid.jsonl: the invalid combinations of the finite dials with their problems and fixes; a last line counts
+    those beyond the first ten thousand.
+    """
+    lines = [
+        json.dumps({"v": VERSION, "point": verdict.point, "problems": verdict.reasons()})
+        for verdict in islice(invalid, KEPT_INVALID)
+    ]
+    if total > KEPT_INVALID:
+        lines.append(json.dumps({"v": VERSION, "more": total - KEPT_INVALID}))
     write_text(folder.path / "invalid.jsonl", "\n".join(lines) + "\n")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -16,16 +17,19 @@ from grposweep.config.points import Points
 from grposweep.config.read import prepared_key, sweep_identity
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
+from grposweep.fixes import render_problem
 from grposweep.launch.local import build_local
 from grposweep.report.live import Display
 from grposweep.report.tables import build_console, invalid_table
+from grposweep.rules import errors
+from grposweep.search.census import Census, take_census
+from grposweep.search.judge import Judge
 from grposweep.search.sampler import choose_sampler, continuous
-from grposweep.search.space import Space
+from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, Direction, SweepStudy
 from grposweep.sweep.controller import Controller, recorded_points
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder
-from grposweep.sweep.judge import Judge, Verdict, check_dials, reasons, summarise
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
 from grposweep.sweep.prepare import prepare
@@ -70,7 +74,8 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
     check_words(base)
     sampler = _sampler(base, space)
     judge = Judge(space, points)
-    verdicts = _judged(console, space, points, judge)
+    judge.check_dials()
+    census = _judged(console, judge)
     enqueued = read_enqueued(base.search.enqueue, space, judge)
     identity, provenance = sweep_identity(space.describe(), base), collect_provenance()
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
@@ -83,18 +88,18 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
         launcher = build_local(base, base.search.parallel)
         stack.callback(launcher.close)
-        if not prepare(folder, _preparable(verdicts), launcher, console, interrupts):
+        if not prepare(folder, _preparable(judge, census), launcher, console, interrupts):
             return EXIT_INTERRUPTED
         judge.learn(folder.prepared())
-        verdicts = _judged(console, space, points, judge)
+        census = _judged(console, judge)
         study = SweepStudy(folder.journal, space, cast(Direction, base.search.direction))  # check_words has seen it
-        _record_invalid(console, folder, study, verdicts, sampler)
+        _record_invalid(console, folder, study, census, sampler)
         controller = Controller(
-            folder, study, judge, launcher, lease, base.search, sampler, overrides, provenance,
+            folder, study, judge, launcher, lease, base.search, sampler, list(census.valid_points()), overrides, provenance,
             enqueued=enqueued, keep=base.trainer.keep, repeat=base.force,
         )  # fmt: skip
         say_scale(console, controller, base)
-        _work(controller, console, interrupts, len(verdicts) - len(controller.valid_points))
+        _work(controller, console, interrupts, census.invalid)
         say_results(controller, console)
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
@@ -116,46 +121,44 @@ def _sampler(base: Experiment, space: Space) -> str:
     return sampler
 
 
-def _judged(console: Console, space: Space, points: Points, judge: Judge) -> list[Verdict]:
-    """Verdicts on the finite part of the space.
+def _judged(console: Console, judge: Judge) -> Census:
+    """The verdicts on the whole space.
 
     Raises BadInput where no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    check_dials(space, points)
-    verdicts = judge.finite()
-    if any(verdict.is_valid for verdict in verdicts):
-        return verdicts
-    findings = summarise(verdicts)
-    if not space.dials:
-        raise BadInput("\n".join(f"{f.code} {f.message}. Set {', or '.join(f.fixes)}." for f in findings))
-    console.print(invalid_table(invalid_rows(findings), len(verdicts), len(verdicts)))
+    census = take_census(judge)
+    if census.valid:
+        return census
+    if not judge.space.dials:
+        verdict = judge.verdict({})
+        raise BadInput("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
+    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
     raise BadInput(
-        f"None of the {len(verdicts)} points of this space is valid, so there is nothing to search. "
+        f"None of the {census.total} points of this space is valid, so there is nothing to search. "
         f"Change a dial or the base configuration as the table above says."
     )
 
 
-def _preparable(verdicts: list[Verdict]) -> dict[str, Experiment]:
+def _preparable(judge: Judge, census: Census) -> dict[str, Experiment]:
     """One experiment for each model and task among the valid points that really train."""
-    trained = [
-        verdict.experiment for verdict in verdicts if verdict.is_valid and verdict.experiment.trainer.kind != "fake"
-    ]
-    return {prepared_key(experiment): experiment for experiment in trained}
+    dials = [dial.name for dial in judge.space.dials if dial.name.split(".")[0] in ("model", "task", "trainer")]
+    distinct = {
+        freeze({name: point[name] for name in dials if name in point}): point for point in census.valid_points()
+    }
+    experiments = [judge.verdict(point).experiment for point in distinct.values()]
+    return {prepared_key(item): item for item in experiments if item.trainer.kind != "fake"}
 
 
-def _record_invalid(
-    console: Console, folder: SweepFolder, study: SweepStudy, verdicts: list[Verdict], sampler: str
-) -> None:
-    """Print the invalid points by rule, keep all of them in a file, and a grid's in the study."""
-    invalid = [verdict for verdict in verdicts if not verdict.is_valid]
-    if not invalid:
+def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, census: Census, sampler: str) -> None:
+    """Print the invalid points by rule, keep them in a file, and a grid's in the study."""
+    if not census.invalid:
         return
-    console.print(invalid_table(invalid_rows(summarise(invalid)), len(invalid), len(verdicts)))
-    write_invalid(folder, invalid)
-    known = recorded_points(study)
-    if sampler == "grid" and not known:
-        for verdict in invalid[:RECORDED_INVALID]:
-            study.add_invalid(verdict.point, [f"{p['code']} {p['message']}" for p in reasons(verdict)])
+    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+    write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
+    if sampler == "grid" and not recorded_points(study):
+        for point in islice(census.invalid_points(), RECORDED_INVALID):
+            problems = errors(census.judge.verdict(point).problems)
+            study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
 
 
 def _work(controller: Controller, console: Console, interrupts: Interrupts, invalid: int) -> None:

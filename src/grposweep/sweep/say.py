@@ -12,6 +12,8 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
 from grposweep.sweep.summary import rows
 
+WARNED_POINTS = 100  # looked through for warnings
+
 
 def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
     """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
@@ -24,8 +26,8 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     )
     warnings = {
         (problem.code, problem.message): problem
-        for verdict in controller.valid_points
-        for problem in verdict.problems
+        for point in controller.valid_points[:WARNED_POINTS]
+        for problem in controller.judge.verdict(point).problems
         if problem.severity == "warning"
     }
     for (code, message), problem in list(warnings.items())[:5]:

@@ -7,9 +7,9 @@ from optuna.trial import TrialState
 from grposweep.files import read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
+from grposweep.search.census import Census
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller, Running
-from grposweep.sweep.judge import Finding
 from grposweep.sweep.trial import label_text, short
 
 
@@ -62,9 +62,16 @@ def dials(point: Point) -> dict[str, str]:
     }
 
 
-def invalid_rows(findings: list[Finding]) -> list[InvalidRow]:
-    """The findings as the table takes them."""
-    return [InvalidRow(f.code, f.count, short(f.point) if f.point else "", f.message, f.fixes) for f in findings]
+def invalid_rows(census: Census) -> list[InvalidRow]:
+    """The rules that prune points, each with its first example and that example's verified fixes."""
+    return [_invalid_row(census, code, count) for code, count in census.by_rule().items()]
+
+
+def _invalid_row(census: Census, code: str, count: int) -> InvalidRow:
+    verdict = census.first(code)
+    problem, fixes = next((p, fixes) for p, fixes in verdict.mended() if p.code == code)
+    example = short(census.judge.space.finite_part(verdict.point)) if verdict.point else ""
+    return InvalidRow(code, count, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
 
 
 def _active(running: Running) -> Active:

@@ -10,9 +10,9 @@ from grposweep.config.compose import PROJECT, render_experiment
 from grposweep.config.read import experiment_id
 from grposweep.files import write_json, write_text
 from grposweep.plan import build_plan
+from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.judge import Verdict
 
 
 def write_trial(

@@ -1,0 +1,79 @@
+"""Judging points: which are valid, which rules the others break, and what would mend them; by look-up, not by composing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from grposweep.config.points import Points
+from grposweep.config.schema import Experiment
+from grposweep.fixes import find_fixes
+from grposweep.rules import Problem, check, errors
+from grposweep.search.fields import Fields
+from grposweep.search.space import Choice, Point, Space
+from grposweep.setting import Setting
+
+
+class Judge:
+    """Judges a space's points; ``learn`` adds what preparation counted for each model and task."""
+
+    def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any] | None = None) -> None:
+        self.space, self.points = space, points
+        self.ignore = tuple(points.base.rules.ignore)
+        self.learn(prepared or {})
+
+    def learn(self, prepared: Mapping[str, Any]) -> None:
+        """Judge with these counts from now on."""
+        self.fields = Fields(self.space, self.points, prepared)
+
+    def verdict(self, point: Point) -> "Verdict":
+        """The verdict on one point.
+
+        Raises BadInput where the configuration does not exist at all (unknown key or option).
+        """
+        setting = self.fields.setting(point)
+        return Verdict(point, setting, tuple(check(setting, self.ignore)), self)
+
+    def is_valid(self, point: Point) -> bool:
+        """Whether a point breaks no rule."""
+        return self.verdict(point).is_valid
+
+    def check_dials(self) -> None:
+        """Every value of every dial on its own must exist and fit its key's type.
+
+        Raises BadInput for the first that does not, before anything is judged.
+        """
+        for dial in self.space.dials:
+            for value in dial.domain.values if isinstance(dial.domain, Choice) else (dial.domain.at(0.0),):
+                self.points.experiment({dial.name: value})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One point with its setting and what is wrong with it."""
+
+    point: Point
+    setting: Setting
+    problems: tuple[Problem, ...]
+    judge: Judge
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether no error prunes it."""
+        return not errors(self.problems)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The point's whole experiment, composed when somebody wants it (20 ms)."""
+        return self.judge.points.experiment(self.judge.space.values(self.point))
+
+    def reasons(self) -> list[dict[str, Any]]:
+        """What is wrong, as ``invalid.jsonl`` and the study keep it."""
+        return [
+            {"code": problem.code, "message": problem.message, "fixes": [dict(fix.keys) for fix in fixes]}
+            for problem, fixes in self.mended()
+        ]
+
+    def mended(self) -> list[tuple[Problem, list[Any]]]:
+        """Each error with its verified fixes."""
+        return [(p, find_fixes(self.setting, p, self.judge.ignore)) for p in errors(self.problems)]
