@@ -1,11 +1,16 @@
-"""The command as a subprocess, from a folder of its own whose name has a space."""
+"""The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own composition."""
 
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from grposweep.config.compose import PROJECT, register
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import DictConfig
 from support import RUN, Ended, environment
 
 
@@ -49,3 +54,15 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+Compose = Callable[[list[str]], DictConfig]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator[Compose]:
+    """``compose(["batch=small"])``: what Hydra makes of overrides, its own section included."""
+    register()
+    with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
+        composed = cache(lambda overrides: hydra_compose("config", list(overrides), return_hydra_config=True))
+        yield lambda overrides: composed(tuple(overrides))

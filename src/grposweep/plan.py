@@ -7,7 +7,7 @@ Sources: trl 1.16 trainer/utils.py RepeatSampler, grpo_trainer.py get_train_data
 set_initial_training_values.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import ceil, gcd
 from typing import Any
@@ -214,7 +214,7 @@ def realise(s: Setting) -> Setting:
     """
     if s.processes is None or not s.auto:
         return s
-    s = replace(s, unsolved=frozenset())
+    s = s.altered({"unsolved": frozenset()})
     if s.auto & TRAIN_SIZES:
         s = _realise_train(s)
     if "per_device_eval_batch_size" in s.auto:
@@ -241,7 +241,7 @@ TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_s
 
 def _realise_train(s: Setting) -> Setting:
     """B and A for prompts_per_step G completions a step, largest B first."""
-    unsolved = replace(s, unsolved=s.auto & TRAIN_SIZES)
+    unsolved = s.altered({"unsolved": s.auto & TRAIN_SIZES})
     if not s.prompts_per_step or not s.processes or s.processes < 1:
         return unsolved
     per_rank, rest = divmod(s.prompts_per_step * s.num_generations, s.processes)
@@ -254,7 +254,7 @@ def _realise_train(s: Setting) -> Setting:
         sizes = [size for size in sizes if size * s.gradient_accumulation_steps == per_rank]
     for size in sizes:
         if size > 0 and per_rank % size == 0:
-            return replace(s, per_device_train_batch_size=size, gradient_accumulation_steps=per_rank // size)
+            return s.altered({"per_device_train_batch_size": size, "gradient_accumulation_steps": per_rank // size})
     return unsolved
 
 
@@ -262,9 +262,9 @@ def _realise_eval(s: Setting) -> Setting:
     """B_eval: the largest within the bound whose global batch is whole groups, no larger than the held-out set needs."""
     group = s.num_generations_eval or s.num_generations
     if group < 1 or not s.processes or s.processes < 1:
-        return replace(s, unsolved=s.unsolved | {"per_device_eval_batch_size"})
+        return s.altered({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
     unit = group // gcd(group, s.processes)
     bound = s.max_per_device_train_batch_size or s.per_device_train_batch_size
     if s.eval_prompts:
         bound = min(bound, ceil(s.eval_prompts * group / s.processes))
-    return replace(s, per_device_eval_batch_size=max(bound // unit, 1) * unit)
+    return s.altered({"per_device_eval_batch_size": max(bound // unit, 1) * unit})

@@ -17,6 +17,19 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a script starts a recipe: by which launcher (trl, accelerate, torchrun, deepspeed, python), and of what.
+
+    ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
+    command, because a comment or a blank ended it.
+    """
+
+    launcher: str
+    program: str = ""
+    cut_line: int | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One recipe: what a file, a command line or a JSON object says, before any default is filled in.
 
@@ -33,6 +46,7 @@ class Recipe:
     lines: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    launch: Launch | None = None
 
     def line(self, key: str) -> int | None:
         """The line that sets a key, from 1; None where the recipe has no lines."""

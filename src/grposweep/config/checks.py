@@ -6,7 +6,7 @@ from grposweep.config.schema import AUTO, Experiment
 from grposweep.errors import BadInput
 
 WORDS: dict[str, tuple[str, ...]] = {
-    "model.dtype": ("float32", "bfloat16", "float16"),
+    "model.dtype": ("float32", "bfloat16"),
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
     "trainer.kind": ("trl", "fake"),
     "trainer.keep": ("last", "best", "all", "none"),

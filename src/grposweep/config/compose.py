@@ -40,6 +40,7 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     """
     plain = config if isinstance(config, dict) else OmegaConf.to_container(config)
     assert isinstance(plain, dict)  # a composed configuration is never a list
+    _refuse_missing(plain)
     try:
         merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
         OmegaConf.resolve(merged)
@@ -48,6 +49,15 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
         raise BadInput(explain(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
     return experiment
+
+
+def _refuse_missing(content: Any, key: str = "") -> None:
+    """Raise BadInput for a value that was left open (``???``): merging would put the schema's default in its place."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _refuse_missing(value, f"{key}.{name}" if key else str(name))
+    elif content == "???" and not key.startswith("hydra."):
+        raise BadInput(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
 
 
 @cache

@@ -1,14 +1,18 @@
-"""GB: the training batch must hold whole groups of completions, in sizes that exist.
+"""GB: the training batch must hold whole groups of completions.
 
-Sources: trl 1.16 trainer/grpo_config.py GRPOConfig.__post_init__; where TRL finds out late (first step), its message
-is named in the docstring.
+Sources: TRL's own checks, read and run version by version: trainer/grpo_trainer.py in 0.15-0.17, GRPOConfig.__post_init__
+in trainer/grpo_config.py since 0.18. Symbols as in ``plan``: B, W, A, S, G.
 """
 
+from math import gcd
+
 from grposweep import plan
+from grposweep.rules import counts
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
 SIZES = (
+    "version",
     "processes",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
@@ -16,36 +20,67 @@ SIZES = (
     "generation_batch_size",
 )
 SOLVED = ("auto", "unsolved", "prompts_per_step")
+COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # the versions that changed the unit that must be whole
+PRECEDENCE_FIXED = (0, 19, 1)
+AUTO_FIND_REFUSED = (1, 9)
 
 
 def judgeable(s: Setting) -> bool:
     """Sizes are known and at least one; other rules report what is not."""
-    sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, plan.micro_steps_per_generation(s))
-    return s.processes is not None and s.processes >= 1 and min(sizes) >= 1 and not s.unsolved & plan.TRAIN_SIZES
+    if s.processes is None or s.processes < 1 or s.per_device_train_batch_size < 1 or s.gradient_accumulation_steps < 1:
+        return False
+    return plan.micro_steps_per_generation(s) >= 1 and not s.unsolved & plan.TRAIN_SIZES
 
 
-@rule("GB101", "error", (*SIZES, "unsolved", "num_generations"))
+def per_process(s: Setting) -> int:
+    """The completions that one process adds to what must hold whole groups: B, B A or B S, by version."""
+    if s.version < ACCUMULATED:
+        return s.per_device_train_batch_size
+    if s.version < ROLLOUTS or s.steps_per_generation is None:
+        return s.per_device_train_batch_size * s.gradient_accumulation_steps
+    return s.per_device_train_batch_size * s.steps_per_generation
+
+
+def _whole_group_counts(s: Setting) -> int:
+    if s.num_generations < 1 or s.version < COMPLETIONS:
+        return counts.ALL
+    if s.generation_batch_size is not None:
+        return counts.NONE if s.generation_batch_size % s.num_generations else counts.ALL
+    per = per_process(s)
+    return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
+
+
+@rule("GB101", "error", (*SIZES, "unsolved", "num_generations"), _whole_group_counts)
 def whole_groups(s: Setting) -> Broken | None:
     """The completions of a rollout, B W S, must be a multiple of ``num_generations``.
 
     Advantages compare the completions of one prompt, so a rollout holds whole groups. S is ``steps_per_generation`` and
     defaults to ``gradient_accumulation_steps``. TRL 1.16: "generation_batch_size (7) must be divisible by
-    num_generations (8)."
+    num_generations (8)." Older releases are stricter: in 0.15 and 0.16 B W itself must be whole ("The global train batch
+    size (7 x 1) must be evenly divisible by the number of generations per prompt (8)"), so accumulation does not help; in
+    0.17 B W A; in 0.14 B counts prompts and there is no such rule.
     """
-    rollout = plan.completions_per_rollout(s)
-    if not judgeable(s) or rollout is None or s.num_generations < 1 or rollout % s.num_generations == 0:
+    if s.processes is None or s.processes < 1 or s.num_generations < 1 or s.version < COMPLETIONS:
         return None
-    size, per = s.per_device_train_batch_size, plan.micro_steps_per_generation(s)
+    total = s.generation_batch_size or s.processes * per_process(s)
+    if total < 1 or total % s.num_generations == 0 or s.unsolved & plan.TRAIN_SIZES:
+        return None
     return Broken(
         what=f"{s.key('num_generations')}={s.num_generations}",
-        why=(
-            f"it does not divide the {rollout} completions of a rollout ({s.processes} "
-            f"{'process' if s.processes == 1 else 'processes'} x {size} per device x {per} micro-steps); "
-            f"TRL needs whole groups"
-        ),
+        why=f"it does not divide the {total} completions of {_made_of(s)}; TRL needs whole groups",
         instead=f"Choose sizes whose product is a multiple of {s.num_generations}.",
-        fields=("num_generations", *SIZES),
+        fields=("num_generations", *SIZES[1:]),
     )
+
+
+def _made_of(s: Setting) -> str:
+    """What must hold whole groups, and the factors behind it."""
+    if s.generation_batch_size is not None:
+        return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
+    words = f"{s.processes} {'process' if s.processes == 1 else 'processes'} x {s.per_device_train_batch_size} per device"
+    if s.version < ACCUMULATED:
+        return f"a micro-step ({words}; before TRL 0.17 accumulation does not count)"
+    return f"a rollout ({words} x {plan.micro_steps_per_generation(s)} micro-steps)"
 
 
 @rule("GB102", "error", ("num_generations",))
@@ -53,6 +88,7 @@ def a_group_has_two(s: Setting) -> Broken | None:
     """A group needs at least two completions: the advantage of a single one is always zero.
 
     TRL 1.16: "GRPO requires at least 2 generations per prompt to calculate the advantages." 0 is a ZeroDivisionError.
+    TRL 0.14 checks nothing and divides by the standard deviation of one number, which is not a number.
     """
     if s.num_generations >= 2:
         return None
@@ -62,7 +98,7 @@ def a_group_has_two(s: Setting) -> Broken | None:
         instead=f"Set {s.key('num_generations')}=8, the usual size.",
         fields=("num_generations",),
         suggestions=(
-            *({"num_generations": size} for size in (8, 4, 2)),
+            *({"num_generations": size} for size in (8, 4, 2, 16, 6, 3, 12, 5, 7)),
             {"num_generations": 8, "per_device_train_batch_size": 8},  # where no group fits the sizes as they are
             {"num_generations": 8, "per_device_eval_batch_size": 8},
             {"num_generations": 8, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8},
@@ -70,73 +106,88 @@ def a_group_has_two(s: Setting) -> Broken | None:
     )
 
 
-@rule("GB103", "error", (*SIZES, "num_iterations", "auto"))
-def sizes_are_positive(s: Setting) -> Broken | None:
-    """Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
+def _whole_micro_step_counts(s: Setting) -> int:
+    size, total = s.per_device_train_batch_size, s.generation_batch_size
+    if total is None or s.steps_per_generation is not None or size < 1 or total < 1 or s.version < ROLLOUTS:
+        return counts.ALL
+    if total % size:
+        return counts.NONE
+    return counts.divisors(total // size) if s.version >= PRECEDENCE_FIXED else counts.ALL
 
-    TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
-    positive integer value, but got batch_size=0" or a misleading one about max_steps.
+
+@rule("GB106", "error", SIZES, _whole_micro_step_counts)
+def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
+    """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all processes.
+
+    TRL 1.16: "generation_batch_size (8) must be divisible by the global batch size (7)." TRL 0.18.0 to 0.19.0 compute
+    ``generation_batch_size % B * W``, which is 0 whenever B divides it: there GB201 and GB110 say what happens.
     """
-    for name in (*SIZES, "num_iterations"):
-        value = getattr(s, name)
-        if value is not None and value < 1 and name not in s.auto:
-            return Broken(
-                what=f"{s.key(name)}={value}",
-                why="it counts something that a step cannot do without, so it must be at least 1",
-                instead=f"Set {s.key(name)}=1 or more.",
-                fields=(name,),
-                suggestions=({name: 1},),
-            )
-    return None
-
-
-@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"))
-def prompts_per_step_agrees(s: Setting) -> Broken | None:
-    """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
-
-    Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
-    """
-    if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES or not judgeable(s):
+    total, size = s.generation_batch_size, s.per_device_train_batch_size
+    if total is None or s.steps_per_generation is not None or s.processes is None or s.version < ROLLOUTS:
         return None
-    step = plan.completions_per_step(s)
-    if step is None or step == s.prompts_per_step * s.num_generations:
+    if min(total, size, s.processes) < 1:
+        return None
+    unit = size * s.processes if s.version >= PRECEDENCE_FIXED else size
+    if total % unit == 0:
         return None
     return Broken(
-        what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
-        why=f"the sizes beside it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
-        instead=f"Set {s.key('per_device_train_batch_size')}=auto and {s.key('gradient_accumulation_steps')}=auto, "
-        f"or leave {s.key('prompts_per_step')} out.",
-        fields=("prompts_per_step",),
-        suggestions=({"prompts_per_step": None},),
+        what=f"{s.key('generation_batch_size')}={total}",
+        why=f"it is not a multiple of the {size * s.processes} completions of a micro-step ({s.processes} x {size})",
+        instead=f"Choose a multiple of {size * s.processes}, or leave {s.key('generation_batch_size')} out.",
+        fields=("generation_batch_size", "per_device_train_batch_size", "processes"),
     )
 
 
-@rule("GB105", "error", (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"))
-def auto_finds_a_size(s: Setting) -> Broken | None:
-    """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
+@rule("GB107", "error", SIZES)
+def the_rollout_is_sized_once(s: Setting) -> Broken | None:
+    """``generation_batch_size`` and ``steps_per_generation`` say the same thing in two units; TRL takes one of them.
 
-    Ours: the planner keeps prompts_per_step x num_generations exactly, so their product is split over the processes.
+    TRL since 0.18, even where the two agree: "'generation_batch_size' and 'steps_per_generation' can not be both
+    configured at the same time".
     """
-    if not s.unsolved & plan.TRAIN_SIZES or s.processes is None or s.processes < 1 or s.num_generations < 1:
+    if s.generation_batch_size is None or s.steps_per_generation is None or s.version < ROLLOUTS:
         return None
-    if not s.prompts_per_step or s.prompts_per_step < 1:
-        return Broken(
-            what=f"{s.key('per_device_train_batch_size')}=auto",
-            why=f"{s.key('prompts_per_step')} is {s.prompts_per_step}, so there is nothing to solve for",
-            instead=f"Set {s.key('prompts_per_step')}=8, say, or a size in place of auto.",
-            fields=("prompts_per_step",),
-            suggestions=({"prompts_per_step": 8},),
-        )
-    wanted = s.prompts_per_step * s.num_generations
+    names = ("generation_batch_size", "steps_per_generation")
+    agree = s.generation_batch_size == (s.processes or 0) * s.per_device_train_batch_size * s.steps_per_generation
     return Broken(
-        what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
-        why=f"{wanted} completions a step cannot be split over {s.processes} processes in the sizes left to choose",
-        instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
-        fields=("prompts_per_step", "processes"),
-        suggestions=tuple({"prompts_per_step": n} for n in _near(s.prompts_per_step)),
+        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
+        why="both size the rollout, and TRL refuses the two together even where they agree",
+        instead=f"Leave {s.key('generation_batch_size')} out.",
+        fields=names,
+        suggestions=({"generation_batch_size": None}, {"steps_per_generation": None}),
+        without_effect=frozenset(names) if agree else frozenset(),
     )
 
 
-def _near(value: int) -> list[int]:
-    """Positive neighbours, nearest first."""
-    return [n for step in range(1, 65) for n in (value + step, value - step) if n >= 1]
+@rule("GB108", "error", ("auto_find_batch_size", "version"))
+def the_batch_does_not_shrink(s: Setting) -> Broken | None:
+    """``auto_find_batch_size`` halves the batch when memory runs out, after which groups are no longer whole.
+
+    TRL since 1.9: "auto_find_batch_size is not supported by GRPO". Before, see GB202.
+    """
+    if not s.auto_find_batch_size or s.version < AUTO_FIND_REFUSED:
+        return None
+    return _shrinks(s, "TRL refuses it, because a batch that shrinks on out-of-memory no longer holds whole groups")
+
+
+@rule("GB202", "warning", ("auto_find_batch_size", "version"))
+def the_batch_does_not_shrink_unnoticed(s: Setting) -> Broken | None:
+    """Before TRL 1.9 ``auto_find_batch_size`` is accepted: a batch halved on out-of-memory splits groups unnoticed.
+
+    The generation batch keeps the size that it was computed with. TRL 1.9 refuses the key for this reason.
+    """
+    if not s.auto_find_batch_size or s.version >= AUTO_FIND_REFUSED:
+        return None
+    return _shrinks(s, "a batch that shrinks on out-of-memory no longer holds whole groups (TRL 1.9 refuses the key)")
+
+
+def _shrinks(s: Setting, why: str) -> Broken:
+    name = "auto_find_batch_size"
+    return Broken(
+        what=f"{s.key(name)}=true",
+        why=why,
+        instead=f"Set {s.key(name)}=false, and a smaller {s.key('per_device_train_batch_size')} if memory runs out.",
+        fields=(name,),
+        suggestions=({name: False},),
+        without_effect=frozenset({name}),
+    )

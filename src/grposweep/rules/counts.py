@@ -4,7 +4,10 @@ A recipe that does not state its processes is judged for all of these at once; w
 verdicts, an unstated count costs no more than a stated one.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+
+from grposweep.setting import Setting
 
 MOST = 64
 NONE = 0
@@ -53,3 +56,8 @@ def describe(mask: int) -> str:
                 return words if complete else f"{words} up to {counts[-1]}"
     shown = ", ".join(map(str, counts[:12]))
     return shown if len(counts) <= 12 else f"{shown} and {len(counts) - 12} more up to {counts[-1]}"
+
+
+def by_trial(setting: Setting, judge: Callable[[Setting], object | None]) -> int:
+    """The counts that a rule accepts, found by asking; for rules that seldom apply."""
+    return sum(1 << (n - 1) for n in range(1, MOST + 1) if judge(setting.with_fields(processes=n)) is None)

@@ -190,11 +190,15 @@ def _along(flags: list[bool], index: int, dimensions: int) -> Flags:
 
 def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[str]]:
     """The rules that can prune, by the dials that their fields depend on."""
+    needs = {
+        code: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
+        for code, rule in REGISTRY.items()
+        if rule.severity == "error" and code not in judge.ignore and code[:2] not in judge.ignore
+    }
     found: dict[frozenset[str], list[str]] = {}
-    for code, rule in REGISTRY.items():
-        if rule.severity == "error" and code not in judge.ignore and code[:2] not in judge.ignore:
-            dials = frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
-            found.setdefault(dials, []).append(code)
+    for code, dials in sorted(needs.items(), key=lambda item: -len(item[1])):
+        # Making a setting costs more than judging it: a rule joins another that reads all its dials and more.
+        found.setdefault(next((known for known in found if dials <= known), dials), []).append(code)
     return found
 
 

@@ -21,6 +21,9 @@ REALISED_FROM = (
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
+_PLAIN_SETTING = Setting(framework="trl", keys=KEYS)
+
+
 class Fields:
     """Settings of a space's points; equal to composing each point and reading it, which a test shows."""
 
@@ -50,7 +53,7 @@ class Fields:
         for field, dial in self._direct.items():
             if dial in point:
                 fields[field] = point[dial]
-        return realise(Setting(framework="trl", keys=KEYS, **fields))
+        return realise(_PLAIN_SETTING.altered(fields))
 
     @property
     def _base_auto(self) -> frozenset[str]:

@@ -1,16 +1,19 @@
 """Judging points: which are valid, which rules the others break, and what would mend them; by look-up, not by composing."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from grposweep.config.checks import check_words
 from grposweep.config.points import Points
 from grposweep.config.schema import Experiment
+from grposweep.errors import BadInput
 from grposweep.fixes import find_fixes
 from grposweep.rules import Problem, check, errors
 from grposweep.search.fields import Fields
-from grposweep.search.space import Choice, Point, Space
+from grposweep.search.space import Choice, Interval, Point, Space
 from grposweep.setting import Setting
 
 
@@ -44,8 +47,24 @@ class Judge:
         Raises BadInput for the first that does not, before anything is judged.
         """
         for dial in self.space.dials:
-            for value in dial.domain.values if isinstance(dial.domain, Choice) else (dial.domain.at(0.0),):
-                self.points.experiment({dial.name: value})
+            if isinstance(dial.domain, Choice):
+                for value in dial.domain.values:
+                    check_words(self.points.experiment({dial.name: value}))
+            else:
+                self._check_interval(dial.name, dial.domain)
+
+    def _check_interval(self, name: str, domain: Interval) -> None:
+        """An interval's inner values must fit as well: a whole number's key takes no fractions."""
+        try:
+            for share in (0.0, 1.0, 1 / math.pi):
+                check_words(self.points.experiment({name: domain.at(share)}))
+        except BadInput as error:
+            if "Integer" not in str(error):
+                raise
+            text = f"interval({domain.low:g},{domain.high:g})"
+            raise BadInput(
+                f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,139 @@
+"""Which keys each framework takes, by version: the table made from TRL's own releases, and Open-R1's additions.
+
+``trl_keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from grposweep.errors import BadInput
+from grposweep.setting import Version
+
+
+class Key(NamedTuple):
+    """A key as one version takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
+
+    type: str
+    default: Any
+
+
+OPEN_R1_TRL: Version = (0, 18, 0)  # the release that Open-R1 pins
+# Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
+OPEN_R1: dict[str, Key] = {
+    "benchmarks": Key("list", None),
+    "callbacks": Key("list", None),
+    "chat_template": Key("str?", None),
+    "system_prompt": Key("str?", None),
+    "hub_model_revision": Key("str?", "main"),
+    "num_completions_to_print": Key("int", 0),
+    "overwrite_hub_revision": Key("bool", False),
+    "push_to_hub_revision": Key("bool", False),
+    "wandb_entity": Key("str?", None),
+    "wandb_project": Key("str?", None),
+    "wandb_run_group": Key("str?", None),
+    "wandb_log_unique_prompts": Key("bool", True),
+    "reward_funcs": Key("list", None),
+    "cosine_min_value_wrong": Key("float", 0.0),
+    "cosine_max_value_wrong": Key("float", -0.5),
+    "cosine_min_value_correct": Key("float", 0.5),
+    "cosine_max_value_correct": Key("float", 1.0),
+    "cosine_max_len": Key("int", 1000),
+    "repetition_n_grams": Key("int", 3),
+    "repetition_max_penalty": Key("float", -1.0),
+    "code_language": Key("str", "python"),
+    "code_eval_test_batch_size": Key("int", 1),
+    "code_eval_scoring_mode": Key("str", "weighted_sum"),
+    "parallel_code_exec_per_proc": Key("int", 2),
+    "dataset_name": Key("str?", None),
+    "dataset_mixture": Key("any", None),
+    "dataset_prompt_column": Key("str", "prompt"),
+    "e2b_router_url": Key("str?", None),
+    "morph_router_url": Key("str?", None),
+    "code_provider": Key("str?", "e2b"),
+    "ioi_provider": Key("str?", "piston"),
+    "max_completion_len": Key("int", 16384),
+    "soft_punish_cache": Key("int", 4096),
+}
+# Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
+OPEN_R1_ONLY = frozenset(
+    "benchmarks hub_model_revision overwrite_hub_revision push_to_hub_revision dataset_mixture dataset_prompt_column "
+    "cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct cosine_max_len "
+    "repetition_n_grams repetition_max_penalty e2b_router_url morph_router_url code_eval_test_batch_size".split()
+)
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The committed table."""
+    return dict(json.loads(files("grposweep.frameworks").joinpath("trl_keys.json").read_text(encoding="utf-8")))
+
+
+@cache
+def releases() -> tuple[Version, ...]:
+    """Every TRL release that the table knows, ascending."""
+    return tuple(_version(name) for name in table()["transformers"])
+
+
+def parse_version(text: str) -> Version:
+    """``1.10`` or ``v0.18.0`` as a version; GRPO came with TRL 0.14.0."""
+    match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
+    if not match:
+        raise BadInput(f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0.")
+    version = (int(match[1]), int(match[2]), int(match[3] or 0))
+    if version < releases()[0]:
+        raise BadInput(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
+    return version
+
+
+def text(version: Version) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
+
+
+@lru_cache(maxsize=128)
+def known(framework: str, version: Version) -> Mapping[str, Key]:
+    """Every key that a recipe may set, for the newest release that is not newer than ``version``."""
+    found = {}
+    for name, entry in table()["keys"].items():
+        last = None
+        for change in entry["history"]:
+            if _version(change[0]) <= version:
+                last = change
+        if last is not None and len(last) == 3:
+            found[name] = Key(last[1], last[2])
+    return {**found, **OPEN_R1} if framework == "open-r1" else found
+
+
+@lru_cache(maxsize=1024)
+def span(name: str) -> tuple[Version, Version | None] | None:
+    """The release a key came with and the one it left with (None: still there); None for a key that never was."""
+    entry = table()["keys"].get(name)
+    if entry is None:
+        return None
+    last = entry["history"][-1]
+    return _version(entry["history"][0][0]), _version(last[0]) if len(last) == 1 else None
+
+
+def transformers(version: Version) -> str:
+    """The transformers release that a TRL release was paired with."""
+    names = list(table()["transformers"].values())
+    return str(names[max(bisect_right(releases(), version) - 1, 0)])
+
+
+def near(name: str, names: Iterable[str]) -> list[str]:
+    """The keys that a typo may have meant, nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    plain = name.replace("-", "_").lower()
+    return get_close_matches(plain, list(names), n=3, cutoff=0.75)
+
+
+@cache
+def _version(name: str) -> Version:
+    major, minor, patch = (int(part) for part in name.split("."))
+    return major, minor, patch

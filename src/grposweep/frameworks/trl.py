@@ -1,0 +1,269 @@
+"""TRL's recipes: native keys to a setting, with the defaults of the recipe's version filled in, and back for fixes.
+
+Sources: trl trainer/grpo_config.py by release (frameworks/trl_keys.json), transformers training_args.py.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from grposweep.frameworks.keys import Key, known
+from grposweep.frameworks.values import convert
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting, Version
+
+# Fields whose key has another name, or whose value needs more than its type.
+DERIVED = {
+    "epochs": "num_train_epochs",
+    "evaluates": "eval_strategy",
+    "lora": "use_peft",
+    "rewards": "reward_funcs",
+    "parameters": "model_name_or_path",
+    "split_batches": "accelerator_config",
+    "tensor_parallel_size": "parallelism_config",
+    "sequence_parallel_size": "parallelism_config",
+    "context_parallel_size": "parallelism_config",
+}
+COUNTED = frozenset({"rewards", "reward_weights"})  # a recipe holds the list, a setting its length
+NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
+    "framework version given keys lines processes launcher visible_gpus prompts_per_step auto unsolved kl_enabled "
+    "max_per_device_train_batch_size eval_prompts train_prompts budget_completions evaluations checkpoints".split()
+)
+SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - set(DERIVED)
+# Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "use_liger_loss": "use_liger_kernel",
+}
+EXTRA = frozenset({"warmup_ratio", "split_batches", "tp_size", "num_processes"})
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
+
+
+class Reading(NamedTuple):
+    """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""
+
+    setting: Setting
+    unknown: frozenset[str] = frozenset()
+
+
+def read(recipe: Recipe) -> Setting:
+    """The setting behind a recipe for TRL or Open-R1."""
+    return reading(recipe).setting
+
+
+def reading(recipe: Recipe) -> Reading:
+    """The setting, and what of it could not be read."""
+    takes = known(recipe.framework, recipe.version)
+    values, bad = _values(recipe.config, takes)
+    changes: dict[str, Any] = {key: value for key, value in values.items() if key in SAME}
+    given = set(changes)
+    _derive(values, changes, given, recipe.version)
+    unknown = _fields_of(bad | set(recipe.unresolved))
+    lines = {name: recipe.lines[key] for name in given if (key := _key(name, values)) in recipe.lines}
+    processes = recipe.processes if recipe.processes is not None else values.get("num_processes")
+    setting = Setting(
+        **{
+            **defaults(recipe.framework, recipe.version),
+            **changes,
+            "processes": processes,
+            "train_prompts": recipe.train_prompts,
+            "launcher": recipe.launch.launcher if recipe.launch else None,
+            "given": frozenset(given),
+            "keys": {**DERIVED, "warmup_steps": "warmup_ratio"} if "warmup_ratio" in values else DERIVED,
+            "lines": lines,
+        }
+    )
+    return Reading(setting, unknown)
+
+
+@lru_cache(maxsize=128)
+def defaults(framework: str, version: Version) -> Mapping[str, Any]:
+    """The fields of a recipe that sets nothing."""
+    takes = known(framework, version)
+    values = {name: key.default for name, key in takes.items()}
+    found: dict[str, Any] = {name: value for name, value in values.items() if name in SAME and value is not None}
+    found |= {name: None for name in SAME & set(values) if takes[name].type.endswith("?") and values[name] is None}
+    _derive({name: values[name] for name in ("scale_rewards", "eval_strategy", "num_train_epochs", "save_steps",
+                                             "max_steps") if name in values}, found, set(), version)  # fmt: skip
+    if framework == "open-r1":
+        found["rewards"] = 3  # accuracy, format and tag_count
+    return {"framework": framework, "version": version, **_before(values, version), **found}
+
+
+def _before(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
+    """What releases did before they had a key for it."""
+    return {
+        "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
+        "use_bias_correction_kl": None,
+        "vllm_mode": "server",  # a process of its own, or up to 0.15 a GPU of its own
+        "vllm_importance_sampling_correction": False,
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": values.get("vllm_importance_sampling_cap"),
+    }
+
+
+def _values(config: Mapping[str, Any], takes: Mapping[str, Key]) -> tuple[dict[str, Any], set[str]]:
+    """The keys that matter, in the types that TRL would see; and those whose value it could not use."""
+    values: dict[str, Any] = {}
+    bad: set[str] = set()
+    for key, value in config.items():
+        name = key
+        if key not in takes or (key in RENAMED and value is not None):
+            name = RENAMED.get(key, key)
+            if name not in takes and key not in EXTRA:
+                continue
+            if name != key and config.get(name) is not None:
+                continue  # the newer word counts
+        kind = takes[name].type if name in takes else _EXTRA_TYPES.get(name, "any")
+        found = convert(value, kind)
+        if found.trouble == "type" and found.value is None:
+            bad.add(name)
+        elif found.value is not None or kind.endswith("?"):
+            values[name] = found.value
+    if config.get("num_generations", 0) is None:  # its annotation allows None, its arithmetic does not
+        values.pop("num_generations", None)
+        bad.add("num_generations")
+    return values, bad
+
+
+_EXTRA_TYPES = {"warmup_ratio": "float?", "split_batches": "bool?", "tp_size": "int?", "num_processes": "int?"}
+
+
+def _derive(values: Mapping[str, Any], changes: dict[str, Any], given: set[str], version: Version) -> None:
+    """The fields that are more than a key of the same name."""
+
+    def put(field: str, value: Any) -> None:
+        changes[field] = value
+        given.add(field)
+
+    if "eval_strategy" in values:
+        strategy = values["eval_strategy"]
+        strategy = "no" if strategy in (False, None) else str(strategy)
+        put("eval_strategy", strategy)
+        put("evaluates", strategy != "no")
+    if "save_strategy" in values:
+        put("save_strategy", "no" if values["save_strategy"] in (False, None) else str(values["save_strategy"]))
+        if changes["save_strategy"] != "steps":
+            changes["save_steps"] = None
+    if "scale_rewards" in values:
+        put("scale_rewards", {True: "group", False: "none"}.get(_hashable(values["scale_rewards"]), str(values["scale_rewards"])))
+    if "lr_scheduler_type" in values:
+        changes["lr_scheduler_type"] = str(values["lr_scheduler_type"])
+    for name in ("loss_type", "importance_sampling_level", "vllm_mode", "vllm_importance_sampling_mode"):
+        if name in values:
+            changes[name] = str(values[name])
+    _derive_schedule(values, changes, put, version)
+    _derive_model(values, put)
+    _derive_topology(values, put)
+
+
+def _derive_schedule(values: Mapping[str, Any], changes: dict[str, Any], put: Any, version: Version) -> None:
+    """max_steps counts from 0 (-1: unset) and overrides the epochs; warmup is steps, or a share."""
+    if "num_train_epochs" in values:
+        put("epochs", values["num_train_epochs"])
+    if "max_steps" in values:
+        steps = values["max_steps"]
+        changes["max_steps"] = steps if steps is not None and steps >= 0 else None
+        if changes["max_steps"] is not None:
+            changes["epochs"] = None
+    steps, ratio = values.get("warmup_steps"), values.get("warmup_ratio")
+    if steps is not None and steps < 1 and "warmup_ratio" in known("trl", version) and version < (0, 27, 2):
+        changes["warmup_steps"] = 0 if steps >= 0 else steps  # transformers 4 has no shares in warmup_steps
+    if ratio and not steps:
+        put("warmup_steps", ratio)
+
+
+def _derive_model(values: Mapping[str, Any], put: Any) -> None:
+    if "use_peft" in values:
+        put("lora", bool(values["use_peft"]))
+    size = _SIZE.search(str(values.get("model_name_or_path") or "").rsplit("/", 1)[-1])
+    if size:
+        put("parameters", int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)))
+    rewards = values.get("reward_funcs")
+    if isinstance(rewards, list):
+        put("rewards", len(rewards) + bool(values.get("reward_model_name_or_path")))
+    if "reward_weights" in values:
+        weights = values["reward_weights"]
+        put("reward_weights", len(weights) if isinstance(weights, list) else None)
+
+
+def _derive_topology(values: Mapping[str, Any], put: Any) -> None:
+    accelerator, parallel = _mapping(values.get("accelerator_config")), _mapping(values.get("parallelism_config"))
+    if values.get("split_batches") is not None or "split_batches" in accelerator:
+        put("split_batches", bool(accelerator.get("split_batches", values.get("split_batches"))))
+    for field, key in (("tensor", "tp_size"), ("context", "cp_size"), ("sequence", "sp_size")):
+        size = parallel.get(key, values.get(key))
+        if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+            put(f"{field}_parallel_size", size)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A dict-valued key; as JSON text too, as TRL takes it."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, (bool, str)) else None
+
+
+def _key(field: str, values: Mapping[str, Any]) -> str:
+    """The key that a field was read from."""
+    if field == "warmup_steps" and values.get("warmup_ratio"):
+        return "warmup_ratio"
+    return DERIVED.get(field, field)
+
+
+def _fields_of(names: set[str]) -> frozenset[str]:
+    """The fields behind keys that could not be read."""
+    found = {field for field, key in DERIVED.items() if key in names} | (names & SAME)
+    if names & {"warmup_ratio"}:
+        found.add("warmup_steps")
+    if names & {"num_processes"}:
+        found.add("processes")
+    return frozenset(found)
+
+
+def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+    """A change of fields as a change of native keys, None removing a key; None where a recipe has no words for it.
+
+    ``processes`` stays: the command that starts a recipe sets it.
+    """
+    found: dict[str, Any] = {}
+    for name, value in change.items():
+        if name == "processes":
+            found["processes"] = value
+        elif name in COUNTED or name in NEVER_NATIVE or name == "parameters":
+            return None
+        elif name == "evaluates":
+            if value:
+                return None
+            found["eval_strategy"] = "no"
+        elif name == "warmup_steps" and setting.key(name) == "warmup_ratio":
+            found |= {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+        elif DERIVED.get(name) in ("accelerator_config", "parallelism_config"):
+            found |= _nested(name, value, recipe, found)
+        else:
+            found[setting.key(name)] = value
+    return found
+
+
+def _nested(name: str, value: Any, recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
+    """One size inside a mapping; the rest of it stays."""
+    inner = {"tensor_parallel_size": "tp_size", "context_parallel_size": "cp_size", "sequence_parallel_size": "sp_size"}
+    word = inner.get(name, name)
+    if word in recipe.config:
+        return {word: value}
+    key = DERIVED[name]
+    return {key: {**_mapping(found.get(key, recipe.config.get(key))), word: value}}

@@ -1,0 +1,101 @@
+"""Judging a space by look-up says what composing and judging each point says."""
+
+import random
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+from grposweep.config.points import Points
+from grposweep.config.read import read_setting
+from grposweep.errors import BadInput
+from grposweep.rules import check, errors
+from grposweep.search.census import take_census
+from grposweep.search.judge import Judge
+from grposweep.search.parse import parse_space
+from omegaconf import DictConfig
+
+Compose = Callable[[list[str]], DictConfig]
+
+WIDE = (
+    ["lr=tag(log,interval(1e-5,1e-2))", "batch=small,medium,reuse,auto,open_r1_medium", "batch.num_generations=1,4,8,12",
+     "cluster.processes=1,2,3", "kl=none,low,sync_ref", "schedule=completions,steps", "task.eval_prompts=7,256",
+     "task.max_completion_length=4,8", "loss=dapo,bnpo", "batch.per_device_eval_batch_size=auto,5"],
+    {"kl.beta": {"when": {"kl": ["low", "sync_ref"]}, "space": "0.0,0.01"}},
+)  # fmt: skip
+
+
+def build_judge(compose: Compose, arguments: list[str], params: dict[str, Any] | None = None) -> Judge:
+    """The judge of a space."""
+    space, fixed = parse_space(arguments, params or {})
+    return Judge(space, Points(compose, fixed))
+
+
+def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
+    """At 120 random points of a space of groups, values, a conditional and a continuous dial, and interpolations."""
+    judge = build_judge(compose, *WIDE)
+    choose = random.Random(1)
+    points = choose.sample(list(judge.space.finite_points()), 120)
+    for point in points:
+        point["lr"] = 10 ** choose.uniform(-5, -2)
+        assert judge.fields.setting(point) == read_setting(judge.points.experiment(judge.space.values(point)))
+
+
+def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> None:
+    """Totals, the valid points in order, and the counts of each rule."""
+    arguments = [argument for argument in WIDE[0] if not argument.startswith(("lr", "task", "loss", "schedule"))]
+    judge = build_judge(compose, arguments, WIDE[1])
+    census = take_census(judge)
+    points = list(judge.space.finite_points())
+    found = [{problem.code for problem in errors(check(judge.fields.setting(point)))} for point in points]
+    assert census.total == len(points)
+    assert list(census.valid_points()) == [point for point, codes in zip(points, found, strict=True) if not codes]
+    assert list(census.invalid_points()) == [point for point, codes in zip(points, found, strict=True) if codes]
+    assert census.by_rule() == {code: sum(code in codes for codes in found) for code in census.by_rule()}
+    assert set().union(*found) == set(census.by_rule())
+
+
+def test_a_conditional_dial_never_hides_a_branch(compose: Compose) -> None:
+    """kl=none has one point, the others one for each coefficient."""
+    judge = build_judge(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
+    assert list(take_census(judge).valid_points()) == [
+        {"kl": "none"}, {"kl": "low", "kl.beta": 0.01}, {"kl": "low", "kl.beta": 0.1},
+    ]  # fmt: skip
+
+
+def test_a_combination_is_valid_where_some_value_of_a_continuous_dial_is(compose: Compose) -> None:
+    """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
+    census = take_census(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
+    assert (census.total, census.valid) == (2, 2)
+    census = take_census(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
+    assert [point["kl"] for point in census.valid_points()] == ["low"]
+
+
+def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
+    """One process holds no group of open_r1_medium."""
+    census = take_census(build_judge(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"]))
+    assert census.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
+    assert census.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
+
+
+def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
+    """960,000 combinations of nine dials; the aim is 10 s for a million, the test allows a loaded machine."""
+    judge = build_judge(
+        compose,
+        ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
+         "batch.num_generations=2,4,6,8,12", "kl=none,low,high,sync_ref", "kl.beta=0,0.001,0.01,0.04,0.1",
+         "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8", "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
+    )  # fmt: skip
+    since = time.perf_counter()
+    census = take_census(judge)
+    assert (census.total, census.invalid) == (960_000, 604_320)
+    assert all(judge.is_valid(point) for point in islice(census.valid_points(), 50))
+    assert time.perf_counter() - since < 20
+
+
+def test_more_points_than_memory_holds_are_bad_input(compose: Compose) -> None:
+    """A hundred million combinations."""
+    arguments = [f"{name}=range(100)" for name in ("seed", "schedule.evaluations", "search.seed", "cluster.threads")]
+    with pytest.raises(BadInput, match="100,000,000"):
+        take_census(build_judge(compose, arguments))
