@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grposweep.search.space import Choice, Dial, Interval, Label, Point, Space, freeze
 
@@ -52,12 +52,9 @@ def choose_sampler(name: str, space: Space) -> str:
     return name
 
 
-def propose(candidates: Iterator[Point], space: Space, valid: Valid, taken: Collection[object]) -> Point | None:
-    """The first valid candidate; a finite space repeats none of ``taken`` (frozen points). None where none is left."""
-    for point in candidates:
-        if valid.is_valid(point) and not (space.is_finite and freeze(point) in taken):
-            return point
-    return None
+def propose(candidates: Iterator[Point], valid: Valid, taken: Collection[object]) -> Point | None:
+    """The first valid candidate that is none of ``taken`` (frozen points); None where none is left."""
+    return next((p for p in candidates if not (taken and freeze(p) in taken) and valid.is_valid(p)), None)
 
 
 def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
@@ -66,12 +63,14 @@ def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]
     ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers do not look at.
     """
     random = ask.random
+    sampler = build_sampler(ask.sampler, random)
+    dials = {dial.name: distribution(dial) for dial in space.dials}
     for _ in range(GP_DRAWS if ask.sampler == "gp" else FREE_DRAWS):
-        yield _draw(study, space, build_sampler(ask.sampler, random), ask.fixed)
+        yield _draw(study, space, dials, sampler, ask.fixed)
     agreeing = [p for p in finite if all(p[name] == label for name, label in ask.fixed.items() if name in p)]
     random.shuffle(agreeing)
     for point in agreeing:
-        yield _draw(study, space, build_sampler(ask.sampler, random), {**point, **ask.fixed})
+        yield _draw(study, space, dials, sampler, {**point, **ask.fixed})
 
 
 def build_sampler(name: str, random: Random) -> "BaseSampler":
@@ -100,20 +99,27 @@ def distribution(dial: Dial) -> "BaseDistribution":
     return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
-def _draw(study: "Study", space: Space, sampler: "BaseSampler", fixed: Mapping[str, Label]) -> Point:
+def _draw(
+    study: "Study",
+    space: Space,
+    dials: Mapping[str, "BaseDistribution"],
+    sampler: "BaseSampler",
+    fixed: Mapping[str, Label],
+) -> Point:
     """One candidate by Optuna's own ask and suggest; dials whose condition does not hold are not asked."""
     import optuna
 
-    known: dict[str, Any] = {dial.name: fixed[dial.name] for dial in space.dials if dial.name in fixed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PartialFixedSampler and GPSampler say that they are experimental
+        known = {name: label for name, label in fixed.items() if name in dials}
         study.sampler = optuna.samplers.PartialFixedSampler(known, sampler) if known else sampler
         trial = study.ask()
         point: Point = {}
         for dial in space.dials:
             if dial.is_active(point):
-                point[dial.name] = trial._suggest(dial.name, distribution(dial))  # the suggest_* behind one name
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                point[dial.name] = trial._suggest(dial.name, dials[dial.name])  # the suggest_* behind one name
+        # study.tell() would copy the whole trial, which costs as much as drawing it
+        study._storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.FAIL)
     return point
 
 

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from grposweep.search.space import Label, Point, Space, freeze
 Direction = Literal["maximize", "minimize"]
 
 STUDY_NAME = "grposweep"
+FAILED_DRAWS = 256  # that a scratch copy may hold beyond as many as it has trials
 RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
 
 
@@ -33,6 +35,36 @@ class _LeaseHeld(BaseJournalFileLock):
 
     def release(self) -> None:
         pass
+
+
+class Scratch:
+    """An in-memory copy of a study's told and running trials, for samplers to draw from.
+
+    Invalid and failed trials stay out; running ones are in, and TPE steers clear of them.
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
+        self._open: dict[int, int] = {}  # running trials: number in the sweep's study -> in this copy
+        self._seen = 0  # trials looked at
+        self._study = optuna.create_study(direction=direction)
+
+    def updated(self, trials: Sequence[FrozenTrial]) -> optuna.Study:
+        """The copy as of now; made anew once failed draws make up most of it, because every ask walks past them."""
+        if len(self._study.get_trials(deepcopy=False)) > 2 * len(trials) + FAILED_DRAWS:
+            self._open, self._seen = {}, 0
+            self._study = optuna.create_study(direction=self._direction)
+        for number, copied in list(self._open.items()):
+            if trials[number].state.is_finished():
+                del self._open[number]
+                self._study.tell(copied, values=trials[number].values, state=trials[number].state)
+        for trial in trials[self._seen :]:
+            if trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
+                if not trial.state.is_finished():
+                    self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
+                self._study.add_trial(trial)
+        self._seen = len(trials)
+        return self._study
 
 
 class SweepStudy:
@@ -47,17 +79,12 @@ class SweepStudy:
         self.study = optuna.create_study(
             storage=storage, study_name=STUDY_NAME, direction=direction, load_if_exists=True
         )
-        self._scratch = optuna.create_study(direction=direction)
-        self._scratch_numbers: dict[int, int] = {}  # a trial's number here -> in the scratch copy
+        self._scratch = Scratch(direction)
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials, invalid ones among them, in the order of their numbers."""
         return self.study.get_trials(deepcopy=False)
-
-    def points(self) -> set[object]:
-        """The frozen points of all trials."""
-        return {freeze(trial.params) for trial in self.trials}
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point; returns its number."""
@@ -84,13 +111,16 @@ class SweepStudy:
 
     def ask(self, valid: Valid, sampler: str, seed: int, fixed: Mapping[str, Label] | None = None) -> Point | None:
         """A valid point for the next trial; None where none is left."""
-        ask = Ask(sampler, seed, len(self.trials), fixed or {})
-        drawn = (
-            self._gaussian_process(ask, valid.finite)
-            if sampler == "gp"
-            else candidates(self._history(), self.space, ask, valid.finite)
-        )
-        return propose(drawn, self.space, valid, self.points())
+        trials = self.trials
+        ask = Ask(sampler, seed, len(trials), fixed or {})
+        history = self._scratch.updated(trials)
+        drawn = candidates(history, self.space, ask, valid.finite)
+        if sampler == "gp":
+            # The helper proposes the same optimum again and again: where all of it is taken or invalid, any other
+            # valid point will do.
+            others = candidates(history, self.space, replace(ask, sampler="random"), valid.finite)
+            drawn = chain(self._gaussian_process(ask, valid.finite), others)
+        return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any]) -> None:
         dials = {dial.name: distribution(dial) for dial in self.space.dials if dial.name in point}
@@ -98,17 +128,6 @@ class SweepStudy:
             state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes)
         )
         self.study.add_trial(trial)
-
-    def _history(self) -> optuna.Study:
-        """The scratch copy, brought up to date; invalid trials stay out, running ones are in (TPE steers clear of them)."""
-        for trial in self.trials:
-            known = self._scratch_numbers.get(trial.number)
-            if known is None and trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
-                self._scratch_numbers[trial.number] = len(self._scratch.get_trials(deepcopy=False))
-                self._scratch.add_trial(trial)
-            elif known is not None and trial.state.is_finished():
-                self._scratch.tell(known, values=trial.values, state=trial.state, skip_if_finished=True)
-        return self._scratch
 
     def _gaussian_process(self, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
         """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
@@ -137,8 +156,6 @@ class SweepStudy:
             check=True,
         )
         yield from json.loads(answer.stdout)
-        # It proposes the same optimum again and again: where all of it is taken or invalid, any other valid point will do.
-        yield from candidates(self._history(), self.space, replace(ask, sampler="random"), finite)
 
 
 def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.Study:
