@@ -7,6 +7,7 @@ from pathlib import Path
 
 import optuna
 import yaml
+
 from support import Ended, is_running, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
@@ -105,8 +106,10 @@ def test_enqueued_points_are_tried_first(run: Run) -> None:
     assert points[:2] == [{"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4, "batch": "small"}]
 
 
-def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(run: Run, start: Callable, here: Path) -> None:
-    """kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one goes on."""
+def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
+    run: Run, start: Callable, here: Path
+) -> None:
+    """Kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one goes on."""
     arguments = (*SLOW, "-m", "lr=1e-4,3e-4,1e-3")
     process = start(*arguments)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/0001*/heartbeat"))) == 1)
@@ -189,7 +192,9 @@ def test_the_objective_may_be_minimised_and_averaged(run: Run) -> None:
     """The mean of the last two evaluations, and the worst learning rate wins."""
     ended = run(*FAKE, "search.direction=minimize", "search.last=2", "-m", "lr=1e-3,1e-5")
     assert study(ended.sweep).best_params == {"lr": 1e-5}
-    evaluations = [line["eval_reward"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl") if line["kind"] == "eval"]
+    evaluations = [
+        line["eval_reward"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl") if line["kind"] == "eval"
+    ]
     assert read(trials(ended.sweep)[0] / "result.json")["objective"] == sum(evaluations[-2:]) / 2
 
 
@@ -221,5 +226,7 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
         f"try: runpy.run_path({str(PROJECT / 'src' / 'run.py')!r}, run_name='__main__')\n"
         "except SystemExit as end: print(json.dumps([end.code, sorted({'torch','transformers','trl','wandb'} & set(sys.modules))]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

@@ -22,10 +22,31 @@ GOOD = Setting(
 KL: dict[str, Any] = {"kl_enabled": True, "beta": 0.04}
 SYNCED = KL | {"sync_ref_model": True, "ref_model_sync_steps": 16}
 
+V14, V16, V17, V18, V19, V20, V26 = (
+    {"version": version, "loss_type": "grpo"}  # the one loss that all of them have
+    for version in [(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 19, 1), (0, 20, 0), (0, 26, 0)]
+)
+RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"})}
+LARGE: dict[str, Any] = {"parameters": 7_000_000_000, "learning_rate": 3e-6}
+VLLM: dict[str, Any] = {"use_vllm": True}
+TINY = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}
+BEST: dict[str, Any] = {
+    "load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 100,
+}  # fmt: skip
+
+
+def told(**fields: Any) -> dict[str, Any]:
+    """Fields that a person set in a recipe."""
+    return fields | {"given": frozenset(fields)}
+
+
 # code, what breaks it over GOOD, a neighbour that does not
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GB101", {"num_generations": 7, "num_generations_eval": 8}, {"num_generations": 16}),
     ("GB101", {"steps_per_generation": 1, "per_device_train_batch_size": 4}, {"per_device_train_batch_size": 4}),
+    ("GB101", {**V16, "per_device_train_batch_size": 4}, {**V17, "per_device_train_batch_size": 4}),
+    ("GB101", {**V17, "num_generations": 7}, {**V14, "num_generations": 7}),
+    ("GB101", {"generation_batch_size": 32, "num_generations": 5, "num_generations_eval": 8}, {"generation_batch_size": 32}),
     ("GB102", {"num_generations": 1}, {"num_generations": 2}),
     ("GB102", {"num_generations": 0, "num_generations_eval": 8}, {"num_generations": 4}),
     ("GB103", {"processes": 0}, {"processes": 2}),
@@ -36,10 +57,23 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GB104", {"prompts_per_step": 9}, {"prompts_per_step": 8}),
     ("GB105", {"auto": {"per_device_train_batch_size"}, "unsolved": {"per_device_train_batch_size"}}, {}),
     ("GB105", {"unsolved": {"gradient_accumulation_steps"}, "prompts_per_step": 3, "processes": 5}, {}),
+    ("GB106", {"generation_batch_size": 48}, {"generation_batch_size": 64}),
+    ("GB106", {"generation_batch_size": 48, **V18}, {"generation_batch_size": 48, **V17}),
+    ("GB107", {"generation_batch_size": 64, "steps_per_generation": 2}, {"steps_per_generation": 2}),
+    ("GB108", {"auto_find_batch_size": True}, {"auto_find_batch_size": True, "version": (1, 8, 0)}),
+    ("GB109", {"split_batches": True}, {}),
+    ("GB110", {"generation_batch_size": 32, "processes": 2, **V18}, {"generation_batch_size": 64, **V18}),
+    ("GB201", {"generation_batch_size": 96, "processes": 2, **V18}, {"generation_batch_size": 64, **V18}),
+    ("GB202", {"auto_find_batch_size": True, "version": (1, 8, 0)}, {"version": (1, 8, 0)}),
     ("GE101", {"per_device_eval_batch_size": 12}, {"per_device_eval_batch_size": 12, "evaluates": False}),
     ("GE101", {"num_generations_eval": 5}, {"num_generations_eval": 4}),
+    ("GE101", {"per_device_eval_batch_size": 12, **V19}, {"num_generations_eval": 5, **V19}),
     ("GE102", {"per_device_eval_batch_size": 0}, {"per_device_eval_batch_size": 8}),
     ("GE102", {"eval_prompts": 0}, {"eval_prompts": 0, "evaluates": False}),
+    ("GE103", {"per_device_eval_batch_size": 12, **V20}, V20),
+    ("GE103", {"num_generations_eval": 5, **V26}, {"num_generations_eval": 4, **V26}),
+    ("GE201", {"dataloader_drop_last": True, "eval_prompts": 5}, {"dataloader_drop_last": True}),
+    ("GE202", {"do_eval": True, "evaluates": False, "per_device_eval_batch_size": 3}, {"do_eval": True, "evaluates": False}),
     ("GK101", {"beta": 0.04}, KL),
     ("GK102", {"kl_enabled": True}, {"kl_enabled": None}),
     ("GK103", {"sync_ref_model": True}, SYNCED),
@@ -49,10 +83,39 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GK106", {"kl_enabled": True, "beta": -0.1}, KL),
     ("GK201", SYNCED | {"ref_model_sync_steps": 101}, SYNCED | {"ref_model_sync_steps": 100}),
     ("GK202", SYNCED | {"ref_model_sync_steps": 1, "ref_model_mixup_alpha": 1.0}, SYNCED | {"ref_model_sync_steps": 1}),
+    ("GK203", KL | RECIPE | V18, KL | told(beta=0.04) | V18),
+    ("GK204", KL | RECIPE, KL | told(use_bias_correction_kl=True)),
+    ("GK205", told(ref_model_sync_steps=64), SYNCED | told(ref_model_sync_steps=64)),
+    ("GK206", told(use_bias_correction_kl=True), KL | told(use_bias_correction_kl=True)),
+    ("GK207", {"sync_ref_model": True, **V18}, SYNCED | V18),
+    ("GK207", SYNCED | {"lora": True, **V18}, KL | {"lora": True, **V18}),
+    ("GK208", {**V16, "version": (0, 15, 2)}, V16),
     ("GL101", {"loss_type": "ppo"}, {"loss_type": "dr_grpo"}),
+    ("GL101", V18 | {"loss_type": "dapo"}, V18 | {"loss_type": "bnpo"}),
     ("GL102", {"scale_rewards": "std"}, {"scale_rewards": "none"}),
+    ("GL102", {"scale_rewards": "batch", **V18}, {"scale_rewards": "batch"}),
     ("GL103", {"importance_sampling_level": "word"}, {"importance_sampling_level": "sequence"}),
     ("GL104", {"temperature": 0.0}, {"temperature": 0.1}),
+    ("GL105", {"multi_objective_aggregation": "x"}, {"multi_objective_aggregation": "normalize_then_sum"}),
+    ("GL106", {"rewards": 2, "reward_weights": 1}, {"rewards": 2, "reward_weights": 2}),
+    ("GL107", VLLM | {"loss_type": "vespo"}, {"loss_type": "vespo"}),
+    ("GL108", VLLM | {"vllm_importance_sampling_mode": "x"}, {"vllm_importance_sampling_mode": "x"}),
+    ("GL109", {"vllm_importance_sampling_clip_min": 3.0}, {"vllm_importance_sampling_clip_min": 2.5}),
+    (
+        "GL110",
+        {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": None},
+        {"vllm_importance_sampling_mode": "token_truncate"},
+    ),
+    ("GL111", {"use_liger_kernel": True, "delta": 4.0, "version": (1, 0, 0)}, {"use_liger_kernel": True, "delta": 4.0}),
+    ("GL112", {"epsilon_high": -0.2}, {"epsilon_high": 0.28}),
+    ("GL201", {"loss_type": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}),
+    ("GL202", {"delta": 0.5}, {"delta": 0.5, "loss_type": "sapo"}),
+    ("GL203", {"delta": 1.1}, {"delta": 1.2}),
+    ("GL204", told(loss_type="sapo", epsilon=0.2), told(loss_type="dapo") | {"epsilon": 0.2}),
+    ("GL204", told(loss_type="cispo", epsilon_high=5.0, delta=2.0), told(loss_type="cispo", epsilon_high=5.0)),
+    ("GL205", told(epsilon=0.1), told(epsilon=0.1, num_iterations=2)),
+    ("GL206", {"importance_sampling_level": "sequence"}, {"importance_sampling_level": "sequence", "loss_type": "grpo"}),
+    ("GL207", {"loss_type": "luspo"}, {"loss_type": "luspo", "importance_sampling_level": "sequence"}),
     ("GS101", {"epochs": 1.0}, {"epochs": 1.0, "max_steps": None}),
     ("GS101", {"max_steps": None}, {"max_steps": None, "budget_completions": 6400}),
     ("GS102", {"max_steps": 0}, {"max_steps": 1}),
@@ -61,9 +124,30 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GS104", {"train_prompts": 7}, {"train_prompts": 8}),
     ("GS105", {"learning_rate": 0.0}, {"learning_rate": 1e-9}),
     ("GS105", {"warmup_steps": -1.0}, {"warmup_steps": 0.05}),
+    ("GS106", {"lr_scheduler_type": "greedy", "evaluates": False}, {"lr_scheduler_type": "greedy"}),
     ("GS201", {"steps_per_generation": 3}, {"steps_per_generation": 4}),
     ("GS202", {"warmup_steps": 100.0}, {"warmup_steps": 99.0}),
+    ("GS203", told(max_steps=100, epochs=3.0), told(max_steps=100) | {"epochs": 3.0}),
     ("GD201", {"train_prompts": 15}, {"train_prompts": 16}),
+    ("GD201", {"train_prompts": 85}, {"train_prompts": 167}),
+    ("GC101", {"log_completions_hub_repo": "me/log"}, {"log_completions_hub_repo": "me/log", "log_completions": True}),
+    ("GC102", BEST | {"save_strategy": "epoch"}, BEST | {"save_strategy": "best"}),
+    ("GC102", BEST | {"save_steps": 75}, BEST),
+    ("GC201", {"save_steps": 3, "steps_per_generation": 4}, {"save_steps": 4, "steps_per_generation": 4}),
+    ("GT101", {"context_parallel_size": 2}, {}),
+    ("GT101", {"sequence_parallel_size": 2}, {}),
+    ("GT102", {"tensor_parallel_size": 2}, {}),
+    ("GT103", VLLM | {"processes": 4, "vllm_tensor_parallel_size": 3}, VLLM | {"processes": 4, "vllm_tensor_parallel_size": 2}),
+    ("GT104", VLLM | {"vllm_mode": "beside"}, {"vllm_mode": "beside"}),
+    ("GT105", {"visible_gpus": 8, "launcher": "python"}, {"visible_gpus": 8, "launcher": "torchrun"}),
+    ("GT201", {"processes": None, "num_generations": 24}, {"processes": None}),
+    ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
+    ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
+    ("GA201", RECIPE | TINY, TINY),
+    ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
+    ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),
+    ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
+    ("GA204", LARGE | {"learning_rate": 1e-5}, LARGE | {"learning_rate": 1e-5, "warmup_steps": 5.0}),
 ]  # fmt: skip
 
 
@@ -135,6 +219,8 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 }
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "framework": st.just("trl"),
+    "version": st.sampled_from([(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 21, 0), (0, 26, 0), (1, 16, 0)]),
+    "given": st.sets(st.sampled_from(sorted(NAMES)), max_size=12).map(frozenset),
     "auto": st.sampled_from([frozenset(), SIZES]),
     "unsolved": st.sampled_from([frozenset(), frozenset(), SIZES]),
     "warmup_steps": st.sampled_from([-1.0, 0.05, 3.0, 999.0]),
@@ -160,6 +246,8 @@ def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
     for code, rule in REGISTRY.items():
         s.__dict__["seen"] = set()
         rule.judge(s)
+        if rule.counts is not None:
+            rule.counts(s)
         assert s.__dict__["seen"] <= rule.reads, code
 
 
@@ -187,7 +275,7 @@ def test_messages_carry_the_native_names_of_the_keys(code: str, bad: dict[str, A
     """The blamed key is spelt as the person wrote it, and our own word for it does not appear bare."""
     native = {name: f"their-{name}" for name in NAMES}
     problem = only(replace(GOOD, **bad, keys=native), code)
-    assert re.search(r"their-\w+=", problem.broken.what) or code in ("GS101", "GS104", "GD201")
+    assert re.search(r"their-\w+=", problem.broken.what) or code in ("GS101", "GS104", "GD201", "GK203", "GT201")
     assert not re.search(r"(?<!their-)\b(num_generations|per_device_\w+|gradient_\w+|max_steps)=", problem.message)
 
 
