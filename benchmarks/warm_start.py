@@ -13,7 +13,13 @@ import time
 from pathlib import Path
 
 RUN = Path(__file__).resolve().parents[1] / "src" / "run.py"
-COMMON = ("schedule=steps", "schedule.evaluations=1", "schedule.eval_at_start=false", "task.eval_prompts=32", "trainer.keep=none")
+COMMON = (
+    "schedule=steps",
+    "schedule.evaluations=1",
+    "schedule.eval_at_start=false",
+    "task.eval_prompts=32",
+    "trainer.keep=none",
+)
 
 
 def sweep(folder: Path, warm: bool, trials: int, steps: int) -> tuple[float, list[float]]:

@@ -17,7 +17,12 @@ from typing import Any
 from zipfile import ZipFile
 
 TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "trl_keys.json"
-ROOTS = {"GRPOConfig": "config", "GRPOScriptArguments": "script", "ModelConfig": "model", "DatasetMixtureConfig": "data"}
+ROOTS = {
+    "GRPOConfig": "config",
+    "GRPOScriptArguments": "script",
+    "ModelConfig": "model",
+    "DatasetMixtureConfig": "data",
+}
 SOURCES = (
     "trl/trainer/grpo_config.py",
     "trl/trainer/base_config.py",

@@ -1,29 +1,39 @@
 """The nearest valid neighbours of a broken setting, each re-validated before anybody sees it.
 
 Order (kinds): what a rule itself suggests; hardware sizes with the generations kept; other generations; other processes.
-Within a kind: fewest keys, then nearest in completions per step.
+Within a kind: fewest keys, then nearest in completions per step. Where they come from is in ``neighbours``.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from grposweep import plan
+from grposweep.neighbours import Change, find_kinds
 from grposweep.rules import Problem, check, errors
+from grposweep.rules.registry import Rule, choose
 from grposweep.setting import Setting
 
-Change = dict[str, Any]  # setting field -> new value
-MOST_PROCESSES = 64
-MOST_GENERATIONS = 64
+MOST_FIXES = 3
+# What the hardware sees of a batch, and what neither the objective nor training reads.
+HARDWARE = frozenset(
+    {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
+)
+HARMLESS = frozenset({"per_device_eval_batch_size"})
+REALISED = frozenset({"auto", "unsolved", *plan.TRAIN_SIZES, *HARMLESS})  # what the planner may set besides a change
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A verified change; ``keys`` are the native keys a person edits."""
+    """A verified change; ``keys`` are the native keys a person edits.
+
+    ``safe`` as in ruff: it keeps prompts_per_step x num_generations and the objective.
+    """
 
     change: tuple[tuple[str, Any], ...]
     keys: tuple[tuple[str, Any], ...]
+    safe: bool = False
 
     def __str__(self) -> str:
         """The change as one types it."""
@@ -34,27 +44,89 @@ def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> li
     """Up to three fixes of different kinds for an error: each ends this problem and causes no error of its own."""
     if problem.severity != "error":
         return []
-    before = {other.code for other in errors(check(s, ignore))}
+    verify = _Verifier(s, problem, tuple(ignore))
+    found: list[Fix] = []
+    for kind in find_kinds(s, problem):
+        change = next((change for change in kind if verify.mends(change)), None)
+        if change is not None:
+            found.append(build_fix(s, change, problem))
+        if len(found) == MOST_FIXES:
+            break
+    return found
 
-    def mends(change: Change) -> bool:
+
+class _Verifier:
+    """Tries changes of one setting; only rules that read what a change touches are judged again."""
+
+    def __init__(self, s: Setting, problem: Problem, ignore: tuple[str, ...]) -> None:
+        self._s, self._code, self._ignore = s, problem.code, ignore
+        if s.processes is None:
+            self._before = {other.code for other in errors(check(s, ignore))}
+        else:
+            self._before = {rule.code for rule in _error_rules(ignore) if rule.judge(s) is not None}
+
+    def mends(self, change: Change) -> bool:
+        """Whether the problem is gone, nothing else broke, and the change says something that lasts."""
+        s = self._s
+        if any(getattr(s, name) == value for name, value in change.items()):  # would show a needless key
+            return False
         mended = changed(s, change)
-        after = {other.code for other in errors(check(mended, ignore))}
-        kept = all(getattr(mended, name) == value for name, value in change.items())  # auto may take a size back
-        return kept and problem.code not in after and after <= before
+        if any(getattr(mended, name) != value for name, value in change.items()):  # auto may take a size back
+            return False
+        return all(code in self._before and code != self._code for code in self._broken(mended, change))
 
-    kinds = _suggested(s, problem) if problem.broken.suggestions else _kinds(s, problem)
-    found = (next((change for change in kind if mends(change)), None) for kind in kinds)
-    return [build_fix(s, change) for change in found if change is not None][:3]
+    def _broken(self, mended: Setting, change: Change) -> Iterator[str]:
+        """The codes of the errors that a change may have left or caused."""
+        if mended.processes is None or self._s.processes is None:
+            yield from (other.code for other in errors(check(mended, self._ignore)))
+            return
+        touched = frozenset(change) | REALISED if mended.auto else frozenset(change)
+        for rule in _affected(touched, self._ignore):
+            if rule.judge(mended) is not None:
+                yield rule.code
+
+
+@lru_cache(maxsize=64)
+def _error_rules(ignore: tuple[str, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in choose(ignore) if rule.severity == "error")
+
+
+@lru_cache(maxsize=1024)
+def _affected(touched: frozenset[str], ignore: tuple[str, ...]) -> tuple[Rule, ...]:
+    """The rules whose verdict a change of these fields can alter: what a rule reads is proven by a test."""
+    return tuple(rule for rule in _error_rules(ignore) if rule.reads & touched)
 
 
 def changed(s: Setting, change: Change) -> Setting:
     """The setting after a change, its ``auto`` sizes solved again."""
-    return plan.realise(replace(s, **change))
+    after = s.with_fields(**change)
+    return plan.realise(after) if after.auto else after
 
 
-def build_fix(s: Setting, change: Change) -> Fix:
+def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix:
     """A change with the native keys behind its fields."""
-    return Fix(tuple(change.items()), tuple((s.key(name), value) for name, value in change.items()))
+    return Fix(
+        tuple(change.items()),
+        tuple((s.key(name), value) for name, value in change.items()),
+        is_safe(s, change, problem),
+    )
+
+
+def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
+    """Whether training stays what it was meant to be: evaluation sizes, words without effect, an equivalent split."""
+    free = HARMLESS | (problem.broken.without_effect if problem else frozenset())
+    names = change.keys() - free
+    if not names:
+        return True
+    after = changed(s, change)
+    return names <= HARDWARE and _seen_by_training(after) == _seen_by_training(s) != (None, None, None)
+
+
+def _seen_by_training(s: Setting) -> tuple[int | None, ...]:
+    """Completions a step and a rollout, and micro-steps a rollout for each accumulation; None where unknown."""
+    if s.gradient_accumulation_steps < 1 or s.processes is None:
+        return (None, None, None)
+    return plan.completions_per_step(s), plan.completions_per_rollout(s), s.num_iterations
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
@@ -62,72 +134,6 @@ def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -
     fixes = find_fixes(s, problem, ignore)
     advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
     return f"{problem.message}. {advice}"
-
-
-def _suggested(s: Setting, problem: Problem) -> list[Iterable[Change]]:
-    """The rule's own suggestions, a kind each; one that repeats what is set already would show a needless key."""
-    return [
-        (change,)
-        for change in problem.broken.suggestions
-        if all(getattr(s, name) != value for name, value in change.items())
-    ]
-
-
-def _kinds(s: Setting, problem: Problem) -> list[Iterable[Change]]:
-    """The neighbourhoods of a batch that does not fit: sizes, generations, processes."""
-    if problem.code == "GE101":
-        sizes: Iterable[Change] = _evaluation_sizes(s)
-        generations: Iterable[Change] = ({"num_generations_eval": n} for n in _nearest(_group(s), MOST_GENERATIONS, 2))
-    else:
-        sizes = _hardware_sizes(s)
-        generations = ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
-    processes = ({"processes": n} for n in _nearest(s.processes or 1, MOST_PROCESSES, 1))
-    return [sizes, generations, processes]
-
-
-def _group(s: Setting) -> int:
-    return s.num_generations_eval or s.num_generations
-
-
-def _nearest(value: int, most: int, least: int) -> list[int]:
-    """Other values in [least, most], nearest first, the smaller of two first."""
-    return sorted((n for n in range(least, most + 1) if n != value), key=lambda n: (abs(n - value), n))
-
-
-def _evaluation_sizes(s: Setting) -> Iterator[Change]:
-    """Evaluation sizes, nearest first: none is further away than one whole group."""
-    size = s.per_device_eval_batch_size
-    yield from ({"per_device_eval_batch_size": n} for n in _nearest(size, size + _group(s), 1))
-
-
-def _hardware_sizes(s: Setting) -> list[Change]:
-    """Accumulation, per-device size or steps per generation: one key before two, nearest completions a step first.
-
-    No single size is further away than one more group, because any multiple of G fits.
-    """
-    reach = max(s.num_generations, 2)
-    values: dict[str, range] = {
-        "gradient_accumulation_steps": range(1, s.gradient_accumulation_steps + reach + 1),
-        "per_device_train_batch_size": range(1, s.per_device_train_batch_size + reach + 1),
-    }
-    if s.steps_per_generation is not None:
-        values["steps_per_generation"] = range(1, s.steps_per_generation + reach + 1)
-    now = plan.completions_per_step(s) or 0
-
-    def distance(change: Change) -> tuple[int, int]:
-        after = replace(s, **change)
-        return abs((plan.completions_per_step(after) or 0) - now), abs((plan.completions_per_rollout(after) or 0) - now)
-
-    single = [{name: n} for name, ns in values.items() for n in ns if n != getattr(s, name)]
-    pairs = (
-        [
-            {"gradient_accumulation_steps": a, "per_device_train_batch_size": b}
-            for a, b in product(values["gradient_accumulation_steps"], values["per_device_train_batch_size"])
-        ]
-        if reach <= MOST_GENERATIONS
-        else []
-    )
-    return sorted(single, key=distance) + sorted(pairs, key=distance)
 
 
 def _render(value: Any) -> str:

@@ -5,6 +5,7 @@ sections exchanged. A test holds this against Hydra's own composition.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -27,7 +28,7 @@ class Points:
         self._base = self._composed([])
         self._sections: dict[tuple[str, str], Any] = {}
 
-    @property
+    @cached_property
     def base(self) -> Experiment:
         """The experiment with every dial where the configuration leaves it."""
         return to_experiment(self._base)

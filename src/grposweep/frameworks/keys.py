@@ -130,7 +130,7 @@ def near(name: str, names: Iterable[str]) -> list[str]:
     from difflib import get_close_matches  # only a mistake needs it
 
     plain = name.replace("-", "_").lower()
-    return get_close_matches(plain, list(names), n=3, cutoff=0.75)
+    return get_close_matches(plain, list(names), n=2, cutoff=0.8)
 
 
 @cache

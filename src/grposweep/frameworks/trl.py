@@ -27,6 +27,14 @@ DERIVED = {
     "sequence_parallel_size": "parallelism_config",
     "context_parallel_size": "parallelism_config",
 }
+KEYS = {  # as a person would look for them
+    **DERIVED,
+    "split_batches": "accelerator_config.split_batches",
+    "tensor_parallel_size": "parallelism_config.tp_size",
+    "sequence_parallel_size": "parallelism_config.sp_size",
+    "context_parallel_size": "parallelism_config.cp_size",
+}
+SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
 COUNTED = frozenset({"rewards", "reward_weights"})  # a recipe holds the list, a setting its length
 NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
     "framework version given keys lines processes launcher visible_gpus prompts_per_step auto unsolved kl_enabled "
@@ -42,7 +50,15 @@ RENAMED = {
     "vllm_max_model_len": "vllm_max_model_length",
     "use_liger_loss": "use_liger_kernel",
 }
-EXTRA = frozenset({"warmup_ratio", "split_batches", "tp_size", "num_processes"})
+EXTRA = {  # read in every version: their meaning is plain, and GV101 says where they do not exist
+    "warmup_ratio": Key("float?", None),
+    "split_batches": Key("bool?", None),
+    "tp_size": Key("int?", None),
+    "num_processes": Key("int?", None),
+}
+NULLABLE = frozenset(field.name for field in fields(Setting) if "None" in str(field.type))
+WORDS = frozenset(field.name for field in fields(Setting) if str(field.type).startswith("str"))
+SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and meant before
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 
 
@@ -68,6 +84,8 @@ def reading(recipe: Recipe) -> Reading:
     unknown = _fields_of(bad | set(recipe.unresolved))
     lines = {name: recipe.lines[key] for name in given if (key := _key(name, values)) in recipe.lines}
     processes = recipe.processes if recipe.processes is not None else values.get("num_processes")
+    if changes.get("max_steps") is not None and "epochs" not in changes:
+        changes["epochs"] = None  # the default does not count
     setting = Setting(
         **{
             **defaults(recipe.framework, recipe.version),
@@ -75,8 +93,8 @@ def reading(recipe: Recipe) -> Reading:
             "processes": processes,
             "train_prompts": recipe.train_prompts,
             "launcher": recipe.launch.launcher if recipe.launch else None,
-            "given": frozenset(given),
-            "keys": {**DERIVED, "warmup_steps": "warmup_ratio"} if "warmup_ratio" in values else DERIVED,
+            "given": frozenset({"framework", *given}),  # never empty: that would be an experiment of ours
+            "keys": SHARE_KEYS if values.get("warmup_ratio") else KEYS,
             "lines": lines,
         }
     )
@@ -114,26 +132,20 @@ def _values(config: Mapping[str, Any], takes: Mapping[str, Key]) -> tuple[dict[s
     values: dict[str, Any] = {}
     bad: set[str] = set()
     for key, value in config.items():
-        name = key
-        if key not in takes or (key in RENAMED and value is not None):
-            name = RENAMED.get(key, key)
-            if name not in takes and key not in EXTRA:
-                continue
-            if name != key and config.get(name) is not None:
-                continue  # the newer word counts
-        kind = takes[name].type if name in takes else _EXTRA_TYPES.get(name, "any")
+        name = RENAMED.get(key, key) if value is not None else key
+        if key not in takes and name not in takes and key not in EXTRA:
+            continue
+        if name != key and config.get(name) is not None:
+            continue  # the newer word counts
+        kind = (takes.get(name) or takes.get(key) or EXTRA[key]).type
         found = convert(value, kind)
         if found.trouble == "type" and found.value is None:
             bad.add(name)
-        elif found.value is not None or kind.endswith("?"):
-            values[name] = found.value
-    if config.get("num_generations", 0) is None:  # its annotation allows None, its arithmetic does not
-        values.pop("num_generations", None)
-        bad.add("num_generations")
+        elif found.value is None and name in SAME - NULLABLE:
+            bad.add(name)  # an annotation may allow None where the arithmetic does not
+        else:
+            values[name] = str(found.value) if name in WORDS and found.value is not None else found.value
     return values, bad
-
-
-_EXTRA_TYPES = {"warmup_ratio": "float?", "split_batches": "bool?", "tp_size": "int?", "num_processes": "int?"}
 
 
 def _derive(values: Mapping[str, Any], changes: dict[str, Any], given: set[str], version: Version) -> None:
@@ -144,40 +156,36 @@ def _derive(values: Mapping[str, Any], changes: dict[str, Any], given: set[str],
         given.add(field)
 
     if "eval_strategy" in values:
-        strategy = values["eval_strategy"]
-        strategy = "no" if strategy in (False, None) else str(strategy)
-        put("eval_strategy", strategy)
-        put("evaluates", strategy != "no")
+        put("eval_strategy", _strategy(values["eval_strategy"]))
+        put("evaluates", changes["eval_strategy"] != "no")
     if "save_strategy" in values:
-        put("save_strategy", "no" if values["save_strategy"] in (False, None) else str(values["save_strategy"]))
+        put("save_strategy", _strategy(values["save_strategy"]))
         if changes["save_strategy"] != "steps":
             changes["save_steps"] = None
     if "scale_rewards" in values:
-        put("scale_rewards", {True: "group", False: "none"}.get(_hashable(values["scale_rewards"]), str(values["scale_rewards"])))
-    if "lr_scheduler_type" in values:
-        changes["lr_scheduler_type"] = str(values["lr_scheduler_type"])
-    for name in ("loss_type", "importance_sampling_level", "vllm_mode", "vllm_importance_sampling_mode"):
-        if name in values:
-            changes[name] = str(values[name])
-    _derive_schedule(values, changes, put, version)
+        put("scale_rewards", SCALES.get(str(values["scale_rewards"]), str(values["scale_rewards"])))
+    _derive_schedule(values, changes, given, version)
     _derive_model(values, put)
     _derive_topology(values, put)
 
 
-def _derive_schedule(values: Mapping[str, Any], changes: dict[str, Any], put: Any, version: Version) -> None:
+def _derive_schedule(values: Mapping[str, Any], changes: dict[str, Any], given: set[str], version: Version) -> None:
     """max_steps counts from 0 (-1: unset) and overrides the epochs; warmup is steps, or a share."""
     if "num_train_epochs" in values:
-        put("epochs", values["num_train_epochs"])
+        changes["epochs"] = values["num_train_epochs"]
+        given.add("epochs")
     if "max_steps" in values:
         steps = values["max_steps"]
         changes["max_steps"] = steps if steps is not None and steps >= 0 else None
-        if changes["max_steps"] is not None:
-            changes["epochs"] = None
+        if changes["max_steps"] is not None and (changes.get("epochs") or 0) <= 0:
+            changes["epochs"] = None  # -1 beside a number of steps means unset
+            given.discard("epochs")
     steps, ratio = values.get("warmup_steps"), values.get("warmup_ratio")
     if steps is not None and steps < 1 and "warmup_ratio" in known("trl", version) and version < (0, 27, 2):
         changes["warmup_steps"] = 0 if steps >= 0 else steps  # transformers 4 has no shares in warmup_steps
     if ratio and not steps:
-        put("warmup_steps", ratio)
+        changes["warmup_steps"] = ratio
+        given.add("warmup_steps")
 
 
 def _derive_model(values: Mapping[str, Any], put: Any) -> None:
@@ -204,6 +212,11 @@ def _derive_topology(values: Mapping[str, Any], put: Any) -> None:
             put(f"{field}_parallel_size", size)
 
 
+def _strategy(value: Any) -> str:
+    """``no`` without quotes is false in YAML."""
+    return "no" if value in (False, None, "False", "None") else str(value)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     """A dict-valued key; as JSON text too, as TRL takes it."""
     if isinstance(value, str) and value.startswith("{"):
@@ -212,10 +225,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
         except ValueError:
             return {}
     return value if isinstance(value, dict) else {}
-
-
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, (bool, str)) else None
 
 
 def _key(field: str, values: Mapping[str, Any]) -> str:
@@ -228,10 +237,8 @@ def _key(field: str, values: Mapping[str, Any]) -> str:
 def _fields_of(names: set[str]) -> frozenset[str]:
     """The fields behind keys that could not be read."""
     found = {field for field, key in DERIVED.items() if key in names} | (names & SAME)
-    if names & {"warmup_ratio"}:
+    if "warmup_ratio" in names:
         found.add("warmup_steps")
-    if names & {"num_processes"}:
-        found.add("processes")
     return frozenset(found)
 
 

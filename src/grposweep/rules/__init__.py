@@ -6,22 +6,33 @@ declares the fields it reads, and returns None or what is broken.
 
 from collections.abc import Collection
 
-from grposweep.rules import batch, evaluation, kl, loss, schedule
-from grposweep.rules.registry import REGISTRY, Broken, Problem, Rule, Severity, errors
+from grposweep.rules import advice, batch, clipping, data, evaluation, kl, loss, reference, schedule, sizes, topology
+from grposweep.rules.registry import FAMILIES, REGISTRY, Broken, Problem, Rule, Severity, choose, errors
+from grposweep.rules.unstated import judge_unstated  # last: it counts with all the others
 from grposweep.setting import Setting
 
-__all__ = ["REGISTRY", "Broken", "Problem", "Rule", "Severity", "check", "errors"]
+__all__ = ["FAMILIES", "REGISTRY", "Broken", "Problem", "Rule", "Severity", "check", "errors"]
 
-FAMILIES = (batch, evaluation, kl, schedule, loss)  # named so that importing this package registers them all
+# Named so that importing this package registers them all.
+FILES = (advice, batch, clipping, data, evaluation, kl, loss, reference, schedule, sizes, topology)
 
 
-def check(setting: Setting, ignore: Collection[str] = ()) -> list[Problem]:
-    """Every problem of a setting, by code; ``ignore`` switches codes or families (``GB``) off."""
-    problems = []
-    for code, rule in sorted(REGISTRY.items()):
-        if code in ignore or code[:2] in ignore:
-            continue
-        broken = rule.judge(setting)
-        if broken is not None:
-            problems.append(rule.problem(broken))
-    return problems
+def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:
+    """Every problem of a setting, by code.
+
+    ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless it is empty.
+    """
+    rules = choose(tuple(ignore), tuple(select))
+    if setting.processes is None:
+        return _check_unstated(setting, rules)
+    return [rule.problem(broken) for rule in rules if (broken := rule.judge(setting)) is not None]
+
+
+def _check_unstated(setting: Setting, rules: tuple[Rule, ...]) -> list[Problem]:
+    """The same without a number of processes: what depends on it is judged for 1 to 64 of them."""
+    found = [
+        rule.problem(broken) for rule in rules if rule.code != "GT201" and (broken := rule.judge(setting)) is not None
+    ]
+    known = {problem.code for problem in found}
+    found += [problem for problem in judge_unstated(setting, rules) if problem.code not in known]
+    return sorted(found, key=lambda problem: problem.code)

@@ -44,7 +44,7 @@ def per_process(s: Setting) -> int:
 def _whole_group_counts(s: Setting) -> int:
     if s.num_generations < 1 or s.version < COMPLETIONS:
         return counts.ALL
-    if s.generation_batch_size is not None:
+    if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return counts.NONE if s.generation_batch_size % s.num_generations else counts.ALL
     per = per_process(s)
     return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
@@ -62,7 +62,7 @@ def whole_groups(s: Setting) -> Broken | None:
     """
     if s.processes is None or s.processes < 1 or s.num_generations < 1 or s.version < COMPLETIONS:
         return None
-    total = s.generation_batch_size or s.processes * per_process(s)
+    total = (s.generation_batch_size if s.version >= ROLLOUTS else None) or s.processes * per_process(s)
     if total < 1 or total % s.num_generations == 0 or s.unsolved & plan.TRAIN_SIZES:
         return None
     return Broken(
@@ -75,7 +75,7 @@ def whole_groups(s: Setting) -> Broken | None:
 
 def _made_of(s: Setting) -> str:
     """What must hold whole groups, and the factors behind it."""
-    if s.generation_batch_size is not None:
+    if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
     words = f"{s.processes} {'process' if s.processes == 1 else 'processes'} x {s.per_device_train_batch_size} per device"
     if s.version < ACCUMULATED:

@@ -3,9 +3,11 @@
 Source: trl 1.16 trainer/grpo_trainer.py (beta 0 loads no reference model and computes no KL at all).
 """
 
-from grposweep import plan
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
+
+SYNC_CHECKED = (0, 28)  # before, SyncRefModelCallback passes over a missing reference without a word
+DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
 
 
 @rule("GK101", "error", ("kl_enabled", "beta"))
@@ -19,7 +21,7 @@ def no_coefficient_with_kl_off(s: Setting) -> Broken | None:
     return Broken(
         what=f"{s.key('beta')}={s.beta:g}",
         why=f"KL is off ({s.key('kl_enabled')}=false), so the coefficient contradicts it",
-        instead="Choose kl=low (the coefficient then counts), or kl.beta=0.",
+        instead=f"Choose kl=low (the coefficient then counts), or {s.key('beta')}=0.",
         fields=("kl_enabled", "beta"),
         suggestions=({"kl_enabled": True}, {"beta": 0.0}),
     )
@@ -33,43 +35,46 @@ def a_coefficient_with_kl_on(s: Setting) -> Broken | None:
     return Broken(
         what=f"{s.key('kl_enabled')}=true",
         why=f"{s.key('beta')}=0 switches KL off in TRL: no reference model, no penalty",
-        instead="Set kl.beta=0.001 or more, or choose kl=none.",
+        instead=f"Set {s.key('beta')}=0.001 or more, or choose kl=none.",
         fields=("kl_enabled", "beta"),
         suggestions=({"beta": 1e-3}, {"kl_enabled": False}, {"kl_enabled": False, "sync_ref_model": False}),
     )
 
 
-@rule("GK103", "error", ("beta", "sync_ref_model", "kl_enabled"))
+@rule("GK103", "error", ("beta", "sync_ref_model", "kl_enabled", "version"))
 def syncing_needs_a_reference(s: Setting) -> Broken | None:
     """``sync_ref_model`` without a KL coefficient: there is no reference model to synchronise.
 
-    TRL 1.16 raises ValueError after the model is loaded: "You passed `sync_ref_model=True` while `beta=0.0` ..."
+    TRL since 0.28 raises ValueError after the model is loaded: "You passed `sync_ref_model=True` while `beta=0.0` ..."
+    Before, nothing is said (GK207).
     """
-    if not s.sync_ref_model or s.beta != 0:
+    if not s.sync_ref_model or s.beta != 0 or s.version < SYNC_CHECKED:
         return None
     return Broken(
         what=f"{s.key('sync_ref_model')}=true",
         why=f"{s.key('beta')}=0 means that there is no reference model to synchronise",
-        instead="Set kl.sync_ref_model=false, or a coefficient: kl.beta=0.04.",
+        instead=f"Set {s.key('sync_ref_model')}=false, or a coefficient: {s.key('beta')}=0.04.",
         fields=("sync_ref_model", "beta"),
         suggestions=({"sync_ref_model": False}, {"beta": 0.04}, {"beta": 0.04, "kl_enabled": True}),
+        without_effect=frozenset({"sync_ref_model"}),
     )
 
 
-@rule("GK104", "error", ("sync_ref_model", "lora", "beta"))
+@rule("GK104", "error", ("sync_ref_model", "lora", "beta", "version"))
 def syncing_needs_a_full_model(s: Setting) -> Broken | None:
     """``sync_ref_model`` with LoRA: the reference is the base model under the adapter, which cannot follow.
 
-    TRL 1.16 raises NotImplementedError after the model is loaded.
+    TRL since 0.28 raises NotImplementedError after the model is loaded. Before, nothing is said (GK207).
     """
-    if not (s.sync_ref_model and s.lora):
+    if not (s.sync_ref_model and s.lora) or s.version < SYNC_CHECKED:
         return None
     return Broken(
         what=f"{s.key('sync_ref_model')}=true",
         why="with LoRA the reference is the frozen base model, which TRL cannot synchronise",
-        instead="Set kl.sync_ref_model=false, or model.lora.enabled=false.",
+        instead=f"Set {s.key('sync_ref_model')}=false, or {s.key('lora')}=false.",
         fields=("sync_ref_model", "lora"),
         suggestions=({"sync_ref_model": False}, {"lora": False}),
+        without_effect=frozenset({"sync_ref_model"}),
     )
 
 
@@ -82,17 +87,17 @@ def syncing_has_a_rhythm(s: Setting) -> Broken | None:
     if not s.sync_ref_model:
         return None
     if s.ref_model_sync_steps < 1:
-        name, value, change = "ref_model_sync_steps", s.ref_model_sync_steps, 512
+        name = "ref_model_sync_steps"
     elif not 0 < s.ref_model_mixup_alpha <= 1:
-        name, value, change = "ref_model_mixup_alpha", s.ref_model_mixup_alpha, 0.6  # type: ignore[assignment]  # int or float by name
+        name = "ref_model_mixup_alpha"
     else:
         return None
     return Broken(
-        what=f"{s.key(name)}={value:g}",
+        what=f"{s.key(name)}={getattr(s, name):g}",
         why="the reference moves by a share in (0, 1], every 1 or more optimizer steps",
-        instead=f"Set {s.key(name)}={change}, TRL's default.",
+        instead=f"Set {s.key(name)}={DEFAULTS[name]}, TRL's default.",
         fields=(name,),
-        suggestions=({name: change},),
+        suggestions=({name: DEFAULTS[name]},),
     )
 
 
@@ -107,40 +112,4 @@ def the_coefficient_is_not_negative(s: Setting) -> Broken | None:
         instead=f"Set {s.key('beta')}={-s.beta:g}.",
         fields=("beta",),
         suggestions=({"beta": -s.beta}, {"beta": 0.0}),
-    )
-
-
-@rule(
-    "GK201",
-    "warning",
-    ("sync_ref_model", "beta", "ref_model_sync_steps", *plan.TOTAL_STEPS_READS),
-)
-def syncing_happens_at_all(s: Setting) -> Broken | None:
-    """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
-    if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:
-        return None
-    total = plan.total_steps(s)
-    if total is None or s.ref_model_sync_steps < 1 or total >= s.ref_model_sync_steps:
-        return None
-    return Broken(
-        what=f"{s.key('ref_model_sync_steps')}={s.ref_model_sync_steps}",
-        why=f"the run has {total} optimizer steps, so the reference is never synchronised",
-        instead=f"Set {s.key('ref_model_sync_steps')} below {total}, or {s.key('sync_ref_model')}=false.",
-        fields=("ref_model_sync_steps",),
-    )
-
-
-@rule("GK202", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", "ref_model_mixup_alpha"))
-def the_reference_stays_behind(s: Setting) -> Broken | None:
-    """Replacing the reference by the policy after every step makes KL zero at the start of each step.
-
-    Measured on trl 1.16: with alpha 1 and every step the KL metric is 0 and the penalty has no effect on-policy.
-    """
-    if not s.sync_ref_model or s.beta == 0 or s.ref_model_sync_steps != 1 or s.ref_model_mixup_alpha != 1:
-        return None
-    return Broken(
-        what=f"{s.key('ref_model_mixup_alpha')}=1",
-        why=f"with {s.key('ref_model_sync_steps')}=1 the reference is always the policy itself, and KL always 0",
-        instead="Synchronise less often, or with a smaller share.",
-        fields=("ref_model_mixup_alpha", "ref_model_sync_steps"),
     )

@@ -1,14 +1,29 @@
-"""GL: loss options that TRL checks at the first step only, after the model is loaded and a rollout generated.
+"""GL: loss options that TRL checks late: after the model is loaded and a rollout generated, at the first step.
 
-Source: trl 1.16 trainer/grpo_trainer.py.
+Sources: trl 0.17-1.16 trainer/grpo_trainer.py (the branches of its loss) and trainer/grpo_config.py.
 """
 
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import Setting, Version
 
-LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+# Every loss, and the release that added it.
+LOSSES: dict[str, Version] = {
+    "grpo": (0, 17, 0),
+    "bnpo": (0, 17, 0),
+    "dr_grpo": (0, 17, 0),
+    "dapo": (0, 22, 0),
+    "cispo": (0, 26, 0),
+    "sapo": (0, 26, 0),
+    "luspo": (0, 28, 0),
+    "vespo": (1, 0, 0),
+}
 SCALES = ("group", "batch", "none")
 LEVELS = ("token", "sequence")
+AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
+TRUNCATIONS = ("token_truncate", "sequence_truncate")
+CORRECTIONS = ("sequence_mask", "token_mask", *TRUNCATIONS)
+LOSS_ADDED, SCALE_NAMED, LEVEL_ADDED, AGGREGATION_ADDED = (0, 17), (0, 22), (0, 20), (0, 27)
+CORRECTION_NAMED, CLIP_ADDED, LIGER_TWO_SIDED, TWO_SIDED = (0, 26), (1, 6), (1, 4), (0, 18)
 
 
 def _one_of(s: Setting, name: str, allowed: tuple[str, ...]) -> Broken | None:
@@ -17,29 +32,43 @@ def _one_of(s: Setting, name: str, allowed: tuple[str, ...]) -> Broken | None:
         return None
     return Broken(
         what=f"{s.key(name)}={value}",
-        why=f"TRL knows {', '.join(allowed)}",
+        why=f"this TRL knows {', '.join(allowed)}",
         instead=f"Set {s.key(name)}={allowed[0]}.",
         fields=(name,),
         suggestions=({name: allowed[0]},),
     )
 
 
-@rule("GL101", "error", ("loss_type",))
+@rule("GL101", "error", ("loss_type", "version"))
 def the_loss_is_known(s: Setting) -> Broken | None:
-    """TRL 1.16 at the first step: "Unknown loss type: foo"."""
-    return _one_of(s, "loss_type", LOSSES)
+    """The loss is one of those that this release has: dapo came with TRL 0.22, cispo and sapo 0.26, luspo 0.28, vespo 1.0.
+
+    TRL 1.16 at the first step: "Unknown loss type: foo". Before 0.17 there is no such key.
+    """
+    if s.version < LOSS_ADDED or LOSSES.get(s.loss_type, (9, 0, 0)) <= s.version:
+        return None
+    return _one_of(s, "loss_type", tuple(name for name, since in LOSSES.items() if since <= s.version))
 
 
-@rule("GL102", "error", ("scale_rewards",))
+@rule("GL102", "error", ("scale_rewards", "version"))
 def the_scaling_is_known(s: Setting) -> Broken | None:
-    """TRL 1.16 at the first step: "Invalid value for scale_rewards: foo. Must be one of 'batch', 'group', or 'none'."."""
-    return _one_of(s, "scale_rewards", SCALES)
+    """Rewards are scaled by the standard deviation of the group, of the batch, or not at all.
+
+    TRL 1.16 at the first step: "Invalid value for scale_rewards: foo. Must be one of 'batch', 'group', or 'none'." Before
+    0.22 the key is a boolean (here group or none).
+    """
+    if s.scale_rewards in SCALES and (s.scale_rewards != "batch" or s.version >= SCALE_NAMED):
+        return None
+    return _one_of(s, "scale_rewards", SCALES if s.version >= SCALE_NAMED else ("group", "none"))
 
 
-@rule("GL103", "error", ("importance_sampling_level",))
+@rule("GL103", "error", ("importance_sampling_level", "version"))
 def the_level_is_known(s: Setting) -> Broken | None:
-    """TRL 1.16 at the first step: "Unknown importance sampling level: foo."."""
-    return _one_of(s, "importance_sampling_level", LEVELS)
+    """Importance is weighed by token or by sequence (since TRL 0.20).
+
+    TRL 1.16 at the first step: "Unknown importance sampling level: foo. Possible values are 'token' and 'sequence'."
+    """
+    return None if s.version < LEVEL_ADDED else _one_of(s, "importance_sampling_level", LEVELS)
 
 
 @rule("GL104", "error", ("temperature",))
@@ -54,3 +83,144 @@ def sampling_is_random(s: Setting) -> Broken | None:
         fields=("temperature",),
         suggestions=({"temperature": 1.0},),
     )
+
+
+@rule("GL105", "error", ("multi_objective_aggregation", "version"))
+def the_aggregation_is_known(s: Setting) -> Broken | None:
+    """Several rewards are summed and then normalised, or normalised each and then summed (since TRL 0.27).
+
+    TRL 1.16 at the first step: "Invalid multi_objective_aggregation: foo. Must be 'sum_then_normalize' or
+    'normalize_then_sum'."
+    """
+    return None if s.version < AGGREGATION_ADDED else _one_of(s, "multi_objective_aggregation", AGGREGATIONS)
+
+
+@rule("GL106", "error", ("rewards", "reward_weights"))
+def every_reward_has_a_weight(s: Setting) -> Broken | None:
+    """As many ``reward_weights`` as reward functions.
+
+    TRL 1.16 after the model is loaded: "Number of reward weights (1) must match number of reward functions (2)".
+    """
+    if s.rewards is None or s.reward_weights is None or s.rewards == s.reward_weights:
+        return None
+    return Broken(
+        what=f"{s.key('reward_weights')}=[{s.reward_weights} numbers]",
+        why=f"there are {s.rewards} reward functions, and each needs its weight",
+        instead=f"Give {s.rewards} weights, or leave {s.key('reward_weights')} out (all 1).",
+        fields=("reward_weights", "rewards"),
+        suggestions=({"reward_weights": None},),
+    )
+
+
+@rule(
+    "GL107",
+    "error",
+    ("loss_type", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
+)
+def vespo_corrects_by_token(s: Setting) -> Broken | None:
+    """The vespo loss with vLLM needs a token-wise correction, and the default mode is ``sequence_mask``.
+
+    TRL 1.16: "VESPO loss requires `vllm_importance_sampling_mode` to be either 'token_truncate' or 'token_mask'."
+    """
+    if s.loss_type != "vespo" or not s.use_vllm or not s.vllm_importance_sampling_correction:
+        return None
+    if s.vllm_importance_sampling_mode in ("token_truncate", "token_mask"):
+        return None
+    return Broken(
+        what=f"{s.key('loss_type')}=vespo",
+        why=f"with vLLM it needs a token-wise {s.key('vllm_importance_sampling_mode')}, "
+        f"and that is {s.vllm_importance_sampling_mode}",
+        instead=f"Set {s.key('vllm_importance_sampling_mode')}=token_truncate.",
+        fields=("loss_type", "vllm_importance_sampling_mode"),
+        suggestions=tuple({"vllm_importance_sampling_mode": mode} for mode in ("token_truncate", "token_mask")),
+    )
+
+
+@rule(
+    "GL108",
+    "error",
+    ("version", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
+)
+def the_correction_is_known(s: Setting) -> Broken | None:
+    """The vLLM correction masks or truncates, by token or by sequence (since TRL 0.26).
+
+    TRL 1.16 at the first step, after a rollout: "Unknown vLLM importance sampling level: foo."
+    """
+    if not s.use_vllm or not s.vllm_importance_sampling_correction or s.version < CORRECTION_NAMED:
+        return None
+    return _one_of(s, "vllm_importance_sampling_mode", CORRECTIONS)
+
+
+CLIPS = ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max")
+
+
+@rule("GL109", "error", ("version", *CLIPS))
+def the_clip_is_a_range(s: Setting) -> Broken | None:
+    """The lower clip of the vLLM correction is below the upper one.
+
+    TRL since 1.6, with and without vLLM: "vllm_importance_sampling_clip_min (3.0) must be less than
+    vllm_importance_sampling_clip_max (2.0)."
+    """
+    low, high = s.vllm_importance_sampling_clip_min, s.vllm_importance_sampling_clip_max
+    if low is None or high is None or low < high or s.version < CLIP_ADDED:
+        return None
+    return Broken(
+        what=f"{s.key(CLIPS[0])}={low:g}",
+        why=f"it must be below {s.key(CLIPS[1])}={high:g}",
+        instead=f"Leave {s.key(CLIPS[0])} out, or set it below {high:g}.",
+        fields=CLIPS,
+        suggestions=({CLIPS[0]: None}, {CLIPS[1]: None}),
+    )
+
+
+@rule("GL110", "error", ("version", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", *CLIPS))
+def a_truncation_has_a_bound(s: Setting) -> Broken | None:
+    """A ``*_truncate`` correction needs at least one bound to truncate at.
+
+    TRL since 1.6, with and without vLLM: "At least one of `vllm_importance_sampling_clip_min` or
+    `vllm_importance_sampling_clip_max` must be set when `vllm_importance_sampling_mode` is a `*_truncate` mode."
+    """
+    if s.version < CLIP_ADDED or not s.vllm_importance_sampling_correction:
+        return None
+    if s.vllm_importance_sampling_mode not in TRUNCATIONS or any(getattr(s, name) is not None for name in CLIPS):
+        return None
+    return Broken(
+        what=f"{s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode}",
+        why="it truncates at a bound, and neither the lower nor the upper one is set",
+        instead=f"Set {s.key(CLIPS[1])}=3.0, TRL's default.",
+        fields=("vllm_importance_sampling_mode", *CLIPS),
+        suggestions=({CLIPS[1]: 3.0}, {"vllm_importance_sampling_mode": "sequence_mask"}),
+    )
+
+
+@rule("GL111", "error", ("version", "delta", "use_liger_kernel"))
+def the_kernel_clips_both_sides(s: Setting) -> Broken | None:
+    """The Liger kernel's loss has no two-sided clipping before TRL 1.4, which refuses ``delta`` beside it.
+
+    TRL 0.18-1.3: "Liger loss does not support two-sided GRPO loss yet." (or "Liger kernel").
+    """
+    if s.delta is None or not s.use_liger_kernel or not TWO_SIDED <= s.version < LIGER_TWO_SIDED:
+        return None
+    return Broken(
+        what=f"{s.key('delta')}={s.delta:g}",
+        why="the Liger kernel has no two-sided clipping in this TRL",
+        instead=f"Leave {s.key('delta')} out, or set {s.key('use_liger_kernel')}=false.",
+        fields=("delta", "use_liger_kernel"),
+        suggestions=({"use_liger_kernel": False}, {"delta": None}),
+    )
+
+
+@rule("GL112", "error", ("epsilon", "epsilon_high"))
+def the_clip_has_a_width(s: Setting) -> Broken | None:
+    """``epsilon`` and ``epsilon_high`` are distances from 1 and not negative; TRL 1.16 accepts any number."""
+    for name in ("epsilon", "epsilon_high"):
+        value = getattr(s, name)
+        if value is not None and value < 0:
+            return Broken(
+                what=f"{s.key(name)}={value:g}",
+                why="the clip range [1 - epsilon, 1 + epsilon_high] would be upside down",
+                instead=f"Set {s.key(name)}=0.2, TRL's default.",
+                fields=(name,),
+                suggestions=({name: 0.2},),
+            )
+    return None

@@ -1,23 +1,30 @@
-"""GS and GD: the run has a length, a step is taken, and no data is lost unnoticed.
+"""GS: the run has a length, a step is taken, and the learning rate does something.
 
-Sources: transformers 5.23 trainer.py, trl 1.16 trainer/utils.py RepeatSampler.
+Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler.
 """
 
+from math import gcd
+
 from grposweep import plan
-from grposweep.rules.batch import SIZES, judgeable
+from grposweep.rules import counts
+from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
+WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that follow an evaluated metric
 
 
-@rule("GS101", "error", LENGTHS)
+@rule("GS101", "error", (*LENGTHS, "given"))
 def one_length(s: Setting) -> Broken | None:
     """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
 
-    Ours: TRL lets max_steps override epochs silently; which of two was meant cannot be known.
+    Ours: TRL lets max_steps override epochs silently; which of two was meant cannot be known. In a recipe, where epochs
+    have a default, see GS203.
     """
+    if s.given:
+        return None
     given = [name for name in LENGTHS if getattr(s, name) is not None]
     if len(given) == 1:
         return None
@@ -55,7 +62,11 @@ def the_length_is_positive(s: Setting) -> Broken | None:
     return None
 
 
-@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"))
+def _budget_counts(s: Setting) -> int:
+    return counts.ALL if s.budget_completions is None else counts.by_trial(s, the_budget_holds_a_step)
+
+
+@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts)
 def the_budget_holds_a_step(s: Setting) -> Broken | None:
     """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
 
@@ -76,7 +87,20 @@ def the_budget_holds_a_step(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS104", "error", (*ROLLOUT, "train_prompts"))
+def _filled_counts(s: Setting) -> int:
+    """D >= B W S / G where groups are whole; GB101 and others report the rest."""
+    if s.train_prompts is None or s.num_generations < 1:
+        return counts.ALL
+    most = s.train_prompts * s.num_generations
+    if s.generation_batch_size is not None:
+        return counts.by_trial(s, the_data_fill_a_rollout)
+    per = s.per_device_train_batch_size * plan.micro_steps_per_generation(s)
+    per = per if s.version >= COMPLETIONS else per * s.num_generations
+    torn = counts.ALL & ~counts.multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else counts.ALL
+    return torn | counts.up_to(most // per) if per > 0 else counts.ALL
+
+
+@rule("GS104", "error", (*ROLLOUT, "train_prompts"), _filled_counts)
 def the_data_fill_a_rollout(s: Setting) -> Broken | None:
     """The training prompts must fill one rollout, or no step is taken.
 
@@ -89,7 +113,7 @@ def the_data_fill_a_rollout(s: Setting) -> Broken | None:
         what=f"{s.train_prompts} training prompts",
         why=f"one rollout takes {plan.prompts_per_rollout(s)}, so TRL would finish without a single step",
         instead="Use more prompts, or a smaller batch.",
-        fields=SIZES,
+        fields=SIZES[1:],
     )
 
 
@@ -147,17 +171,31 @@ def warmup_ends(s: Setting) -> Broken | None:
     )
 
 
-@rule("GD201", "warning", (*ROLLOUT, "train_prompts"))
-def few_prompts_are_dropped(s: Setting) -> Broken | None:
-    """D mod P prompts are dropped every epoch (others each time, when shuffled); reported from a tenth of the data."""
-    if not judgeable(s) or not s.train_prompts or not plan.rollouts_per_epoch(s):
-        return None
-    dropped = plan.dropped_prompts(s) or 0
-    if dropped * 10 < s.train_prompts:
+@rule("GS106", "error", ("lr_scheduler_type", "evaluates"))
+def the_scheduler_sees_a_metric(s: Setting) -> Broken | None:
+    """A scheduler that follows an evaluated metric needs evaluations.
+
+    transformers 5.23: "lr_scheduler_type reduce_lr_on_plateau requires an eval strategy".
+    """
+    if s.lr_scheduler_type not in WATCHING or s.evaluates:
         return None
     return Broken(
-        what=f"{s.train_prompts} training prompts",
-        why=f"{dropped} of them are dropped every epoch: a rollout takes {plan.prompts_per_rollout(s)}",
-        instead="Choose a rollout size that divides them, or a smaller one.",
-        fields=SIZES,
+        what=f"{s.key('lr_scheduler_type')}={s.lr_scheduler_type}",
+        why="it follows an evaluated metric, and nothing is evaluated",
+        instead=f"Set {s.key('lr_scheduler_type')}=linear, TRL's default, or switch evaluation on.",
+        fields=("lr_scheduler_type", "evaluates"),
+        suggestions=({"lr_scheduler_type": "linear"},),
+    )
+
+
+@rule("GS203", "warning", ("given", "max_steps", "epochs"))
+def one_length_counts(s: Setting) -> Broken | None:
+    """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
+    if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
+        return None
+    return Broken(
+        what=f"{s.key('max_steps')}={s.max_steps}",
+        why=f"it overrides {s.key('epochs')}={s.epochs:g}, which is not read" if s.epochs else "it overrides the epochs",
+        instead=f"Leave {s.key('epochs')} out, or {s.key('max_steps')}.",
+        fields=("max_steps", "epochs"),
     )

@@ -159,15 +159,16 @@ def _filled_counts(s: Setting) -> int:
 def a_rollout_is_not_misread(s: Setting) -> Broken | None:
     """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept what they should not.
 
-    The rollout is then cut to whole micro-steps: S = generation_batch_size // (B W). From 0.19.1 on the same recipe is
-    refused: "generation_batch_size (8) must be divisible by the global batch size (7)."
+    The rollout is cut to whole micro-steps, S = generation_batch_size // (B W), while prompts are still drawn by the whole
+    number: rows of one group fall into different rollouts. From 0.19.1 on the same recipe is refused:
+    "generation_batch_size (8) must be divisible by the global batch size (7)."
     """
     total = _misread(s)
     if total is None or s.processes is None or total < (unit := s.per_device_train_batch_size * s.processes):
         return None
     return Broken(
         what=f"{s.key('generation_batch_size')}={total}",
-        why=f"this TRL accepts it and generates {total // unit * unit} completions, the multiple of {unit} below; "
+        why=f"this TRL accepts it but takes {total // unit * unit} of them into a rollout, so groups are torn apart; "
         "TRL 0.19.1 and later refuse it",
         instead=f"Choose a multiple of {unit}.",
         fields=("generation_batch_size",),

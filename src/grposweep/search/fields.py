@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from grposweep.config.points import Points
@@ -55,7 +56,7 @@ class Fields:
                 fields[field] = point[dial]
         return realise(_PLAIN_SETTING.altered(fields))
 
-    @property
+    @cached_property
     def _base_auto(self) -> frozenset[str]:
         """Not empty where the base leaves sizes to the planner."""
         return read_fields(self._points.base)["auto"]  # type: ignore[no-any-return]  # a mapping of Any
