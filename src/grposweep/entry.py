@@ -1,28 +1,25 @@
 """What stands between a person's command line and Hydra: both sweep syntaxes, one message for bad input, exit codes."""
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.compose import PROJECT, explain, register
+from grposweep.config.compose import register
+from grposweep.config.messages import check_groups, message
 from grposweep.config.points import Points
-from grposweep.config.schema import GROUPS
-from grposweep.config.words import options, unknown_key, unknown_option
 from grposweep.errors import BadInput, LostLease
-from grposweep.search.parse import malformed, parse_space, split_tokens
+from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 
 EXIT_STOPPED, EXIT_BAD_INPUT = 1, 2
-_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def command(main: Callable[[], None]) -> None:
@@ -34,7 +31,7 @@ def command(main: Callable[[], None]) -> None:
     sys.argv[1:] = sorted(tokens, key=lambda token: token not in ("-m", "--multirun"))  # argparse wants flags first
     try:
         _refuse_launchers(sys.argv[1:])
-        _check_groups(sys.argv[1:])
+        check_groups(sys.argv[1:])
         main()
     except (BadInput, HydraException, OmegaConfBaseException) as error:
         if wanted:
@@ -64,7 +61,7 @@ def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str],
     space, fixed = parse_space(arguments, params, loader)
 
     def compose(overrides: list[str]) -> DictConfig:
-        _check_groups(overrides)
+        check_groups(overrides)
         return loader.load_configuration(
             config_name=config.hydra.job.config_name, overrides=overrides, run_mode=RunMode.RUN
         )
@@ -78,51 +75,6 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     searched = {dial.name for dial in space.dials}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     return run_sweep(space, points, overrides, hint or "sweep")
-
-
-def message(error: Exception) -> str:
-    """One message for a person: what is set, why it cannot work, what to set instead."""
-    if isinstance(error, BadInput):
-        return str(error)
-    if isinstance(error, OmegaConfBaseException):
-        return explain(error)
-    if isinstance(error, MissingConfigException):
-        return _missing(error)
-    text = str(error)
-    cause = error.__cause__
-    if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
-        return explain(cause)
-    unknown = re.search(r"Could not override '([^']+)'", text)
-    if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
-        return _no_such_key(unknown[1])
-    if "Ambiguous value" in text:
-        return f"{text.split(chr(39))[1]}: several values are a sweep, and this is a single run. Add -m, or give one value."
-    if isinstance(error, OverrideParseException):
-        return malformed(error.override, error)
-    return " ".join(text.split()) or repr(error)
-
-
-def _no_such_key(key: str) -> str:
-    if key in GROUPS:
-        return unknown_option(key, "", options(PROJECT / "conf", key))
-    return unknown_key(key)
-
-
-def _missing(error: MissingConfigException) -> str:
-    """A config file that does not exist: nearly always a group's option."""
-    path = (error.missing_cfg_file or "").removesuffix(".yaml")
-    group, _, value = path.rpartition("/")
-    if not group:
-        return str(error).strip().splitlines()[0]
-    return unknown_option(group, value, list(error.options or []))
-
-
-def _check_groups(overrides: list[str]) -> None:
-    """``batch=16``: Hydra raises ValueError for a number where it wants an option's name."""
-    for override in overrides:
-        group, _, value = override.partition("=")
-        if group in GROUPS and _NUMBER.fullmatch(value):
-            raise BadInput(unknown_option(group, value, options(PROJECT / "conf", group)))
 
 
 def _refuse_launchers(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.neighbours import Change, find_kinds
-from grposweep.rules import Problem, check, errors
+from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules.registry import Rule, choose
 from grposweep.setting import Setting
 
@@ -42,7 +42,7 @@ class Fix:
 
 def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
     """Up to three fixes of different kinds for an error: each ends this problem and causes no error of its own."""
-    if problem.severity != "error":
+    if problem.severity != "error" or problem.code not in REGISTRY:  # rules on recipes bring fixes of their own
         return []
     verify = _Verifier(s, problem, tuple(ignore))
     found: list[Fix] = []
@@ -60,6 +60,7 @@ class _Verifier:
 
     def __init__(self, s: Setting, problem: Problem, ignore: tuple[str, ...]) -> None:
         self._s, self._code, self._ignore = s, problem.code, ignore
+        self._reads = REGISTRY[problem.code].reads
         if s.processes is None:
             self._before = {other.code for other in errors(check(s, ignore))}
         else:
@@ -68,6 +69,8 @@ class _Verifier:
     def mends(self, change: Change) -> bool:
         """Whether the problem is gone, nothing else broke, and the change says something that lasts."""
         s = self._s
+        if not self._reads & _touched(s, change):  # nothing that the broken rule reads
+            return False
         if any(getattr(s, name) == value for name, value in change.items()):  # would show a needless key
             return False
         mended = changed(s, change)
@@ -80,10 +83,14 @@ class _Verifier:
         if mended.processes is None or self._s.processes is None:
             yield from (other.code for other in errors(check(mended, self._ignore)))
             return
-        touched = frozenset(change) | REALISED if mended.auto else frozenset(change)
-        for rule in _affected(touched, self._ignore):
+        for rule in _affected(_touched(mended, change), self._ignore):
             if rule.judge(mended) is not None:
                 yield rule.code
+
+
+def _touched(s: Setting, change: Change) -> frozenset[str]:
+    """The fields that a change may alter, the planner's included."""
+    return frozenset(change) | REALISED if s.auto else frozenset(change)
 
 
 @lru_cache(maxsize=64)

@@ -59,3 +59,12 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
     meant = f" Did you mean {group}={near[0]}?" if near else ""
     dial = f" To set a number use {DIALS[group]}." if group in DIALS and not near else ""
     return f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{dial}"
+
+
+def malformed(argument: str, error: Exception) -> str:
+    """The message for an override that Hydra's grammar does not take."""
+    reason = str(error).strip().splitlines()[0]
+    return (
+        f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
+        f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
+    )

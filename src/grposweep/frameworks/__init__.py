@@ -28,7 +28,9 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
     """The framework of a recipe, from its keys and from the paths of its file and script."""
     other = next((name for name, words in OTHERS.items() if any(word in config for word in words)), None)
     if other:
-        raise BadInput(f"a recipe for {other}: grposweep reads those of {' and '.join(FRAMEWORKS)}. Translate it first.")
+        raise BadInput(
+            f"a recipe for {other}: grposweep reads those of {' and '.join(FRAMEWORKS)}. Translate it first."
+        )
     if not keys.OPEN_R1_ONLY.isdisjoint(config):
         return "open-r1"
     return "open-r1" if any("open_r1" in path or "open-r1" in path for path in paths) else "trl"

@@ -61,9 +61,24 @@ OPEN_R1: dict[str, Key] = {
 }
 # Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
 OPEN_R1_ONLY = frozenset(
-    "benchmarks hub_model_revision overwrite_hub_revision push_to_hub_revision dataset_mixture dataset_prompt_column "
-    "cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct cosine_max_len "
-    "repetition_n_grams repetition_max_penalty e2b_router_url morph_router_url code_eval_test_batch_size".split()
+    [
+        "benchmarks",
+        "hub_model_revision",
+        "overwrite_hub_revision",
+        "push_to_hub_revision",
+        "dataset_mixture",
+        "dataset_prompt_column",
+        "cosine_min_value_wrong",
+        "cosine_max_value_wrong",
+        "cosine_min_value_correct",
+        "cosine_max_value_correct",
+        "cosine_max_len",
+        "repetition_n_grams",
+        "repetition_max_penalty",
+        "e2b_router_url",
+        "morph_router_url",
+        "code_eval_test_batch_size",
+    ]
 )
 
 
@@ -83,7 +98,9 @@ def parse_version(text: str) -> Version:
     """``1.10`` or ``v0.18.0`` as a version; GRPO came with TRL 0.14.0."""
     match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
     if not match:
-        raise BadInput(f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0.")
+        raise BadInput(
+            f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
+        )
     version = (int(match[1]), int(match[2]), int(match[3] or 0))
     if version < releases()[0]:
         raise BadInput(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")

@@ -37,8 +37,26 @@ KEYS = {  # as a person would look for them
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
 COUNTED = frozenset({"rewards", "reward_weights"})  # a recipe holds the list, a setting its length
 NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
-    "framework version given keys lines processes launcher visible_gpus prompts_per_step auto unsolved kl_enabled "
-    "max_per_device_train_batch_size eval_prompts train_prompts budget_completions evaluations checkpoints".split()
+    [
+        "framework",
+        "version",
+        "given",
+        "keys",
+        "lines",
+        "processes",
+        "launcher",
+        "visible_gpus",
+        "prompts_per_step",
+        "auto",
+        "unsolved",
+        "kl_enabled",
+        "max_per_device_train_batch_size",
+        "eval_prompts",
+        "train_prompts",
+        "budget_completions",
+        "evaluations",
+        "checkpoints",
+    ]
 )
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - set(DERIVED)
 # Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.

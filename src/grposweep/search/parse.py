@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
+from grposweep.config.words import malformed
 from grposweep.errors import BadInput
 from grposweep.search.space import Choice, Dial, Interval, Label, Space, build_space
 
@@ -116,15 +117,6 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
         raise BadInput(malformed(argument, error)) from error
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
     return override
-
-
-def malformed(argument: str, error: Exception) -> str:
-    """The message for an override that Hydra's grammar does not take."""
-    reason = str(error).strip().splitlines()[0]
-    return (
-        f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
-        f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
-    )
 
 
 def _domain(override: Override) -> Choice | Interval:

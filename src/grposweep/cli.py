@@ -1,0 +1,185 @@
+"""The ``grposweep`` command: what it takes from a person, and which part of the package answers."""
+
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grposweep.errors import BadInput
+
+UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+app = typer.Typer(
+    help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
+    add_completion=False,  # installing shell completion is nobody's first question
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich costs 0.1 s that lint should not pay
+    pretty_exceptions_enable=False,
+)
+
+
+class Framework(StrEnum):
+    """Whose recipes these are."""
+
+    auto = "auto"
+    trl = "trl"
+    open_r1 = "open-r1"
+
+
+class Format(StrEnum):
+    """For people, or one JSON object a recipe and line."""
+
+    text = "text"
+    json = "json"
+
+
+@app.callback()
+def grposweep() -> None:
+    """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
+
+
+Files = Annotated[
+    list[Path] | None, typer.Argument(help="Recipes: flat YAML, or a script that launches one.", show_default=False)
+]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="Training processes (GPUs of a vLLM server are none).", show_default=False)
+]
+TrlVersion = Annotated[
+    str | None,
+    typer.Option(metavar="X.Y[.Z]", help="TRL to judge by, 0.14 to 1.16.", show_default="1.16; 0.18 for open-r1"),
+]
+DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
+LINES = 'One {"id", "framework", "processes", "trl_version", "dataset_size", "config"} a line from stdin, one answer a line.'
+
+
+@app.command(no_args_is_help=True)
+def lint(
+    files: Files = None,
+    framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = Framework.auto,
+    processes: Processes = None,
+    trl_version: TrlVersion = None,
+    dataset_size: DatasetSize = None,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write fixes that keep training as it is into YAML files.")
+    ] = False,
+    unsafe_fixes: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="With --fix: also those that change it.")
+    ] = False,
+    select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="All rules but these.", show_default=False)] = None,
+    stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
+) -> None:
+    """Say what is wrong with GRPO recipes, and what to change.
+
+    Exit code: 0 no errors, 1 errors found, 2 unusable input.
+    """
+
+    def work() -> int:
+        from grposweep.frameworks.keys import parse_version
+        from grposweep.frameworks.load import Options
+        from grposweep.lint.judge import choose
+
+        version = None if trl_version is None else parse_version(trl_version)
+        options = Options(framework.value, version, processes, dataset_size)
+        chosen = choose(select or (), ignore or ())
+        if unsafe_fixes and not fix:
+            raise BadInput("--unsafe-fixes says which fixes --fix may write. Add --fix.")
+        if stdin_jsonl:
+            from grposweep.lint.lines import lint_lines
+
+            if files or fix:
+                raise BadInput("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
+            return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
+        from grposweep.lint.files import Asked, lint_files
+
+        if not files:
+            raise BadInput("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
+        asked = Asked(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
+        return lint_files(files, asked, sys.stdout)
+
+    raise typer.Exit(answer(work))
+
+
+@app.command()
+def rules(
+    code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
+) -> None:
+    """List the rules, or explain one."""
+
+    def work() -> int:
+        from grposweep.lint.explain import explain_rules
+
+        explain_rules(code, sys.stdout)
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
+@app.command()
+def plan(
+    items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of grposweep's own configuration.", show_default=False)],
+    framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = Framework.auto,
+    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
+    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
+    trl_version: Annotated[str | None, typer.Option(metavar="X.Y[.Z]", help="TRL release to judge by.", show_default="1.16; 0.18.0 for open-r1")] = None,
+    dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
+) -> None:  # fmt: skip  # an option a line reads best
+    """Show what follows from a recipe, each number with its formula; several recipes side by side.
+
+    Exit code: 0 no errors, 1 errors found, 2 unusable input.
+    """
+
+    def work() -> int:
+        from grposweep.commands import show_plan, training_processes
+        from grposweep.frameworks.keys import parse_version
+        from grposweep.frameworks.load import Options
+
+        version = None if trl_version is None else parse_version(trl_version)
+        ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+        return show_plan(items, Options(framework.value, version, ranks, dataset_size), format is Format.json)
+
+    raise typer.Exit(answer(work))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def space(
+    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 batch=small,medium.", show_default=False)],
+) -> None:  # fmt: skip  # an option a line reads best
+    """Count a sweep's points: valid ones, and which rules prune the others.
+
+    Exit code: 0, 1 where no point is valid, 2 unusable input.
+    """
+
+    def work() -> int:
+        from grposweep.commands import show_space
+
+        return show_space(arguments)
+
+    raise typer.Exit(answer(work))
+
+
+def answer(work: Callable[[], int]) -> int:
+    """The exit code of a command's work: bad input is one message, an interrupt or a closed pipe is none."""
+    try:
+        code = work()
+        sys.stdout.flush()
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
+        return BROKEN_PIPE
+    return code
+
+
+def main() -> None:
+    """Run the command."""
+    app(prog_name="grposweep")

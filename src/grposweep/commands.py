@@ -1,0 +1,111 @@
+"""What ``grposweep plan`` and ``grposweep space`` do: numbers and verdicts, without training anything."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from grposweep import frameworks
+from grposweep.errors import BadInput
+from grposweep.fixes import render_problem
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.lint.judge import build_plan
+from grposweep.report.plans import SYMBOLS, notes, plan_table
+from grposweep.report.tables import build_console, invalid_table
+from grposweep.rules import check
+from grposweep.setting import Setting
+
+
+def show_plan(items: Sequence[str], options: Options, as_json: bool) -> int:
+    """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
+    files = [item for item in items if "=" not in item]
+    if files and len(files) < len(items):
+        raise BadInput(f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides.")
+    named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
+    if as_json:
+        for name, setting in named:
+            print(json.dumps({"file": name or None, "plan": build_plan(setting)}))
+    else:
+        _print_plans(build_console(), named)
+    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+
+
+def training_processes(gpus: int | None, server_gpus: int) -> int | None:
+    """GPUs that train, a rank each: those of a vLLM server are none. 8 GPUs with one for vLLM are 7 processes."""
+    if gpus is None:
+        return None
+    if gpus <= server_gpus:
+        raise BadInput(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
+    return gpus - server_gpus
+
+
+def show_space(arguments: Sequence[str]) -> int:
+    """Count a sweep's points: how many are valid, which rules prune the others, what each value of a dial would need."""
+    from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+    from grposweep.config.session import open_session
+    from grposweep.search.census import take_census
+    from grposweep.search.judge import Judge
+    from grposweep.search.parse import parse_space, split_tokens
+    from grposweep.sweep.summary import invalid_rows
+
+    tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
+    with open_session() as session:
+        space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
+        if not space.dials:
+            raise BadInput("nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch).")
+        judge = Judge(space, Points(session.compose, fixed))
+        judge.check_dials()
+        census = take_census(judge)
+        console = build_console()
+        console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
+        if census.invalid:
+            console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+            console.print(_label_table(census.valid_by_label()))
+    return 0 if census.valid else 1
+
+
+def _of_file(path: Path, options: Options) -> Setting:
+    try:
+        return frameworks.read(load_recipe(path, options)).setting
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
+    from grposweep.config.compose import to_experiment  # Hydra: not for recipes
+    from grposweep.config.read import read_setting
+    from grposweep.config.session import open_session
+
+    with open_session() as session:
+        counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
+        setting = read_setting(to_experiment(session.compose(list(overrides))), counted)
+    return setting if options.processes is None else replace(setting, processes=options.processes)
+
+
+def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
+    console.print(plan_table(named))
+    console.print(SYMBOLS, style="dim")
+    for name, setting in named:
+        head = f"{name}: " if len(named) > 1 else ""
+        for note in notes(setting):
+            console.print(f"{head}{note}", markup=False)
+        for problem in check(setting):
+            style = "red" if problem.severity == "error" else "yellow"
+            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)
+
+
+def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
+    """Each dial's values with the share of their points that is valid; those that never are stand out."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("dial", "value", "valid points", ""):
+        table.add_column(name, justify="right" if name == "valid points" else "left")
+    for dial, labels in by_label.items():
+        for label, (good, whole) in labels.items():
+            note = "" if good else "never valid with the other dials as they are"
+            table.add_row(dial, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
+    return table

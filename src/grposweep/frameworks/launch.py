@@ -1,0 +1,209 @@
+"""The launch in a shell script: its last command that starts a training, its processes, its options as a recipe.
+
+Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``, ``--key=value``,
+``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from grposweep.errors import BadInput
+from grposweep.frameworks.keys import Key, known
+from grposweep.frameworks.shell import Command, Word, parse_script
+from grposweep.frameworks.values import convert
+from grposweep.recipe import Launch
+from grposweep.setting import TRL
+
+PYTHONS = ("python", "python3")
+LAUNCHERS = {"accelerate": "accelerate", "accelerate-launch": "accelerate", "torchrun": "torchrun", "deepspeed": "deepspeed",
+             "trl": "trl"}  # fmt: skip
+MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
+           "accelerate.commands.launch": "accelerate"}  # fmt: skip
+PROCESSES = {  # launcher: option that counts processes, option that multiplies them
+    "accelerate": ("num_processes", ""),
+    "trl": ("num_processes", ""),
+    "torchrun": ("nproc_per_node", "nnodes"),
+    "deepspeed": ("num_gpus", "num_nodes"),
+}
+SHIPPED = dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8) | {"single_gpu": 1}  # with TRL
+LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
+                              "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
+RIVALS = (
+    "sft",
+    "dpo",
+    "vllm_serve",
+    "vllm-serve",
+    "eval",
+    "merge",
+)  # programs beside a GRPO training, in their own scripts
+
+
+@dataclass
+class Start:
+    """A launch as it was found: who starts what, and the options on either side of the program's name."""
+
+    launch: Launch
+    before: list[Word]
+    after: list[Word]
+    options: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    unresolved: dict[str, str] = field(default_factory=dict)
+
+
+def find_launch(text: str) -> Start:
+    """The last launch of a script that looks like a training, its options read."""
+    starts = list(_starts(parse_script(text)))
+    if not starts:
+        raise BadInput(
+            "no launch command found (accelerate launch, torchrun, trl grpo, deepspeed or python with a script)."
+        )
+    start = max(enumerate(starts), key=lambda item: (_looks_like_training(item[1]), item[0]))[1]
+    _read_options(start)
+    return start
+
+
+def _starts(commands: list[Command]) -> list[Start]:
+    """Every launch, in order; also inside ``bash -c "..."``."""
+    found = []
+    for command, following in zip(commands, [*commands[1:], Command()], strict=True):
+        cut = following.words[0].line if following.words and following.words[0].text.startswith("--") else None
+        words = command.words
+        inner = next(
+            (n for n, word in enumerate(words[:-1]) if word.text in ("-c", "-lc") and _is_shell(words, n)), None
+        )
+        if inner is not None:
+            found += _starts(_shifted(words[inner + 1]))
+        elif start := _start(words, cut):
+            found.append(start)
+    return found
+
+
+def _is_shell(words: list[Word], at: int) -> bool:
+    return at > 0 and PurePosixPath(words[at - 1].text).name in ("bash", "sh")
+
+
+def _shifted(word: Word) -> list[Command]:
+    """The commands inside a quoted script, on the lines of the outer one."""
+    commands = parse_script(word.text)
+    for inner in (inner for command in commands for inner in command.words):
+        inner.line += word.line - 1
+        inner.unknown = inner.unknown or (word.unknown and "$" in inner.text)
+    return commands
+
+
+def _start(words: list[Word], cut: int | None) -> Start | None:
+    """The launcher among the words (wrappers such as srun or nohup come first), and the program it starts."""
+    for n, word in enumerate(words):
+        name = PurePosixPath(word.text).name
+        if name in LAUNCHERS and (name not in ("accelerate", "trl") or _second(words, n) in ("launch", "grpo")):
+            return _launched(LAUNCHERS[name], words[n + 1 + (name in ("accelerate", "trl")) :], cut)
+        if name in PYTHONS or name.startswith("python3."):
+            rest = words[n + 1 :]
+            module = rest[1].text if _second(words, n) == "-m" and len(rest) > 1 else ""
+            return _launched(MODULES[module], rest[2:], cut) if module in MODULES else _launched("python", rest, cut)
+    return None
+
+
+def _second(words: list[Word], at: int) -> str:
+    return words[at + 1].text if at + 1 < len(words) else ""
+
+
+def _launched(launcher: str, words: list[Word], cut: int | None) -> Start | None:
+    if launcher == "trl":
+        return Start(Launch("trl", "trl.scripts.grpo", cut), words, words)
+    for n, word in enumerate(words):
+        if word.text in ("-m", "--module") and n + 1 < len(words):
+            return Start(Launch(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
+        if word.text.endswith(".py"):
+            return Start(Launch(launcher, word.text, cut), words[:n], words[n + 1 :])
+    return None
+
+
+def _looks_like_training(start: Start) -> int:
+    """2 where GRPO is named, 1 where options of a trainer are, 0 for what may be anything."""
+    names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
+    program = start.launch.program.lower()
+    if "grpo" in program or start.launch.launcher == "trl" or "num_generations" in names:
+        return 2
+    rival = any(word in PurePosixPath(program).name for word in RIVALS)
+    return 1 if not rival and (names & known("trl", TRL).keys() or "config" in names) else 0
+
+
+def _option(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.removeprefix("--").partition("=")
+    return name.replace("-", "_"), value if equals else None
+
+
+def _read_options(start: Start) -> None:
+    """``--key value ...`` behind the program's name; an option's values run to the next option."""
+    name = ""
+    for word in start.after:
+        if word.text.startswith("--"):
+            name, value = _option(word.text)
+            start.options[name] = [] if value is None else [value]
+            start.lines[name] = word.line
+            start.unresolved.pop(name, None)
+        elif name and isinstance(start.options.get(name), list):
+            start.options[name].append(word.text)
+        elif word.unknown:
+            start.unresolved[word.text] = word.text  # "$@" and the like may hold options
+        if word.unknown and name:
+            start.unresolved[name] = word.text.partition("=")[2] if word.text.startswith("--") else word.text
+
+
+def build_config(start: Start, takes: Mapping[str, Key]) -> dict[str, Any]:
+    """The options as a recipe's keys, in the types that argparse gives them."""
+    config: dict[str, Any] = {}
+    for name, values in start.options.items():
+        if name in ("config", "local_rank") or (start.launch.launcher == "trl" and name in LAUNCHER_OPTIONS):
+            continue
+        key = name if name in takes or not name.startswith("no_") or name[3:] not in takes else name[3:]
+        if key != name:
+            config[key] = False
+        else:
+            config[key] = _value(values, takes[key].type if key in takes else "any")
+    return config
+
+
+def _value(values: list[str], kind: str) -> Any:
+    if kind.startswith("list"):
+        return values
+    if not values:
+        return True  # a flag
+    text = " ".join(values)
+    found = convert(text, kind)
+    return found.value if found.trouble != "type" else text
+
+
+def count_processes(start: Start) -> tuple[int | None, str]:
+    """Training processes as the launcher's own options state them, or None and what is in the way."""
+    if start.launch.launcher == "python":
+        return 1, ""
+    option, times = PROCESSES[start.launch.launcher]
+    given = {}
+    name = ""
+    for word in start.before:
+        if word.text.startswith("--"):
+            name, value = _option(word.text)
+            given[name] = value
+        elif name and given.get(name) is None:
+            given[name] = word.text
+        else:
+            name = ""
+    if option not in given:
+        return (1, "") if start.launch.launcher == "torchrun" else (None, "")  # torchrun's default
+    count, factor = given[option] or "", given.get(times, "1") or ""
+    if count.isdigit() and factor.isdigit():
+        return int(count) * int(factor), ""
+    return None, count if not count.isdigit() else f"{times} {factor}"
+
+
+def accelerate_file(start: Start) -> str | None:
+    """The accelerate configuration that a launch names."""
+    for n, word in enumerate(start.before):
+        name, value = _option(word.text)
+        if word.text.startswith("--") and name in ("config_file", "accelerate_config"):
+            return value or _second(start.before, n)
+    return None

@@ -1,0 +1,129 @@
+"""Edits of a YAML text at the places of its keys: comments, order, quotes, line ends and everything else stay as they are.
+
+Only a mapping in block style, one key a line, is edited; every edit is read back and compared before anybody writes it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from grposweep.errors import BadInput
+from grposweep.frameworks.yaml_text import parse_yaml
+
+
+class Entry(NamedTuple):
+    """Where one key of the top level stands, in characters; ``end`` is behind its value, 0 where it has none."""
+
+    key: str
+    key_start: int
+    key_end: int
+    start: int
+    end: int
+
+
+def edit(text: str, change: Mapping[str, Any]) -> str | None:
+    """The text after a change of keys (None removes one); None where it cannot be edited without touching more."""
+    before = parse_yaml(text).config
+    wanted = {key: value for key, value in before.items() if key not in change}
+    wanted |= {key: value for key, value in change.items() if value is not None}
+    edited = text
+    for old, new, value in _moves(before, change):
+        step = _set(edited, new, value) if old == new else _rename(edited, old, new, value)
+        if step is None:
+            return None
+        edited = step
+    try:
+        return edited if parse_yaml(edited).config == wanted else None
+    except BadInput:
+        return None
+
+
+def _moves(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Old key, new key, value. One key gone and one key new is a rename in place, so that its comment stays beside it."""
+    gone = [key for key, value in change.items() if value is None and key in before]
+    new = [key for key, value in change.items() if value is not None and key not in before]
+    if len(gone) == len(new) == 1:
+        rest = [(key, key, value) for key, value in change.items() if key in before and value is not None]
+        return [(gone[0], new[0], change[new[0]]), *rest]
+    return [(key, key, value) for key, value in change.items() if value is not None or key in before]
+
+
+def _entries(text: str) -> list[Entry] | None:
+    """The keys of the top level; None unless it is a mapping in block style."""
+    shift = len(text) - len(text.removeprefix("\ufeff"))
+    node = yaml.compose(text[shift:], yaml.SafeLoader)  # the slow loader, whose marks count characters
+    if not isinstance(node, yaml.MappingNode) or node.flow_style:
+        return None
+    return [
+        Entry(str(key.value), key.start_mark.index + shift, key.end_mark.index + shift,
+              value.start_mark.index + shift, value.end_mark.index + shift)
+        for key, value in node.value
+    ]  # fmt: skip
+
+
+def _rename(text: str, old: str, new: str, value: Any) -> str | None:
+    entries = [entry for entry in _entries(text) or [] if entry.key == old]
+    if len(entries) != 1:
+        return None
+    entry = entries[0]
+    return _set(text[: entry.key_start] + new + text[entry.key_end :], new, value)
+
+
+def _set(text: str, key: str, value: Any) -> str | None:
+    """A key to a value: in place, or on a line of its own at the end; the last of several stays."""
+    entries = _entries(text)
+    if entries is None:
+        return None
+    found = [entry for entry in entries if entry.key == key]
+    for entry in reversed(found[:-1] if value is not None else found):
+        shorter = _without(text, entry, entries)
+        if shorter is None:
+            return None
+        text = shorter
+    if value is None:
+        return text
+    if not found:
+        return _append(text, key, value)
+    last = [entry for entry in _entries(text) or [] if entry.key == key]
+    if len(last) != 1:
+        return None
+    now = parse_yaml(text).config.get(key)
+    if now == value and type(now) is type(value):
+        return text
+    entry = last[0]
+    gap = " " if entry.start == entry.end else ""  # an empty value
+    return text[: entry.start] + gap + render_value(value) + text[entry.end :]
+
+
+def _without(text: str, entry: Entry, entries: list[Entry]) -> str | None:
+    """The text without the lines of one key; None where another key shares them."""
+    start = text.rfind("\n", 0, entry.key_start) + 1
+    value_end = max(entry.end, entry.key_end)
+    while value_end > entry.key_end and text[value_end - 1] in " \t\r\n":
+        value_end -= 1  # a block value's end is where the next key starts
+    newline = text.find("\n", value_end)
+    end = len(text) if newline < 0 else newline + 1
+    others = [other for other in entries if other is not entry and start <= other.key_start < end]
+    return None if others or text[start : entry.key_start].strip("\ufeff \t") else text[:start] + text[end:]
+
+
+def _append(text: str, key: str, value: Any) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = "" if not text or text.endswith("\n") else newline
+    return f"{text}{gap}{key}: {render_value(value)}{newline}"
+
+
+def render_value(value: Any) -> str:
+    """A value as YAML 1.1 reads it back: floats with a dot, words with quotes where they would mean something else."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        text = repr(value)
+        mantissa, e, exponent = text.partition("e")
+        return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
+    if isinstance(value, str):
+        plain = value.replace("_", "").replace("-", "").replace("/", "").replace(".", "").isalnum() and value.isascii()
+        return value if plain and yaml.safe_load(value) == value else json.dumps(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)

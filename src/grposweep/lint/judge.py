@@ -1,0 +1,206 @@
+"""One recipe judged: its setting, every problem with its fixes in the recipe's own words, and its plan."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grposweep import frameworks, plan
+from grposweep.errors import BadInput
+from grposweep.fixes import find_fixes
+from grposweep.frameworks import Reading
+from grposweep.recipe import Recipe
+from grposweep.rules import REGISTRY, Problem, check
+from grposweep.rules import keys as _registers_gv  # noqa: F401  # importing it registers the family
+from grposweep.rules.registry import RECIPE_RULES, Broken, Severity
+from grposweep.setting import Setting
+
+SIZES = frozenset(
+    [
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+        "num_generations",
+        "num_iterations",
+    ]
+)
+LENGTHS = SIZES | {"max_steps", "epochs"}
+PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
+        "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A verified change of a recipe: native keys and values, None removing a key; ``safe`` where training stays as it was.
+
+    ``processes`` stands for the launch command's count.
+    """
+
+    change: Mapping[str, Any]
+    safe: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem in the recipe's own words: keys, line, and what would mend it."""
+
+    code: str
+    severity: Severity
+    message: str
+    keys: tuple[str, ...] = ()
+    line: int | None = None
+    repairs: tuple[Repair, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All that is known about one recipe."""
+
+    recipe: Recipe
+    setting: Setting
+    findings: tuple[Finding, ...]
+    plan: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """No problem of severity error."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rules that are switched on, by full codes; none selected means all."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def has(self, code: str) -> bool:
+        """Whether a rule is on."""
+        return (not self.select or code in self.select) and code not in self.ignore
+
+
+def choose(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Chosen:
+    """Rules by codes or families (``GB101``, ``GB``), separated by commas or given apart; an unknown one is bad input."""
+    return Chosen(_codes(select), _codes(ignore))
+
+
+def _codes(items: Iterable[str]) -> tuple[str, ...]:
+    codes = sorted({**REGISTRY, **RECIPE_RULES})
+    found: list[str] = []
+    for wanted in (part.strip().upper() for item in items for part in item.split(",") if part.strip()):
+        meant = [code for code in codes if code.startswith(wanted)]
+        if not meant:
+            families = ", ".join(sorted({code[:2] for code in codes}))
+            raise BadInput(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
+        found += meant
+    return tuple(sorted(set(found)))
+
+
+EVERYTHING = Chosen()
+
+
+def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) -> Verdict:
+    """Every problem of a recipe, by line, then code."""
+    reading = frameworks.read(recipe)
+    setting = reading.setting
+    findings = [_of_setting(recipe, setting, problem, chosen, with_fixes) for problem in _problems(reading, chosen)]
+    for code, rule in RECIPE_RULES.items():
+        if chosen.has(code):
+            findings += [
+                _of_recipe(reading, recipe, code, rule.severity, broken, with_fixes) for broken in rule.judge(recipe)
+            ]
+    findings.sort(key=lambda finding: (finding.line or 0, finding.code))
+    return Verdict(recipe, setting, tuple(findings), build_plan(setting, reading.unknown))
+
+
+def _problems(reading: Reading, chosen: Chosen) -> list[Problem]:
+    """What the rules say; not those that rest on a field nobody could read."""
+    problems = check(reading.setting, chosen.ignore, chosen.select)
+    if not reading.unknown:
+        return problems
+    return [
+        problem
+        for problem in problems
+        if problem.code in REGISTRY and not REGISTRY[problem.code].reads & reading.unknown
+    ]
+
+
+def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chosen, with_fixes: bool) -> Finding:
+    repairs = []
+    for fix in find_fixes(setting, problem, ignore=chosen.ignore) if with_fixes else ():
+        change = frameworks.native(dict(fix.change), recipe, setting)
+        if change:
+            repairs.append(Repair(change, bool(getattr(fix, "safe", False))))
+    fields = problem.broken.fields
+    blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
+    keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
+    line = next((setting.lines[name] for name in fields if name in setting.lines), None)
+    return Finding(problem.code, problem.severity, _message(problem.broken, bool(repairs)), keys, line, tuple(repairs))
+
+
+def _of_recipe(
+    reading: Reading, recipe: Recipe, code: str, severity: Severity, broken: Broken, with_fixes: bool
+) -> Finding:
+    repairs = []
+    for change in broken.suggestions if with_fixes else ():
+        if mends(recipe, reading, code, change):
+            repairs.append(Repair(change, broken.without_effect >= change.keys()))
+    line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
+    if code == "GV107" and recipe.launch:
+        line = recipe.launch.cut_line
+    return Finding(code, severity, _message(broken, bool(repairs)), broken.fields, line, tuple(repairs[:3]))
+
+
+def _message(broken: Broken, has_repairs: bool) -> str:
+    """What is set and why it cannot work; what to do instead, where no verified change says it."""
+    return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
+
+
+def mends(recipe: Recipe, reading: Reading, code: str, change: Mapping[str, Any]) -> bool:
+    """Whether a change of keys ends what it should and breaks nothing that held before."""
+    after = changed(recipe, change)
+    rule = RECIPE_RULES[code]
+    touched = set(change)
+    if any(touched & set(broken.fields) for broken in rule.judge(after)):
+        return False
+    new = frameworks.read(after)
+    if new.setting == reading.setting and new.unknown == reading.unknown:
+        return True
+    before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
+    return {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before
+
+
+def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
+    """The recipe after a change of keys."""
+    config = {key: value for key, value in recipe.config.items() if key not in change}
+    config |= {key: value for key, value in change.items() if value is not None and key != "processes"}
+    twice = tuple(item for item in recipe.duplicates if item.key not in change)
+    return replace(recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice)
+
+
+def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The plan's numbers; None where something is unknown, or where the batch is no valid one."""
+    found: dict[str, Any] = dict.fromkeys(PLAN)
+    sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
+    given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
+    if unknown & SIZES or min(*sizes, *given) < 1:
+        return found
+    rollout, prompts = plan.completions_per_rollout(s), plan.prompts_per_rollout(s)
+    found["completions_per_rollout"] = rollout
+    found["completions_per_step"] = plan.completions_per_step(s)
+    if (rollout is not None and prompts is None) or plan.micro_steps_per_generation(s) < 1:
+        return found  # groups are not whole: TRL refuses it, and further numbers would mean nothing
+    found["prompts_per_rollout"] = prompts
+    if s.processes is not None:
+        found["prompts_per_step"] = _plain(found["completions_per_step"] / s.num_generations)
+    if s.processes is not None or s.generation_batch_size is None:
+        found["steps_per_rollout"] = _plain(float(plan.steps_per_rollout(s)))
+    found["rollouts_per_epoch"], found["dropped_prompts"] = plan.rollouts_per_epoch(s), plan.dropped_prompts(s)
+    if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
+        found["total_steps"] = plan.total_steps(s)
+    return found
+
+
+def _plain(number: float) -> float:
+    """7 rather than 7.0."""
+    return int(number) if number == int(number) else number

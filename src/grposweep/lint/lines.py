@@ -1,0 +1,82 @@
+"""Recipes as JSON lines: one answer a line, in order, as soon as it is there."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, BinaryIO, TextIO
+
+from grposweep.errors import BadInput
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.keys import parse_version
+from grposweep.frameworks.load import Options, build_recipe
+from grposweep.lint.answer import render_error, render_verdict
+from grposweep.lint.judge import Chosen, judge
+from grposweep.recipe import Recipe
+
+OK, ERRORS, UNUSABLE = 0, 1, 2  # exit codes; the last wins
+
+
+def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, chosen: Chosen) -> int:
+    """Answer every line; the exit code says the worst of them."""
+    worst = OK
+    for line in source:
+        if line.strip():
+            text, code = _answer(line, options, chosen)
+            out.write(text + "\n")
+            out.flush()  # a caller may wait for this answer before it asks again
+            worst = max(worst, code)
+    return worst
+
+
+def _answer(line: bytes, options: Options, chosen: Chosen) -> tuple[str, int]:
+    name: Any = None
+    try:
+        record = _parse(line)
+        name = _printable(record.get("id"))
+        verdict = judge(_recipe(record, options), chosen)
+    except BadInput as error:
+        return render_error(str(error), name), UNUSABLE
+    return render_verdict(verdict, name), OK if verdict.ok else ERRORS
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"this line is not JSON: {str(error)[:120]}.") from None
+    if not isinstance(record, dict):
+        raise BadInput("this line is JSON, but not an object.")
+    return record
+
+
+def _recipe(record: dict[str, Any], options: Options) -> Recipe:
+    """The recipe of a line; what it leaves out is as the command line says."""
+    config = record.get("config")
+    if not isinstance(config, dict):
+        raise BadInput('"config" is missing, or not an object of keys and values.')
+    framework = record.get("framework") or options.framework
+    if framework not in ("auto", *FRAMEWORKS):
+        raise BadInput(f"framework {str(framework)[:40]!r}: grposweep reads {' and '.join(FRAMEWORKS)}.")
+    version = record.get("trl_version")
+    told = Options(
+        framework,
+        parse_version(version) if version is not None else options.version,
+        _count(record, "processes", options.processes),
+        _count(record, "dataset_size", options.train_prompts),
+    )
+    return build_recipe(config, told)
+
+
+def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
+    """A count of a line, which must be a whole number from 1."""
+    value = record.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
+        raise BadInput(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
+    return value
+
+
+def _printable(name: Any) -> Any:
+    """An id is repeated as it came; NaN is not JSON."""
+    return str(name) if isinstance(name, float) and not math.isfinite(name) else name

@@ -1,0 +1,112 @@
+"""Verdicts for people: grouped by file, each problem at its line, with the line itself and what would mend it."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from grposweep.lint.judge import Finding, Repair, Verdict
+from grposweep.lint.repair import render_change
+
+RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+INDENT = "    "
+
+
+class Screen:
+    """Where text goes: its width, and colours only on a terminal that wants them."""
+
+    def __init__(self, out: TextIO, no_color: bool = False):
+        self.out = out
+        self.colours = out.isatty() and not no_color
+        self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
+
+    def paint(self, text: str, *styles: str) -> str:
+        """Styled on a terminal, plain elsewhere."""
+        return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
+
+    def say(self, text: str = "") -> None:
+        """One line; names that are no text (undecodable bytes) are written as escapes."""
+        self.out.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+
+    def wrap(self, text: str, head: str = INDENT) -> None:
+        """A paragraph, its further lines under the first."""
+        self.say(textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+                               break_long_words=False))  # fmt: skip
+
+
+def show_verdict(
+    screen: Screen, verdict: Verdict, lines: Sequence[str], changes: Iterable[str] = (), note: str = ""
+) -> None:
+    """One file: what was written into it, then what is left; nothing where all is well."""
+    name = printable(verdict.recipe.file or "-")
+    for change in changes:
+        screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
+    for finding in verdict.findings:
+        _show_finding(screen, name, finding, lines)
+    if note:
+        screen.say(f"{screen.paint(name, BOLD)}: {note}")
+    if verdict.findings:
+        screen.say()
+
+
+def _show_finding(screen: Screen, name: str, finding: Finding, lines: Sequence[str]) -> None:
+    """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out."""
+    place = f"{name}:{finding.line}:" if finding.line else f"{name}:"
+    colour = RED if finding.severity == "error" else YELLOW
+    screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{finding.code} {finding.severity}', colour)}")
+    if finding.line and finding.line <= len(lines):
+        number = f"{finding.line:>4} | "
+        source = printable(lines[finding.line - 1].expandtabs(4))
+        room = screen.width - len(INDENT) - len(number)
+        screen.say(
+            f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
+        )
+    screen.wrap(printable(finding.message))
+    for n, repair in enumerate(finding.repairs):
+        screen.wrap(printable(_render(repair)), f"{INDENT}{'fix:' if n == 0 else ' or:'} ")
+
+
+def _render(repair: Repair) -> str:
+    if set(repair.change) == {"processes"}:
+        return f"launch {repair.change['processes']} processes"
+    return render_change(repair.change)
+
+
+def show_total(
+    screen: Screen, verdicts: Sequence[Verdict], changed: int, unusable: int, ignored: Sequence[str]
+) -> None:
+    """The closing line: how many files, errors and warnings, what --fix would do, which rules were off."""
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
+    total = len(verdicts) + unusable
+    parts = [f"{_count(total, 'file')}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    if unusable:
+        parts.append(f"{unusable} could not be read")
+    if changed:
+        parts.append(f"{_count(changed, 'fix', 'fixes')} written")
+    safe, unsafe = _fixable(findings)
+    if safe:
+        parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
+    elif unsafe:
+        parts.append(f"{unsafe} fixable with --fix --unsafe-fixes")
+    colour = RED if errors or unusable else YELLOW if warnings else GREEN
+    screen.say(screen.paint("; ".join(parts), colour))
+    if ignored:
+        screen.wrap(f"switched off: {', '.join(ignored)}", "")
+
+
+def _fixable(findings: Iterable[Finding]) -> tuple[int, int]:
+    """How many problems have a fix that may be written into a file: safe ones, and those with other fixes only."""
+    written = [[repair for repair in finding.repairs if "processes" not in repair.change] for finding in findings]
+    safe = sum(any(repair.safe for repair in repairs) for repairs in written)
+    return safe, sum(bool(repairs) for repairs in written) - safe
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def printable(text: str) -> str:
+    """One line without anything that moves a cursor: a file's name may hold newlines and escapes."""
+    return "".join(char if char.isprintable() or "\udc80" <= char <= "\udcff" else repr(char)[1:-1] for char in text)

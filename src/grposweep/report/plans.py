@@ -1,0 +1,148 @@
+"""A plan as a table: every number with its formula and what stands in it; recipes side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from grposweep import plan
+from grposweep.setting import Setting
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number of a plan: its name, its formula in symbols, the formula with numbers, and how it follows."""
+
+    name: str
+    formula: str
+    value: Callable[[Setting], Any]
+    numbers: Callable[[Setting], str] = lambda _: ""
+
+
+def _b(s: Setting) -> str:
+    return str(s.per_device_train_batch_size)
+
+
+def _mu_s_a(s: Setting) -> str:
+    return f"{s.num_iterations} x {plan.micro_steps_per_generation(s)} / {s.gradient_accumulation_steps}"
+
+
+LINES = (
+    Line("training processes", "W", lambda s: s.processes),
+    Line(
+        "completions per rollout", "B W S", plan.completions_per_rollout,
+        lambda s: f"{_b(s)} x {s.processes} x {plan.micro_steps_per_generation(s)}",
+    ),
+    Line(
+        "prompts per rollout", "B W S / G", plan.prompts_per_rollout,
+        lambda s: f"{plan.completions_per_rollout(s)} / {s.num_generations}",
+    ),
+    Line(
+        "completions per optimizer step", "B W A", plan.completions_per_step,
+        lambda s: f"{_b(s)} x {s.processes} x {s.gradient_accumulation_steps}",
+    ),
+    Line(
+        "prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
+        lambda s: f"{plan.completions_per_step(s)} / {s.num_generations}",
+    ),
+    Line("optimizer steps per rollout", "mu S / A", plan.steps_per_rollout, _mu_s_a),
+    Line(
+        "rollouts per epoch", "floor(D / P)", plan.rollouts_per_epoch,
+        lambda s: f"floor({s.train_prompts} / {plan.prompts_per_rollout(s)})",
+    ),
+    Line(
+        "prompts dropped per epoch", "D mod P", plan.dropped_prompts,
+        lambda s: f"{s.train_prompts} mod {plan.prompts_per_rollout(s)}",
+    ),
+    Line(
+        "optimizer steps per epoch", "ceil(N mu S / A)", plan.steps_per_epoch,
+        lambda s: f"ceil({plan.rollouts_per_epoch(s)} x {_mu_s_a(s)})",
+    ),
+    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, lambda s: _length(s)),
+    Line(
+        "evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
+        lambda s: f"ceil({s.eval_prompts} x {s.num_generations_eval or s.num_generations} / "
+        f"({s.per_device_eval_batch_size} x {s.processes}))",
+    ),
+    Line(
+        "steps between checkpoints", "a multiple of the rollout boundary", plan.save_every,
+        lambda s: f"boundary every {plan.boundary_steps(s)}",
+    ),
+)  # fmt: skip
+SYMBOLS = (
+    "B per_device_train_batch_size, W processes, A gradient_accumulation_steps, S steps_per_generation (micro-steps), "
+    "G num_generations, mu num_iterations, D training prompts, P prompts per rollout, N rollouts per epoch, "
+    "E epochs, U steps per epoch"
+)
+
+
+def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
+    """One column a recipe; for a single one the formulas with its numbers beside them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for name, _ in items:
+        table.add_column(name or "value", justify="right", overflow="fold")
+    table.add_column("formula", overflow="fold")
+    if len(items) == 1:
+        table.add_column("with numbers", overflow="fold", style="dim")
+    for line in LINES:
+        values = [_value(line, setting) for _, setting in items]
+        if all(value is None for value in values):
+            continue
+        cells = ["?" if value is None else _text(value) for value in values]
+        numbers = [line.numbers(items[0][1])] if len(items) == 1 else []
+        table.add_row(line.name, *cells, line.formula, *numbers)
+    return table
+
+
+def notes(s: Setting) -> list[str]:
+    """What the table cannot say: a shortcut that would mislead, and what is unknown."""
+    said = []
+    short, exact = shortcut(s), plan.total_steps(s)
+    if short is not None and exact is not None and short != exact and s.epochs is not None:
+        said.append(
+            f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
+            f"rollouts only, rounded up once an epoch."
+        )
+    if s.processes is None:
+        said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
+    if s.train_prompts is None and s.epochs is not None and s.max_steps is None:
+        said.append("The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size.")
+    return said
+
+
+def shortcut(s: Setting) -> Fraction | None:
+    """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
+    if s.processes is None or s.train_prompts is None or s.epochs is None:
+        return None
+    per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * s.processes)
+    return per_pass * s.num_iterations / s.gradient_accumulation_steps * Fraction(s.epochs).limit_denominator(10**6)
+
+
+def _value(line: Line, s: Setting) -> Any:
+    """A number of the plan; None where a size is missing or broken, which is for the rules to say."""
+    try:
+        return line.value(s)
+    except ZeroDivisionError:
+        return None
+
+
+def _length(s: Setting) -> str:
+    if s.max_steps is not None:
+        return f"max_steps={s.max_steps}"
+    if s.budget_completions is not None:
+        return f"floor({s.budget_completions} / {plan.completions_per_rollout(s)}) rollouts"
+    return f"ceil({s.epochs} x {plan.steps_per_epoch(s)})"
+
+
+def _divided(number: int | None, by: int) -> Fraction | None:
+    return None if number is None or by < 1 else Fraction(number, by)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Fraction):
+        return f"{value.numerator:,}" if value.denominator == 1 else f"{value} = {float(value):.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

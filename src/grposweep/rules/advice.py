@@ -1,0 +1,104 @@
+"""GA: what is allowed and seldom wise. Opinions with their evidence; ``--ignore GA`` switches them off.
+
+Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts a step, learning rate 1e-6);
+DeepSeekMath and DAPO for settings that were published with results; "LoRA Without Regret" (Thinking Machines, 2025).
+"""
+
+from grposweep import plan
+from grposweep.rules.batch import SIZES, judgeable
+from grposweep.rules.registry import Broken, rule
+from grposweep.setting import Setting
+
+FEW_PROMPTS, ENOUGH_PROMPTS = 4, 32  # a step; the report stalled at 8 and advises at least 32
+LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
+TIMID, HOT, HOT_LORA, TIMID_LORA, STEEP = 1e-6, 2e-5, 5e-4, 2e-6, 5e-6
+STEP = (*SIZES, "unsolved", "num_generations")
+
+
+def _prompts_per_step(s: Setting) -> float | None:
+    """Prompts behind one optimizer step; None while something is unknown."""
+    if s.num_generations < 1 or not judgeable(s):
+        return None
+    completions = plan.completions_per_step(s)
+    return None if completions is None else completions / s.num_generations
+
+
+@rule("GA201", "warning", (*STEP, "given"))
+def a_step_has_several_prompts(s: Setting) -> Broken | None:
+    """An optimizer step over fewer than 4 prompts is mostly noise: many groups are all right or all wrong, and teach nothing.
+
+    The EasyR1 report stalled at 8 prompts a step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
+    DAPO 512 prompts. Small on-policy steps do work on easy tasks, so only very small ones are reported, and only in
+    recipes.
+    """
+    prompts = _prompts_per_step(s) if s.given else None
+    if prompts is None or prompts >= FEW_PROMPTS:
+        return None
+    return Broken(
+        what=f"{s.key('gradient_accumulation_steps')}={s.gradient_accumulation_steps}",
+        why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
+        instead="Accumulate more; 32 prompts a step and above are common.",
+        fields=("gradient_accumulation_steps", "num_generations"),
+    )
+
+
+@rule("GA202", "warning", ("learning_rate", "parameters", "lora"))
+def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
+    """Full fine-tuning above 2e-5 (LoRA: 5e-4) tends to collapse within tens of steps in GRPO.
+
+    The EasyR1 report advises 5e-6 to 1e-5 for 7 B; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA takes about ten
+    times the rate of full fine-tuning ("LoRA Without Regret"). Judged only where the model's size is known.
+    """
+    most = HOT_LORA if s.lora else HOT
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
+        return None
+    return Broken(
+        what=f"{s.key('learning_rate')}={s.learning_rate:g}",
+        why=f"hot for {_size(s)}: GRPO usually collapses above {most:g}",
+        instead=f"Try {1e-4 if s.lora else 5e-6:g}, with warmup.",
+        fields=("learning_rate",),
+    )
+
+
+@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"))
+def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
+    """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
+
+    The EasyR1 report (7 B, 1e-6, 8 prompts a step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
+    1e-6 average over at least 16 times 64 completions, so large steps are not reported.
+    """
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate > TIMID_LORA or s.learning_rate <= 0:
+        return None
+    prompts = _prompts_per_step(s)
+    if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
+        return None
+    step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} a step"
+    return Broken(
+        what=f"{s.key('learning_rate')}={s.learning_rate:g}",
+        why=f"conservative for {_size(s)}{step}",
+        instead=f"Try {1e-5 if s.lora else 5e-6:g} with warmup, or larger steps.",
+        fields=("learning_rate",),
+    )
+
+
+@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"))
+def a_steep_start_has_warmup(s: Setting) -> Broken | None:
+    """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
+
+    The EasyR1 report advises these rates together with warmup. Judged only where the model's size is known.
+    """
+    least = STEEP * (10 if s.lora else 1)
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate < least or s.warmup_steps != 0:
+        return None
+    return Broken(
+        what=f"{s.key('warmup_steps')}=0",
+        why=f"{s.key('learning_rate')}={s.learning_rate:g} applies in full from the first step",
+        instead=f"Set {s.key('warmup_steps')}=0.05 (a share of all steps).",
+        fields=("warmup_steps", "learning_rate"),
+    )
+
+
+def _size(s: Setting) -> str:
+    """The model in words."""
+    assert s.parameters is not None
+    return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"

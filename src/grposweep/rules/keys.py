@@ -1,0 +1,276 @@
+"""GV: keys that a version takes, with values it can read; on the recipe, because a setting has no words for these.
+
+Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py; which key exists when is in
+frameworks/trl_keys.json, read from the releases.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grposweep.frameworks import keys, open_r1
+from grposweep.frameworks.renames import HABITS, instead
+from grposweep.frameworks.values import convert
+from grposweep.recipe import Recipe
+from grposweep.rules.registry import Broken, recipe_rule
+
+# `trl grpo` hands these to accelerate launch, also from the YAML.
+LAUNCHER_KEYS = frozenset(
+    [
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "accelerate_config",
+        "config_file",
+        "mixed_precision",
+        "use_deepspeed",
+        "deepspeed_config_file",
+        "zero_stage",
+        "gpu_ids",
+        "multi_gpu",
+        "dynamo_backend",
+    ]
+)
+LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
+STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
+OWN_PROGRAMS = ("grpo.py", "trl.scripts.grpo", "trl/scripts/grpo.py")
+
+
+@recipe_rule("GV101", "error")
+def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Broken]:
+    """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
+
+    TRL's parser stops: "Unknown arguments from config file: [...]"; ``trl grpo`` passes it on to accelerate, which stops;
+    ``python -m trl.scripts.grpo`` ignores it without a word (since 1.0), so that the setting is silently lost. Renamed keys
+    are read by their new name for every other rule.
+    """
+    takes = keys.known(recipe.framework, recipe.version)
+    for key in recipe.config:
+        if key in takes or (keys.span(str(key)) is None and key not in keys.OPEN_R1):
+            continue
+        way = instead(key, recipe.config, takes)
+        why = f"{_when(str(key), recipe)}; {_happens(recipe)}"
+        advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
+        change = way.change
+        safe = frozenset(change) if change and way.safe else frozenset()
+        yield Broken(_set(recipe, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe)
+
+
+@recipe_rule("GV102", "error")
+def keys_are_known(recipe: Recipe) -> Iterator[Broken]:
+    """A key that no release of TRL takes: a typo, or another library's word.
+
+    TRL's parser stops at it ("Unknown arguments from config file: [...]"), ``trl grpo`` passes it on to accelerate, which
+    stops, and ``python -m trl.scripts.grpo`` ignores it without a word (since 1.0).
+    """
+    if not _is_own_script(recipe):
+        for key, near in _strangers(recipe):
+            yield _stranger(recipe, key, near, _happens(recipe))
+
+
+@recipe_rule("GV103", "warning")
+def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
+    """A number that YAML reads as a string: YAML 1.1 wants a dot and a signed exponent, so ``3e-06`` is text.
+
+    TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
+    with it, or misreads it: the text "false" counts as true.
+    """
+    takes = keys.known(recipe.framework, recipe.version)
+    for key, value in recipe.config.items():
+        if isinstance(value, str) and key in takes and key not in recipe.unresolved:
+            found = convert(value, takes[key].type)
+            if found.trouble == "string":
+                yield Broken(
+                    what=f"{key}: {_show(value)}",
+                    why=f"YAML reads it as text; TRL's parser makes {_show(found.value)} of it, a script of your own may not",
+                    instead=f"Write {key}: {_show(found.value)}.",
+                    fields=(key,),
+                    suggestions=({key: found.value},),
+                    without_effect=frozenset({key}),
+                )
+
+
+@recipe_rule("GV104", "error")
+def values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
+    """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
+
+    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
+    loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
+    """
+    takes = keys.known(recipe.framework, recipe.version)
+    for key, value in recipe.config.items():
+        if key in recipe.unresolved:
+            continue
+        if key in STRATEGIES and isinstance(value, (bool, str)) and value not in STRATEGIES[key]:
+            yield _strategy(key, value)
+        elif key in LISTS and key in takes and isinstance(value, str):
+            change = {key: [value]}
+            yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
+        elif key == "env" and not isinstance(value, dict):
+            yield _mistyped(key, value, "a mapping of environment variables", None)
+        elif key in takes and (found := convert(value, takes[key].type)).trouble == "type":
+            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, found.value))
+        elif key == "num_generations" and value is None:
+            yield _mistyped(key, value, WANTED["int"], {key: 8})
+
+
+@recipe_rule("GV105", "warning")
+def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
+    """A key that a file sets twice: YAML's reader takes the last one without a word."""
+    for twice in recipe.duplicates:
+        yield Broken(
+            what=f"{twice.key} is set on lines {twice.first_line} and {twice.line}",
+            why="the last one counts, and the others are lost without a word",
+            instead=f"Keep line {twice.line}.",
+            fields=(twice.key,),
+            suggestions=({twice.key: recipe.config.get(twice.key)},),
+            without_effect=frozenset({twice.key}),
+        )
+
+
+@recipe_rule("GV106", "warning")
+def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
+    """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
+    for key, text in recipe.unresolved.items():
+        yield Broken(
+            what=f"{key}: {_show(text)}",
+            why="it is not known from the script alone, so nothing that depends on it was checked",
+            instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
+            fields=(key,),
+        )
+
+
+@recipe_rule("GV107", "error")
+def the_launch_is_whole(recipe: Recipe) -> Iterator[Broken]:
+    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
+
+    bash joins lines at a backslash that is the very last character; a comment runs to the end of its line whatever stands
+    there. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
+    """
+    if recipe.launch is not None and recipe.launch.cut_line is not None:
+        yield Broken(
+            what=f"the options from line {recipe.launch.cut_line} on",
+            why="the command ended before them (a comment, or a blank after the backslash), so they are never passed",
+            instead="Move the comment above the command, and end each line but the last with a backslash.",
+        )
+
+
+@recipe_rule("GV108", "warning")
+def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Broken]:
+    """A key that TRL does not take, in the launch of a script that may have arguments of its own."""
+    if _is_own_script(recipe):
+        for key, near in _strangers(recipe):
+            yield _stranger(recipe, key, near, f"TRL takes none of this name; fine if {recipe.launch.program} does")  # type: ignore[union-attr]  # an own script was launched
+
+
+@recipe_rule("GV109", "error")
+def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Broken]:
+    """Open-R1's ``dataset_mixture``: a mapping with a list of datasets, all with the same columns.
+
+    Source: open-r1 src/open_r1/configs.py ScriptArguments.__post_init__.
+    """
+    mixture = recipe.config.get("dataset_mixture")
+    trouble = open_r1.mixture_trouble(mixture) if recipe.framework == "open-r1" and mixture is not None else None
+    if trouble:
+        yield Broken(
+            "dataset_mixture", f"Open-R1 refuses it: {trouble}", "See its README for an example.", ("dataset_mixture",)
+        )
+
+
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
+    """Keys that no release takes, with those they may have meant."""
+    takes = keys.known(recipe.framework, recipe.version)
+    for key in recipe.config:
+        if key in takes or key in LAUNCHER_KEYS or key == "env":
+            continue
+        if keys.span(str(key)) is None and key not in keys.OPEN_R1:
+            habit = HABITS.get(str(key))
+            yield key, [habit] if habit else keys.near(str(key), takes)
+
+
+def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Broken:
+    value = recipe.config[key]
+    advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
+    changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
+    return Broken(_set(recipe, key), f"unknown key: {why}", advice, (str(key),), changes)
+
+
+def _is_own_script(recipe: Recipe) -> bool:
+    """Somebody's own training script, which may read keys of its own."""
+    launch = recipe.launch
+    return launch is not None and launch.launcher != "trl" and not launch.program.endswith(OWN_PROGRAMS)
+
+
+def _happens(recipe: Recipe) -> str:
+    """What the launch of this recipe does with a key it does not take."""
+    launch = recipe.launch
+    if launch is not None and launch.launcher == "trl":
+        return "accelerate launch, which gets it from `trl grpo`, stops at it"
+    if launch is not None and launch.program.endswith("trl.scripts.grpo") and recipe.version >= (1, 0, 0):
+        return "trl.scripts.grpo ignores it without a word"
+    return "TRL's parser stops at it"
+
+
+def _when(key: str, recipe: Recipe) -> str:
+    """The life of a key, beside the version asked for."""
+    now = f"TRL {keys.text(recipe.version)}"
+    seen = keys.span(key)
+    if seen is None:
+        return f"a key of Open-R1, which {now} does not take"
+    first, last = seen
+    if recipe.version < first:
+        return f"it came with TRL {keys.text(first)}, after {now}"
+    return f"{now} (transformers {keys.transformers(recipe.version)}) does not take it" + (
+        f", nor any since {keys.text(last)}" if last else ""
+    )
+
+
+def _strategy(key: str, value: Any) -> Broken:
+    if value is False:
+        return Broken(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
+                      ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
+    choices = ", ".join(STRATEGIES[key])
+    return Broken(f"{key}={_show(value)}", f"there are {choices}", "Choose one of them.", (key,))
+
+
+def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Broken:
+    suggestions = (dict(change),) if change else ()
+    return Broken(f"{key}={_show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+
+
+def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
+    """8.0 for a count is 8; a share of warmup has a key of its own in transformers 4."""
+    if isinstance(value, float) and number is not None and number == value:
+        return {key: number}
+    if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
+        return {key: None, "warmup_ratio": value}
+    return None
+
+
+def _set(recipe: Recipe, key: str) -> str:
+    return f"{_show_key(key)}={_show(recipe.config[key])}"
+
+
+def _show_key(key: Any) -> str:
+    return _cut(str(key))
+
+
+def _show(value: Any) -> str:
+    """A value as YAML would write it, cut short, on one line."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    """One line of at most 40 characters, none of which moves a cursor."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= 40 else text[:37] + "..."

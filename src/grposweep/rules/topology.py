@@ -1,0 +1,155 @@
+"""GT: processes, parallelism, vLLM's place, and the launcher.
+
+Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
+"""
+
+from grposweep.rules import counts
+from grposweep.rules.batch import PRECEDENCE_FIXED, SIZES, whole_groups
+from grposweep.rules.registry import Broken, rule
+from grposweep.setting import Setting
+
+VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
+SINGLE_GPU_CHECKED = (1, 15)
+# What each place of vLLM does not read.
+UNREAD = {
+    "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
+    "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
+}
+
+
+@rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"))
+def sequences_are_whole(s: Setting) -> Broken | None:
+    """GRPO builds its inputs after generating, so a sequence cannot be shared between processes.
+
+    TRL since 1.4: "GRPOTrainer does not support sequence-dim parallelism (`parallelism_config.cp_size > 1` or
+    `parallelism_config.sp_size > 1`) yet." Before, nothing is checked and nothing is sharded either.
+    """
+    for name in ("sequence_parallel_size", "context_parallel_size"):
+        if getattr(s, name) > 1:
+            return Broken(
+                what=f"{s.key(name)}={getattr(s, name)}",
+                why="TRL generates inside the trainer and cannot share a sequence between processes",
+                instead=f"Set {s.key(name)}=1.",
+                fields=(name,),
+                suggestions=({name: 1},),
+            )
+    return None
+
+
+@rule("GT102", "error", ("tensor_parallel_size",))
+def every_process_has_its_own_data(s: Setting) -> Broken | None:
+    """Tensor parallel processes share their data, but TRL counts each as one with its own.
+
+    With 2 of them and an even number of micro-steps half of the prompts are never generated; otherwise a rollout holds
+    half as many prompts as configured. No message. Simulated with trl 1.16 (W reports 2, one process reads data).
+    """
+    if s.tensor_parallel_size <= 1:
+        return None
+    return Broken(
+        what=f"{s.key('tensor_parallel_size')}={s.tensor_parallel_size}",
+        why="TRL counts tensor parallel processes as if each had data of its own, so prompts are silently left out",
+        instead=f"Set {s.key('tensor_parallel_size')}=1; to shard the model, use FSDP or DeepSpeed ZeRO.",
+        fields=("tensor_parallel_size",),
+        suggestions=({"tensor_parallel_size": 1},),
+    )
+
+
+def _colocates(s: Setting) -> bool:
+    return s.use_vllm and s.vllm_mode == "colocate" and s.version >= COLOCATED and s.vllm_tensor_parallel_size > 1
+
+
+COLOCATION = ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size")
+
+
+@rule(
+    "GT103",
+    "error",
+    COLOCATION,
+    lambda s: counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL,
+)
+def vllm_shares_all_processes(s: Setting) -> Broken | None:
+    """Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which must be whole.
+
+    TRL 1.16, after the model is loaded: "tensor_parallel_size (3) must divide world size (8) evenly."
+    """
+    if not _colocates(s) or s.processes is None or s.processes % s.vllm_tensor_parallel_size == 0:
+        return None
+    size, name = s.vllm_tensor_parallel_size, "vllm_tensor_parallel_size"
+    nearest = sorted(range(1, max(s.processes, 1) + 1), key=lambda n: (abs(n - size), n))
+    return Broken(
+        what=f"{s.key(name)}={size}",
+        why=f"it does not divide the {s.processes} training {'process' if s.processes == 1 else 'processes'}",
+        instead=f"Choose a divisor of {s.processes}.",
+        fields=(name, "processes"),
+        suggestions=tuple({name: n} for n in nearest if s.processes % n == 0),
+    )
+
+
+@rule("GT104", "error", ("version", "use_vllm", "vllm_mode"))
+def vllm_has_a_place(s: Setting) -> Broken | None:
+    """vLLM runs in a server of its own, or colocated with training.
+
+    TRL 1.16, after the model is loaded: "vllm_mode must be either 'server' or 'colocate', got 'foo'."
+    """
+    if not s.use_vllm or s.vllm_mode in VLLM_MODES or s.version < MODE_CHECKED:
+        return None
+    return Broken(
+        what=f"{s.key('vllm_mode')}={s.vllm_mode}",
+        why="vLLM runs in a server or colocated with training",
+        instead=f"Set {s.key('vllm_mode')}=colocate or server.",
+        fields=("vllm_mode",),
+        suggestions=tuple({"vllm_mode": mode} for mode in VLLM_MODES),
+    )
+
+
+@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), lambda s: counts.ALL)
+def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
+    """One process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process a GPU.
+
+    TRL since 1.15: "GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible to
+    a single process." Before, B silently counts for every GPU.
+    """
+    if s.launcher != "python" or s.visible_gpus is None or s.visible_gpus < 2 or (s.processes or 1) > 1:
+        return None
+    late = "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"
+    return Broken(
+        what=f"{s.key('visible_gpus')}={s.visible_gpus}",
+        why=f"a single process sees all of them, and {late}",
+        instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.",
+        fields=("visible_gpus", "launcher"),
+    )
+
+
+@rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]))
+def vllm_reads_its_options(s: Setting) -> Broken | None:
+    """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size and model length."""
+    if not s.use_vllm or not s.given:
+        return None
+    names = [name for name in UNREAD.get(s.vllm_mode, ()) if name in s.given]
+    if not names:
+        return None
+    return Broken(
+        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
+        why=f"{s.key('vllm_mode')}={s.vllm_mode} does not read {'it' if len(names) == 1 else 'them'}",
+        instead="Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
+        fields=("vllm_mode", *names),
+    )
+
+
+@rule("GT203", "warning", (*SIZES, "unsolved", "num_generations", "launcher"))
+def the_launcher_accepts_it(s: Setting) -> Broken | None:
+    """``trl grpo`` builds the configuration once in its launcher, with one process, before it starts the others.
+
+    So B S must hold whole groups by itself. Measured with trl 1.16: B 1, G 8 meant for 8 processes is refused
+    ("generation_batch_size (1) must be divisible by num_generations (8)."), and runs under torchrun.
+    """
+    if s.launcher != "trl" or not s.processes or s.processes < 2 or s.version < PRECEDENCE_FIXED:
+        return None
+    if whole_groups(s) is not None or whole_groups(s.with_fields(processes=1)) is None:
+        return None
+    return Broken(
+        what=f"{s.key('num_generations')}={s.num_generations}",
+        why=f"right for {s.processes} processes, but the trl command checks it with one before it starts them",
+        instead="Launch with accelerate launch -m trl.scripts.grpo, or choose sizes that fit one process too.",
+        fields=("num_generations", "processes"),
+    )

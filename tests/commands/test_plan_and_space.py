@@ -1,0 +1,105 @@
+"""``grposweep plan`` and ``grposweep space`` from the outside."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import PROJECT, Ended, environment
+
+MS_SWIFT = [
+    "batch.num_generations=8", "batch.per_device_train_batch_size=8", "batch.gradient_accumulation_steps=2",
+    "batch.num_iterations=2", "cluster.processes=6", "schedule=epochs",
+]  # fmt: skip
+Grposweep = Callable[..., Ended]
+
+
+@pytest.fixture
+def grposweep(here: Path) -> Grposweep:
+    """``grposweep("plan", ...)`` from another folder."""
+
+    def call(*arguments: str) -> Ended:
+        done = subprocess.run(
+            [sys.executable, "-m", "grposweep", *arguments],
+            cwd=here, env=environment(PYTHONPATH=str(PROJECT / "src")), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.mark.parametrize(("prompts", "steps"), [(7920, 1320), (8000, 1332)])
+def test_the_plan_counts_as_the_trainer_does(grposweep: Grposweep, prompts: int, steps: int) -> None:
+    """The ms-swift guide's case, and the same without its lucky divisibility."""
+    ended = grposweep("plan", *MS_SWIFT, f"task.train_prompts={prompts}", "--format", "json")
+    plan = json.loads(ended.out)["plan"]
+    assert (plan["total_steps"], plan["prompts_per_rollout"]) == (steps, 12)
+    assert plan["dropped_prompts"] == prompts - 12 * plan["rollouts_per_epoch"]
+
+
+def test_the_plan_says_where_the_guides_shortcut_is_wrong(grposweep: Grposweep) -> None:
+    """1,333 by the shortcut, 1,332 in truth; nothing to say where both agree."""
+    wrong = grposweep("plan", *MS_SWIFT, "task.train_prompts=8000").out
+    right = grposweep("plan", *MS_SWIFT, "task.train_prompts=7920").out
+    assert "1,333.3" in wrong
+    assert "1,332" in wrong
+    assert "shortcut" not in right
+
+
+def test_gpus_of_a_vllm_server_are_no_processes(grposweep: Grposweep, here: Path) -> None:
+    """8 GPUs with one for vLLM are 7 processes, and 7 completions hold no group of 8."""
+    (here / "recipe.yaml").write_text("per_device_train_batch_size: 1\nnum_generations: 8\nmax_steps: 10\n")
+    ended = grposweep("plan", "recipe.yaml", "--gpus", "8", "--vllm-gpus", "1")
+    assert ended.code == 1
+    assert "GB101" in ended.out
+    assert "processes=8" in ended.out.replace("\n", " ")
+
+
+def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
+    """One column a file."""
+    for name, size in (("a.yaml", 8), ("b.yaml", 16)):
+        (here / name).write_text(f"per_device_train_batch_size: {size}\nnum_generations: 8\nmax_steps: 10\n")
+    out = grposweep("plan", "a.yaml", "b.yaml", "--processes", "2").out
+    row = next(line for line in out.splitlines() if "completions per rollout" in line)
+    assert row.split()[3:5] == ["16", "32"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nope.yaml"], "nope.yaml"),
+        (["lrr=3"], "lrr is not a key"),
+        (["batch=16"], "batch.prompts_per_step"),
+        (["a.yaml", "lr=3"], "do not go together"),
+        (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
+    ],
+)
+def test_bad_input_is_one_message(grposweep: Grposweep, arguments: list[str], part: str) -> None:
+    """Code 2, no traceback."""
+    ended = grposweep("plan", *arguments)
+    assert ended.code == 2
+    assert part in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_space_counts_without_running_anything(grposweep: Grposweep, here: Path) -> None:
+    """The demo's space: a third of its points are valid, two batches never."""
+    ended = grposweep("space", "-m", "sweeps=lr_batch")
+    assert ended.code == 0
+    assert ended.out.startswith("12 points, 4 valid, 8 invalid")
+    assert "never valid" in ended.out
+    assert not (here / "outputs").exists()
+
+
+def test_a_space_without_a_valid_point_has_code_1(grposweep: Grposweep) -> None:
+    """And says what each would need."""
+    ended = grposweep("space", "-m", "batch=open_r1_medium,open_r1_large")
+    assert ended.code == 1
+    assert "cluster.processes=4" in ended.out
+
+
+def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
+    """Nothing is swept."""
+    assert grposweep("space", "lr=1e-3").code == 2

@@ -1,0 +1,60 @@
+"""The grposweep command as a subprocess, from a folder of its own whose name has a space."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import PROJECT, Ended, environment
+
+VALID = """\
+# the smallest recipe that is right
+num_generations: 8
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 4
+learning_rate: 5.0e-06
+warmup_steps: 0.05
+max_steps: 500
+save_steps: 100
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The working directory of the commands below."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def lint(here: Path) -> Callable[..., Ended]:
+    """``lint("recipe.yaml", "--processes", "8")`` runs the command to its end."""
+
+    def call(*arguments: str, stdin: str = "", command: str = "lint") -> Ended:
+        done = subprocess.run(
+            [sys.executable, "-m", "grposweep", command, *arguments],
+            cwd=here,
+            env=environment(PYTHONPATH=str(PROJECT / "src")),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def recipe(here: Path) -> Callable[..., Path]:
+    """``recipe("num_generations: 7")`` writes a file with the valid recipe and these lines."""
+
+    def write(more: str = "", name: str = "recipe.yaml", start: str = VALID) -> Path:
+        path = here / name
+        path.write_bytes((start + more).encode())
+        return path
+
+    return write

@@ -1,0 +1,111 @@
+"""Recipes as JSON lines: one answer a line, in order, whatever the line is."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grposweep.frameworks.keys import parse_version
+from grposweep.frameworks.load import Options, build_recipe
+from grposweep.lint.judge import choose, judge
+from grposweep.lint.lines import lint_lines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep.frameworks import trl
+from grposweep.frameworks.keys import table
+
+
+def ask(*records: Any, options: Options = Options()) -> tuple[int, list[dict[str, Any]]]:  # noqa: B008  # frozen
+    """The exit code and the answers; a str is a line as it is."""
+    lines = [record.encode() if isinstance(record, str) else json.dumps(record).encode() for record in records]
+    out = io.StringIO()
+    code = lint_lines(lines, out, options, choose())
+    return code, [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
+
+
+def test_every_line_has_an_answer_in_order() -> None:
+    """Blank lines are none."""
+    code, answers = ask({"id": 1, "config": {}}, "  ", {"id": "b", "config": {}, "processes": 3}, {"config": {}})
+    assert [answer["id"] for answer in answers] == [1, "b", None]
+    assert [answer["processes"] for answer in answers] == [None, 3, None]
+    assert code == 0
+
+
+BAD = {
+    "not JSON": ("{", "not JSON"),
+    "a list": ("[1]", "not an object"),
+    "no config": ({"id": 1}, '"config" is missing'),
+    "a list for a config": ({"id": 1, "config": []}, '"config" is missing'),
+    "an unknown framework": ({"id": 1, "framework": "verl", "config": {}}, "grposweep reads trl and open-r1"),
+    "a framework that is a list": ({"id": 1, "framework": ["trl"], "config": {}}, "grposweep reads"),
+    "a bad version": ({"id": 1, "trl_version": "x", "config": {}}, "two or three numbers"),
+    "an old version": ({"id": 1, "trl_version": "0.9", "config": {}}, "0.14.0"),
+    "no processes": ({"id": 1, "processes": 0, "config": {}}, "at least 1"),
+    "processes in words": ({"id": 1, "processes": "eight", "config": {}}, "whole number"),
+    "deep nesting": ("[" * 100_000, "not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_answered_with_its_error(name: str) -> None:
+    """Its id where it is known, ok false, exit code 2; the next line is judged."""
+    line, words = BAD[name]
+    code, (bad, good) = ask(line, {"id": 2, "config": {"per_device_train_batch_size": 8}})
+    assert code == 2
+    assert bad["ok"] is False
+    assert words in bad["error"]
+    assert bad["id"] == (1 if isinstance(line, dict) else None)
+    assert good["id"] == 2
+
+
+def test_a_line_may_leave_to_the_command_what_it_does_not_say() -> None:
+    """Version, processes and dataset size come from the options, where the line has none."""
+    options = Options("open-r1", parse_version("0.17"), 4, 1000)
+    _, (a, b) = ask({"config": {}}, {"config": {}, "framework": "trl", "processes": 2}, options=options)
+    assert (a["framework"], a["processes"], a["plan"]["rollouts_per_epoch"]) == ("open-r1", 4, 250)
+    assert (b["framework"], b["processes"]) == ("trl", 2)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from(["no", "steps", "epoch", "1e-6", "auto", "eight", "nan", "inf", "grpo", "cispo", "server"]),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["tp_size", "split_batches", "x"]), st.integers(-1, 4), max_size=2),
+)  # fmt: skip
+KEYS = st.one_of(st.sampled_from(sorted({*trl.SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "num_processes"})), st.text(max_size=8))  # fmt: skip
+
+
+@settings(max_examples=8000, deadline=None)
+@given(
+    st.dictionaries(KEYS, VALUES, max_size=9),
+    st.sampled_from(["trl", "open-r1"]),
+    st.sampled_from(["0.14", "0.16", "0.17", "0.18", "0.21", "1.0", "1.10", "1.16", "2.0"]),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.one_of(st.none(), st.integers(1, 5000)),
+)
+def test_no_mapping_crashes_the_linter(
+    config: dict[str, Any], framework: str, version: str, processes: int | None, prompts: int | None
+) -> None:
+    """Whatever a recipe holds, the answer is one object of JSON proper."""
+    record = {"id": 0, "framework": framework, "trl_version": version, "processes": processes, "dataset_size": prompts}
+    code, (answer,) = ask({**record, "config": config})
+    assert "error" not in answer
+    assert code == (0 if answer["ok"] else 1)
+
+
+CORPUS = os.environ.get("GRPOSWEEP_CORPUS")
+
+
+@pytest.mark.skipif(not CORPUS, reason="needs GRPOSWEEP_CORPUS, a file of real recipes that is no part of the project")
+def test_real_recipes_agree_with_the_real_class() -> None:
+    """Batch families at TRL 1.10 against the error that GRPOConfig itself gave for each number of processes."""
+    chosen, judged = choose(["GB,GE"]), 0
+    for line in Path(str(CORPUS)).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        for processes, error in record["expected"].get("trl_batch_errors", {}).items():
+            options = Options("trl", parse_version("1.10"), int(processes))
+            assert judge(build_recipe(record["config"], options), chosen).ok == (error == ""), (record["id"], processes)
+            judged += 1
+    assert judged > 1000

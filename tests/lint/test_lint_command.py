@@ -1,0 +1,230 @@
+"""``grposweep lint`` from the outside: exit codes, both forms, hostile files, interrupts and closed pipes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import PROJECT, Ended, environment
+
+Lint = Callable[..., Ended]
+Write = Callable[..., Path]
+PLAN = ["completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step",
+        "steps_per_rollout", "rollouts_per_epoch", "dropped_prompts", "total_steps"]  # fmt: skip
+
+
+def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
+    """Exit code 0, and a closing line."""
+    recipe()
+    ended = lint("recipe.yaml", "--processes", "8")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "1 file: 0 errors, 0 warnings\n"
+
+
+def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Write) -> None:
+    """The place, the source line, the reason, three fixes of different kinds; exit code 1."""
+    recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
+    ended = lint("recipe.yaml", "--processes", "7")
+    assert ended.code == 1
+    assert "recipe.yaml:1: GB101 error\n       1 | num_generations: 8\n" in ended.out
+    for fix in ("fix: gradient_accumulation_steps: 8", " or: num_generations: 7", " or: launch 8 processes"):
+        assert fix in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None:
+    """One object a file: id, file, framework, processes, ok, plan, problems with fixes."""
+    recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
+    answer = json.loads(lint("recipe.yaml", "--processes", "7", "--format", "json").out)
+    assert list(answer) == ["id", "file", "framework", "processes", "ok", "plan", "problems"]
+    assert (answer["file"], answer["framework"], answer["processes"], answer["ok"]) == ("recipe.yaml", "trl", 7, False)
+    assert list(answer["plan"]) == PLAN
+    problem = next(item for item in answer["problems"] if item["code"] == "GB101")
+    assert list(problem) == ["code", "severity", "message", "keys", "line", "fixes"]
+    assert problem["fixes"] == [{"gradient_accumulation_steps": 8}, {"num_generations": 7}, {"processes": 8}]
+    assert problem["line"] == 1
+    assert "num_generations" in problem["keys"]
+
+
+def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Lint, recipe: Write) -> None:
+    """7 completions a rollout are known; prompts and steps of them are not."""
+    recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
+    plan = json.loads(lint("recipe.yaml", "--processes", "7", "--dataset-size", "100", "--format", "json").out)["plan"]
+    assert plan == {**dict.fromkeys(PLAN), "completions_per_rollout": 7, "completions_per_step": 7}
+
+
+def test_a_valid_plan_has_whole_numbers(lint: Lint, recipe: Write) -> None:
+    """8 x 8 x 4 = 256 completions, 32 prompts, 31 rollouts of 1,000 prompts, 8 dropped."""
+    recipe()
+    out = lint("recipe.yaml", "--processes", "8", "--dataset-size", "1000", "--format", "json").out
+    assert json.loads(out)["plan"] == dict(zip(PLAN, [256, 32, 256, 32, 1, 31, 8, 500], strict=True))
+    assert ".0" not in out.split('"plan"')[1].split("}")[0]
+
+
+def test_unstated_processes_are_null_and_named_once(lint: Lint, recipe: Write) -> None:
+    """One warning says which counts work; numbers that depend on them are null."""
+    recipe(start="num_generations: 6\nper_device_train_batch_size: 1\nmax_steps: 100\n")
+    answer = json.loads(lint("recipe.yaml", "--format", "json", "--select", "GB,GT").out)
+    assert (answer["processes"], answer["ok"], answer["plan"]["completions_per_rollout"]) == (None, True, None)
+    assert [item["code"] for item in answer["problems"]] == ["GT201"]
+    assert "multiples of 6" in answer["problems"][0]["message"]
+
+
+UNUSABLE = {
+    "missing": (None, "No such file"),
+    "a binary": (b"\x7fELF\0\0", "binary"),
+    "not UTF-8": ("num_generations: 8 # größe".encode("latin-1"), "not UTF-8"),
+    "not YAML": (b"a: [1, 2\nb: 3\n", "not YAML (line"),
+    "tabs": (b"a:\n\tb: 1\n", "not YAML (line 2)"),
+    "a list": (b"- 1\n- 2\n", "a list and not a mapping"),
+    "a word": (b"hello\n", "a single value and not a mapping"),
+    "empty": (b"", "empty"),
+    "comments only": (b"# nothing\n", "empty"),
+    "two documents": (b"a: 1\n---\nb: 2\n", "not YAML"),
+    "an accelerate configuration": (b"distributed_type: DEEPSPEED\nnum_processes: 8\n", "accelerate configuration"),
+    "verl's": (b"actor_rollout_ref:\n  rollout: {n: 8}\n", "a recipe for verl"),
+    "a script without a launch": (b"#!/bin/bash\necho hello\n", "no launch command"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_unusable_input_is_one_message_and_the_others_are_answered(
+    name: str, lint: Lint, recipe: Write, here: Path
+) -> None:
+    """Exit code 2 wins; no traceback."""
+    data, words = UNUSABLE[name]
+    if data is not None:
+        (here / "bad.yaml").write_bytes(data)
+    recipe(start="num_generations: 7\nper_device_train_batch_size: 8\n")
+    ended = lint("bad.yaml", "recipe.yaml", "--processes", "8")
+    assert ended.code == 2
+    assert ended.err.startswith("error: bad.yaml: ")
+    assert words in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert "recipe.yaml:1: GB101" in ended.out
+    assert "1 could not be read" in ended.out
+
+
+def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:
+    """One object a FILE, whatever it is."""
+    recipe()
+    ended = lint("missing.yaml", "recipe.yaml", "--processes", "8", "--format", "json")
+    answers = [json.loads(line) for line in ended.out.splitlines()]
+    assert [(answer["file"], answer["ok"]) for answer in answers] == [("missing.yaml", False), ("recipe.yaml", True)]
+    assert "No such file" in answers[0]["error"]
+    assert ended.code == 2
+
+
+@pytest.mark.parametrize("name", ["with space.yaml", "it's \"quoted\".yaml", "new\nline.yaml", "--format.yaml", "ünï.yaml", "\x1b[31m.yaml"])
+def test_hostile_names_are_shown_on_one_line(name: str, lint: Lint, recipe: Write) -> None:
+    """Names with blanks, quotes, newlines, escapes and dashes."""
+    recipe("num_generations_evil: 1\n", name)
+    ended = lint("--processes", "8", "--", name)
+    assert ended.code == 1
+    assert "GV102 error" in ended.out.splitlines()[0]
+    assert "\x1b" not in ended.out
+    answer = json.loads(lint("--processes", "8", "--format", "json", "--", name).out)
+    assert answer["file"] == name
+
+
+@pytest.mark.parametrize(("start", "end"), [("\ufeff", "\n"), ("", "\r\n"), ("\ufeff", "\r\n")])
+def test_byte_order_marks_and_windows_line_ends_are_read(start: str, end: str, lint: Lint, here: Path) -> None:
+    """Lines still count from 1."""
+    (here / "r.yaml").write_bytes(f"{start}num_generations: 8{end}beta_: 1{end}".encode())
+    answer = json.loads(lint("r.yaml", "--processes", "8", "--format", "json", "--select", "GV").out)
+    assert [(item["code"], item["line"]) for item in answer["problems"]] == [("GV102", 2)]
+
+
+def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) -> None:
+    """By code or family, together or apart; what is off is said."""
+    recipe("torch_dtype: bfloat16\n", start="num_generations: 8\nper_device_train_batch_size: 1\n")
+    assert lint("recipe.yaml", "--processes", "7", "--select", "GV").out.count(" error\n") == 1
+    ended = lint("recipe.yaml", "--processes", "7", "--ignore", "GV101,GB101")
+    assert ended.code == 0
+    assert "switched off: GB101, GV101" in ended.out
+    unknown = lint("recipe.yaml", "--select", "XX")
+    assert (unknown.code, "Families are" in unknown.err) == (2, True)
+
+
+@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--trl-version", "0.13"], ["--trl-version", "new"],
+                                       ["--framework", "verl"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
+def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
+    """Exit code 2, and no traceback."""
+    recipe()
+    ended = lint("recipe.yaml", *arguments)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert ended.out == ""
+
+
+def test_no_file_at_all_is_bad_input(lint: Lint) -> None:
+    """With an option, so that it is not a call for help."""
+    assert lint("--format", "json").code == 2
+
+
+def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> None:
+    """TRL 0.16 knows no accumulation in its divisibility rule, and has a max_prompt_length."""
+    recipe("max_prompt_length: 512\n", start="per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n")
+    old = lint("recipe.yaml", "--processes", "7", "--trl-version", "0.16", "--select", "GB,GV").out
+    new = lint("recipe.yaml", "--processes", "7", "--select", "GB,GV").out
+    assert ("GB101" in old, "GV101" in old) == (True, False)
+    assert ("GB101" in new, "GV101" in new) == (False, True)
+
+
+def test_a_closed_pipe_is_no_traceback(recipe: Write, here: Path) -> None:
+    """``grposweep lint ... | head -1``."""
+    names = [recipe("bad_key: 1\n", f"{n}.yaml").name for n in range(300)]
+    command = [sys.executable, "-m", "grposweep", "lint", *names]
+    process = subprocess.Popen(
+        command, cwd=here, env=environment(PYTHONPATH=str(PROJECT / "src")), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
+def test_an_interrupt_is_no_traceback(here: Path) -> None:
+    """Ctrl-C while it waits for lines."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grposweep", "lint", "--stdin-jsonl"], cwd=here, stdin=subprocess.PIPE,
+        env=environment(PYTHONPATH=str(PROJECT / "src")), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"config": {}}\n')
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] is None  # answered before the next line comes
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+def test_lint_imports_nothing_heavy(recipe: Write) -> None:
+    """Half a second from the keyboard to the answer leaves no room for torch, Hydra or Optuna."""
+    code = (
+        "import sys; from grposweep.cli import main; sys.argv[1:] = ['lint', sys.argv[1], '--processes', '8']\n"
+        "try: main()\nexcept SystemExit as end: print(end.code, sorted(HEAVY & set(sys.modules)))"
+    ).replace("HEAVY", "{'torch','transformers','trl','hydra','omegaconf','optuna','numpy','scipy','rich'}")
+    done = subprocess.run([sys.executable, "-c", code, str(recipe())], capture_output=True, text=True, check=True,
+                          env=environment(PYTHONPATH=str(PROJECT / "src")))  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_rules_are_listed_and_explained(lint: Lint) -> None:
+    """All of them by family, one family, one rule in full."""
+    everything = lint(command="rules").out
+    assert {"GB  the training batch", "GV  keys and versions"} <= set(everything.splitlines())
+    assert "GB101" not in lint("GV", command="rules").out
+    one = lint("gv103", command="rules").out
+    assert one.startswith("GV103 (warning)")
+    assert "argparse" in one
+    assert lint("GX", command="rules").code == 2

@@ -1,0 +1,173 @@
+"""The verdicts of a real TRL beside those of the rules: random settings, their native configuration, and the comparison."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from grposweep import plan
+from grposweep.fixes import changed, find_fixes
+from grposweep.rules import check, errors
+from grposweep.setting import Setting, Version
+
+ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
+# The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.
+WORDS = {
+    "must be divisible by num_generations": "GB101",
+    "train batch size": "GB101",
+    "by zero": "GB102",
+    "at least 2 generations": "GB102",
+    "must be divisible by the global batch size": "GB106",
+    "can not be both configured": "GB107",
+    "auto_find_batch_size is not supported": "GB108",
+    "eval batch size": "GE101",
+    "log_completions_hub_repo is set": "GC101",
+    "load_best_model_at_end requires": "GC102",
+    "must be less than": "GL109",
+    "`*_truncate` mode": "GL110",
+    "requires an eval strategy": "GS106",
+}
+CHECKED = frozenset(WORDS.values())
+ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 18), (0, 26), (0, 28), (1, 6)  # the releases that added keys which are drawn
+
+
+def draw_setting(random: Random, version: Version) -> Setting:
+    """A setting that is valid about half of the time."""
+    processes, size = random.choice([1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9]), random.choice([1, 2, 3, 4, 6, 8, 12, 16])
+    drawn: dict[str, Any] = {
+        "num_generations": random.choice([*[2, 3, 4, 4, 6, 8] * 4, 0, 1, 14]),
+        "gradient_accumulation_steps": random.choice([1, 1, 2, 3, 4, 6, 8]),
+        "num_iterations": random.randint(1, 3),
+        "evaluates": random.random() < 0.3,
+        "do_eval": random.random() < 0.5,
+        "per_device_eval_batch_size": random.choice([2, 4, 8, 8, 12, 24, 24]),
+    }
+    if version >= ROLLOUTS:
+        drawn |= _draw_rollout(random, processes * size, size)
+    if version >= OWN_EVAL:
+        drawn["num_generations_eval"] = random.choice([None, None, 0, 1, 2, 4, 8])
+    drawn |= _draw_seldom(random, version)
+    strategy = "steps" if drawn["evaluates"] else "no"
+    return Setting(
+        version=version, processes=processes, per_device_train_batch_size=size, max_steps=10, epochs=None, loss_type="grpo",
+        eval_strategy=strategy, eval_steps=5 if drawn["evaluates"] else None, given=frozenset({"max_steps"}), **drawn,
+    )  # fmt: skip
+
+
+def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
+    """None, one or (seldom) both of the two keys that size a rollout."""
+    rollout = random.choice([*[None] * 6, *[unit * random.randint(1, 4)] * 2, size * random.randint(1, 9), random.randint(1, 64)])
+    per = random.choice([None, None, 1, 2, 3, 4, 8])
+    return {
+        "generation_batch_size": rollout,
+        "steps_per_generation": None if rollout and random.random() < 0.9 else per,
+    }
+
+
+def _draw_seldom(random: Random, version: Version) -> dict[str, Any]:
+    """Keys that are mostly left alone."""
+    drawn: dict[str, Any] = {"lr_scheduler_type": random.choice([*["linear"] * 9, "reduce_lr_on_plateau"])}
+    if random.random() < 0.06:
+        drawn |= {"load_best_model_at_end": True, "save_strategy": random.choice(["steps", "steps", "epoch"])}
+        drawn["save_steps"] = random.choice([3, 5, 10])
+    if version >= (1, 9):
+        drawn["auto_find_batch_size"] = random.random() < 0.05
+    if version >= HUB:
+        drawn |= {"log_completions": random.random() < 0.5, "log_completions_hub_repo": random.choice([None] * 9 + ["a/b"])}
+    if version >= CLIPS:
+        drawn |= {
+            "vllm_importance_sampling_mode": random.choice(["sequence_mask", "token_truncate"]),
+            "vllm_importance_sampling_clip_min": random.choice([None, None, 0.5, 0.5, 3.0]),
+            "vllm_importance_sampling_clip_max": random.choice([None, 2.0, *[3.5] * 8]),
+            "vllm_importance_sampling_correction": random.random() < 0.5,
+        }
+    return drawn
+
+
+def to_native(s: Setting) -> dict[str, Any]:
+    """The keyword arguments of TRL's configuration."""
+    names = [
+        "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size",
+        "num_iterations", "do_eval", "eval_strategy", "lr_scheduler_type", "load_best_model_at_end",
+    ]  # fmt: skip
+    names += ["generation_batch_size", "steps_per_generation"] if s.version >= ROLLOUTS else []
+    names += ["num_generations_eval"] if s.version >= OWN_EVAL else []
+    names += ["auto_find_batch_size"] if s.version >= (1, 9) else []
+    names += ["log_completions", "log_completions_hub_repo"] if s.version >= HUB else []
+    if s.version >= CLIPS:
+        names += [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_min", "clip_max", "correction")]
+    names += [name for name in ("eval_steps", "save_steps", "save_strategy") if getattr(s, name) is not None]
+    return {name: getattr(s, name) for name in names}
+
+
+@dataclass
+class Comparison:
+    """Counts of one run, and every case where the two sides differ."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    asked: int = 0
+    accepted: int = 0
+    refused: int = 0
+    fixes: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
+    """Judge random settings by the rules and by the TRL of an interpreter, then let it judge the fixes."""
+    random, done = Random(seed), Comparison()
+    settings = [draw_setting(random, version) for _ in range(count)]
+    done.versions, answers = ask(python, settings)
+    for s, answer in zip(settings, answers, strict=True):
+        _compare_one(s, answer, done)
+    proposed = [mended for s in settings for mended in fixed(s)]
+    for s, answer in zip(proposed, ask(python, proposed)[1], strict=True):
+        done.fixes += 1
+        if answer["error"]:
+            done.differences.append(f"a fix is refused: {to_native(s)} on {s.processes}: {answer['error']}")
+    return done
+
+
+def _compare_one(s: Setting, answer: dict[str, Any], done: Comparison) -> None:
+    done.asked += 1
+    codes = {problem.code for problem in errors(check(s))} & CHECKED
+    error = answer["error"]
+    if error:
+        done.refused += 1
+        reason = next((code for words, code in WORDS.items() if words in error), "?")
+        agreed = reason in codes or (reason == "GB101" and "GB102" in codes)  # old releases list the numbers that work
+    else:
+        done.accepted += 1
+        agreed = not codes
+    if not agreed:
+        done.differences.append(f"{to_native(s)} on {s.processes}: rules {sorted(codes)}, TRL {error!r}")
+    derived = answer["derived"]
+    if not error and derived.get("steps_per_generation") and not _misread(s):
+        made = plan.completions_per_rollout(s), plan.micro_steps_per_generation(s)
+        if made != (derived["generation_batch_size"], derived["steps_per_generation"]):
+            done.differences.append(f"{to_native(s)} on {s.processes}: plan {made}, TRL {derived}")
+
+
+def _misread(s: Setting) -> bool:
+    return any(problem.code in ("GB201", "GB110") for problem in check(s))
+
+
+def fixed(s: Setting) -> list[Setting]:
+    """The setting after each of its fixes, where one problem is all that is wrong."""
+    found = errors(check(s))
+    if len(found) != 1 or found[0].code not in CHECKED:
+        return []
+    return [changed(s, dict(fix.change)) for fix in find_fixes(s, found[0])]
+
+
+def ask(python: str, settings: Sequence[Setting]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The versions behind an interpreter, and its answer to each setting."""
+    lines = [json.dumps({"processes": s.processes, "config": to_native(s)}) for s in settings]
+    done = subprocess.run(
+        [python, str(ASK)], input="\n".join(lines), capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    versions, *answers = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return versions, answers
