@@ -121,12 +121,12 @@ def rules(
 
 @app.command()
 def plan(
-    items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of grposweep's own configuration.", show_default=False)],
+    items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of our own.", show_default=False)],
     framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = Framework.auto,
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
-    trl_version: Annotated[str | None, typer.Option(metavar="X.Y[.Z]", help="TRL release to judge by.", show_default="1.16; 0.18.0 for open-r1")] = None,
+    trl_version: Annotated[str | None, typer.Option(metavar="X.Y[.Z]", help="TRL release to judge by.", show_default="1.16")] = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> None:  # fmt: skip  # an option a line reads best
@@ -149,7 +149,7 @@ def plan(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def space(
-    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 batch=small,medium.", show_default=False)],
+    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
 ) -> None:  # fmt: skip  # an option a line reads best
     """Count a sweep's points: valid ones, and which rules prune the others.
 
