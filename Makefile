@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow lint types format check bench clean
+.PHONY: demo test slow lint types format check bench trl-versions docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -28,6 +28,13 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/warm_start.py
+
+# Older TRL releases, each in an environment of its own under .venvs; gigabytes and minutes.
+trl-versions: $(VENV)/ready
+	$(BIN)/python benchmarks/trl_versions/run.py
+
+docs: $(VENV)/ready
+	$(BIN)/python -m grposweep.rules.document
 
 # The stamp is newer than what it was made from, or made again.
 $(VENV)/ready: pyproject.toml constraints.txt

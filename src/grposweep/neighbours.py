@@ -41,8 +41,8 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     """Numbers of processes that the broken rule accepts, nearest first."""
     accepts = REGISTRY[problem.code].counts
     assert accepts is not None
-    now = s.processes or 1
-    works = [n for n in counts.members(accepts(s)) if n != now]
+    now, mask = s.processes or 1, accepts(s)
+    works = [n for n in counts.members(mask) if n != now and mask != counts.ALL]  # all: they are not what is wrong
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from drawn import NAMES, draw_settings
 from grposweep.config.read import KEYS
 from grposweep.fixes import find_fixes, render_problem
 from grposweep.rules import REGISTRY, Problem, check, errors
@@ -26,7 +26,7 @@ V14, V16, V17, V18, V19, V20, V26 = (
     {"version": version, "loss_type": "grpo"}  # the one loss that all of them have
     for version in [(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 19, 1), (0, 20, 0), (0, 26, 0)]
 )
-RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"})}
+RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"}), "gradient_accumulation_steps": 3}
 LARGE: dict[str, Any] = {"parameters": 7_000_000_000, "learning_rate": 3e-6}
 VLLM: dict[str, Any] = {"use_vllm": True}
 TINY = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}
@@ -194,9 +194,6 @@ def test_a_code_is_given_once() -> None:
     assert len({rule.judge for rule in REGISTRY.values()}) == len(REGISTRY)
 
 
-NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages
-
-
 class Watched(Setting):
     """A setting that remembers which of its fields were read."""
 
@@ -204,39 +201,6 @@ class Watched(Setting):
         if name in NAMES:
             object.__getattribute__(self, "__dict__").setdefault("seen", set()).add(name)
         return object.__getattribute__(self, name)
-
-
-SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size"})
-BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
-    "bool": st.booleans(),
-    "int": st.sampled_from([-1, 0, 1, 2, 3, 7, 8, 16]),
-    "int | None": st.sampled_from([None, -1, 0, 1, 2, 3, 7, 8, 16, 64]),
-    "float": st.sampled_from([-1.0, 0.0, 0.05, 1.0, 3.0]),
-    "float | None": st.sampled_from([None, -1.0, 0.0, 0.5, 2.0]),
-    "bool | None": st.sampled_from([None, True, False]),
-    "str": st.sampled_from(["nonsense", "group", "token", "dapo", "server", "colocate"]),
-    "str | None": st.sampled_from([None, "x"]),
-}
-SPECIAL: dict[str, st.SearchStrategy[Any]] = {
-    "framework": st.just("trl"),
-    "version": st.sampled_from([(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 21, 0), (0, 26, 0), (1, 16, 0)]),
-    "given": st.sets(st.sampled_from(sorted(NAMES)), max_size=12).map(frozenset),
-    "auto": st.sampled_from([frozenset(), SIZES]),
-    "unsolved": st.sampled_from([frozenset(), frozenset(), SIZES]),
-    "warmup_steps": st.sampled_from([-1.0, 0.05, 3.0, 999.0]),
-    "train_prompts": st.sampled_from([None, 0, 5, 100]),
-    "budget_completions": st.sampled_from([None, 10, 6400]),
-}
-
-
-def draw_settings(cls: type[Setting] = Setting) -> st.SearchStrategy[Setting]:
-    """Settings of all kinds, most of them broken in several ways; fields of other types keep their defaults."""
-    drawn: dict[str, st.SearchStrategy[Any]] = {}
-    for field in fields(Setting):
-        kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
-        if field.name in SPECIAL or kind in BY_TYPE:
-            drawn[field.name] = SPECIAL[field.name] if field.name in SPECIAL else BY_TYPE[kind]
-    return st.builds(cls, keys=st.just(KEYS), **drawn)
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.files import append_line, read_json
-from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, run_attempt
+from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED
+from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

@@ -9,8 +9,9 @@ import torch
 from grposweep.errors import BadInput
 from grposweep.files import append_line
 from grposweep.train import grpo
-from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt, run_attempt
+from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt
 from grposweep.train.callbacks import HeldOut, mean_over_prompts
+from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

@@ -16,7 +16,7 @@ from .test_fake import environment
 FORK = """
 import os, sys
 import grposweep.train.grpo
-from grposweep.train.attempt import run_attempt
+from grposweep.train.life import run_attempt
 from pathlib import Path
 child = os.fork()
 if child == 0:

@@ -8,7 +8,8 @@ import pytest
 from grposweep.config import schema
 from grposweep.errors import BadInput
 from grposweep.train import tracker
-from grposweep.train.attempt import FAILED, FINISHED, run_attempt
+from grposweep.train.attempt import FAILED, FINISHED
+from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
 

@@ -75,7 +75,7 @@ EXTRA = {  # read in every version: their meaning is plain, and GV101 says where
     "num_processes": Key("int?", None),
 }
 NULLABLE = frozenset(field.name for field in fields(Setting) if "None" in str(field.type))
-WORDS = frozenset(field.name for field in fields(Setting) if str(field.type).startswith("str"))
+WORDS = frozenset(field.name for field in fields(Setting) if field.type in (str, str | None))
 SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and meant before
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 

@@ -12,7 +12,7 @@ from grposweep.errors import BadInput
 from grposweep.launch.base import Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
 
-TRAINING = ["grposweep.train.attempt"]
+TRAINING = ["grposweep.train.life"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
 
 

@@ -9,7 +9,7 @@ from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
-FEW_PROMPTS, ENOUGH_PROMPTS = 4, 32  # a step; the report stalled at 8 and advises at least 32
+FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # a step: where the report stalled, and the least that it advises
 LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
 TIMID, HOT, HOT_LORA, TIMID_LORA, STEEP = 1e-6, 2e-5, 5e-4, 2e-6, 5e-6
 STEP = (*SIZES, "unsolved", "num_generations")
@@ -25,14 +25,13 @@ def _prompts_per_step(s: Setting) -> float | None:
 
 @rule("GA201", "warning", (*STEP, "given"))
 def a_step_has_several_prompts(s: Setting) -> Broken | None:
-    """An optimizer step over fewer than 4 prompts is mostly noise: many groups are all right or all wrong, and teach nothing.
+    """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
     The EasyR1 report stalled at 8 prompts a step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
-    DAPO 512 prompts. Small on-policy steps do work on easy tasks, so only very small ones are reported, and only in
-    recipes.
+    DAPO 512 prompts. Small steps do work on easy tasks, so experiments of ours are not judged, only recipes.
     """
     prompts = _prompts_per_step(s) if s.given else None
-    if prompts is None or prompts >= FEW_PROMPTS:
+    if prompts is None or prompts > FEW_PROMPTS:
         return None
     return Broken(
         what=f"{s.key('gradient_accumulation_steps')}={s.gradient_accumulation_steps}",

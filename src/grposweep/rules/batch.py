@@ -138,7 +138,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
     )
 
 
-@rule("GB107", "error", SIZES)
+@rule("GB107", "error", SIZES, counts.every)
 def the_rollout_is_sized_once(s: Setting) -> Broken | None:
     """``generation_batch_size`` and ``steps_per_generation`` say the same thing in two units; TRL takes one of them.
 

@@ -12,12 +12,7 @@ from grposweep.setting import Setting
 COUNTED = (*SIZES[1:], "num_iterations")  # what counts something, in the order of SIZES
 
 
-def _every_count(_: Setting) -> int:
-    """The verdict reads the processes, but none of 1-64 changes it."""
-    return counts.ALL
-
-
-@rule("GB103", "error", (*COUNTED, "auto"), _every_count)
+@rule("GB103", "error", (*COUNTED, "auto"), counts.every)
 def sizes_are_positive(s: Setting) -> Broken | None:
     """Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
 
@@ -39,8 +34,8 @@ def sizes_are_positive(s: Setting) -> Broken | None:
 
 def _counting(name: str) -> tuple[dict[str, int | None], ...]:
     """Counts from 1 up; a size that TRL can derive may also be left out."""
-    derived: tuple[dict[str, int | None], ...] = ({name: None},) if name in SIZES[4:] else ()
-    return (*derived, *({name: n} for n in range(1, 65)))
+    values = [None, *range(1, 65)] if name in SIZES[4:] else [*range(1, 65)]
+    return tuple({name: value} for value in values)
 
 
 @rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s))
@@ -70,7 +65,7 @@ def _agreeing_counts(s: Setting) -> int:
     return counts.by_trial(s, prompts_per_step_agrees)
 
 
-@rule("GB105", "error", (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"), _every_count)
+@rule("GB105", "error", (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"), lambda s: _solvable_counts(s))
 def auto_finds_a_size(s: Setting) -> Broken | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
 
@@ -94,6 +89,13 @@ def auto_finds_a_size(s: Setting) -> Broken | None:
         fields=("prompts_per_step", "processes"),
         suggestions=tuple({"prompts_per_step": n} for n in _near(s.prompts_per_step)),
     )
+
+
+def _solvable_counts(s: Setting) -> int:
+    if not s.auto & plan.TRAIN_SIZES:
+        return counts.ALL
+    open_sizes = s.with_fields(auto=s.auto & plan.TRAIN_SIZES)
+    return counts.by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
 
 
 def _near(value: int) -> list[int]:

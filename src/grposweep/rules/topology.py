@@ -87,7 +87,7 @@ def vllm_shares_all_processes(s: Setting) -> Broken | None:
 
 @rule("GT104", "error", ("version", "use_vllm", "vllm_mode"))
 def vllm_has_a_place(s: Setting) -> Broken | None:
-    """vLLM runs in a server of its own, or colocated with training.
+    """VLLM runs in a server of its own, or colocated with training.
 
     TRL 1.16, after the model is loaded: "vllm_mode must be either 'server' or 'colocate', got 'foo'."
     """
@@ -102,7 +102,7 @@ def vllm_has_a_place(s: Setting) -> Broken | None:
     )
 
 
-@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), lambda s: counts.ALL)
+@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), counts.every)
 def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
     """One process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process a GPU.
 

@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
 
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 1 and not arguments[0].startswith("-"):
-        from grposweep.train.attempt import run_attempt
+        from grposweep.train.life import run_attempt
 
         return run_attempt(Path(arguments[0]))
     print(USAGE, file=sys.stderr)

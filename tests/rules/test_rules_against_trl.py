@@ -1,0 +1,34 @@
+"""The rules and the fixes beside the real GRPOConfig of the installed TRL, in worlds of 1 to 9 processes."""
+
+import sys
+
+import pytest
+from real_trl import CHECKED, compare, draw_setting, fixed
+
+from grposweep.rules import REGISTRY
+from grposweep.setting import TRL
+
+
+@pytest.mark.slow
+def test_trl_refuses_what_the_rules_refuse_for_the_same_reason_and_accepts_the_rest_and_every_fix() -> None:
+    """5,000 random settings; TRL stops at its first complaint, the rules name all, so TRL's must be among them."""
+    done = compare(sys.executable, TRL, 5000, seed=0)
+    assert done.versions["trl"] == ".".join(map(str, TRL))
+    assert done.differences == []
+    assert done.asked == 5000
+    assert min(done.accepted, done.refused) > 1500
+    assert done.fixes > 2000
+
+
+def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
+    """Otherwise agreement would say little; each has settings with a fix that are asked about as well."""
+    from random import Random
+
+    from grposweep.rules import check, errors
+
+    random = Random(0)
+    settings = [draw_setting(random, TRL) for _ in range(2000)]
+    seen = {problem.code for s in settings for problem in errors(check(s))}
+    assert seen >= CHECKED
+    assert set(REGISTRY) >= CHECKED
+    assert sum(len(fixed(s)) for s in settings) > 1000

@@ -1,0 +1,109 @@
+"""A recipe that states no processes is judged for 1 to 64: one warning names those that work, an error comes where none does."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drawn import draw_settings
+from grposweep.fixes import find_fixes
+from grposweep.rules import REGISTRY, check, counts, errors
+from grposweep.setting import Setting
+
+UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)
+COUNTING = [rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None]
+
+
+def warned(**fields: Any) -> str | None:
+    """Why GT201 warns."""
+    found = [problem.broken.why for problem in check(replace(UNSTATED, **fields)) if problem.code == "GT201"]
+    return found[0] if found else None
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(s=draw_settings())
+def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
+    """For every rule whose error depends on the processes; what is broken without them is said directly."""
+    s = replace(s, processes=None, auto=frozenset(), unsolved=frozenset())
+    for rule in COUNTING:
+        assert rule.counts is not None
+        if rule.judge(s) is None:
+            assert counts.members(rule.counts(s)) == counts.members(counts.by_trial(s, rule.judge)), rule.code
+
+
+def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
+    """Otherwise an unstated number would pass unseen."""
+    assert {rule.code for rule in REGISTRY.values() if rule.severity == "error" and "processes" in rule.reads} == {
+        rule.code for rule in COUNTING
+    }
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    size=st.integers(1, 12), accumulation=st.integers(1, 4), group=st.integers(2, 80),
+    eval_size=st.integers(1, 24), evaluates=st.booleans(),
+)  # fmt: skip
+def test_the_verdict_is_that_of_all_numbers_together(
+    size: int, accumulation: int, group: int, eval_size: int, evaluates: bool
+) -> None:
+    """Silence where all work, a warning where some do, an error with the broken rules' codes where none does."""
+    s = replace(
+        UNSTATED, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, num_generations=group,
+        per_device_eval_batch_size=eval_size, evaluates=evaluates,
+    )  # fmt: skip
+    stated = {n: {p.code for p in errors(check(replace(s, processes=n)))} for n in range(1, 65)}
+    works = [n for n, codes in stated.items() if not codes]
+    problems = check(s)
+    assert bool(errors(problems)) == (not works)
+    assert ("GT201" in {problem.code for problem in problems}) == (0 < len(works) < 64)
+    assert {problem.code for problem in errors(problems)} == (set() if works else stated[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_generations": 32}, "of 1 to 64, multiples of 4 work (GB101 refuses the others)"),
+        ({"num_generations": 7}, "of 1 to 64, multiples of 7 work (GB101 refuses the others)"),
+        ({"generation_batch_size": 56, "num_generations": 7}, "of 1 to 64, 1, 7 work (GB106 refuses the others)"),
+        ({"train_prompts": 12}, "of 1 to 64, 1 to 12 work (GS104 refuses the others)"),
+        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work (GB101, GS104 refuse the others)"),
+        ({}, None),
+    ],
+)
+def test_the_numbers_that_work_are_named_in_few_words(fields: dict[str, Any], words: str | None) -> None:
+    """As a person would say it."""
+    why = warned(**fields)
+    assert why == words or (words and why and why.endswith(words))
+
+
+def test_a_rule_that_is_switched_off_refuses_no_number() -> None:
+    """Neither in the warning nor in the error; and the warning itself can be switched off."""
+    s = replace(UNSTATED, num_generations=32)
+    assert [problem.code for problem in check(s)] == ["GT201"]
+    assert check(s, ["GB101"]) == check(s, ["GT"]) == check(s, select=["GB"]) == []
+    none = replace(UNSTATED, num_generations=79)
+    assert [problem.code for problem in check(none)] == ["GB101"]
+    assert check(none, ["GB101"]) == []
+
+
+def test_where_no_number_works_there_are_fixes_all_the_same() -> None:
+    """They mend it for some number of processes."""
+    s = replace(UNSTATED, num_generations=79)
+    problem = check(s)[0]
+    assert "no number of processes from 1 to 64 would do" in problem.message
+    fixes = find_fixes(s, problem)
+    assert fixes
+    assert all(not errors(check(replace(s, **dict(fix.change)))) for fix in fixes)
+
+
+def test_numbers_in_words() -> None:
+    """Masks, and how they read."""
+    assert counts.describe(counts.ALL) == "all of 1 to 64"
+    assert counts.describe(counts.NONE) == "none"
+    assert counts.describe(counts.multiples(3)) == "multiples of 3"
+    assert counts.describe(counts.divisors(28)) == "1, 2, 4, 7, 14, 28"
+    assert counts.describe(counts.only(5) | counts.only(9)) == "5, 9"
+    assert counts.describe(counts.up_to(20) & ~counts.only(7)).endswith("12, 13 and 7 more up to 20")
+    assert counts.multiples(65) == counts.only(0) == counts.up_to(-1) == counts.NONE
