@@ -16,6 +16,7 @@ from grposweep.setting import Setting, Version
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
 # The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.
 WORDS = {
+    "eval batch size": "GE101",  # first: in some releases it goes on as GB101 does
     "must be divisible by num_generations": "GB101",
     "train batch size": "GB101",
     "by zero": "GB102",
@@ -23,7 +24,6 @@ WORDS = {
     "must be divisible by the global batch size": "GB106",
     "can not be both configured": "GB107",
     "auto_find_batch_size is not supported": "GB108",
-    "eval batch size": "GE101",
     "log_completions_hub_repo is set": "GC101",
     "load_best_model_at_end requires": "GC102",
     "must be less than": "GL109",
@@ -31,7 +31,8 @@ WORDS = {
     "requires an eval strategy": "GS106",
 }
 CHECKED = frozenset(WORDS.values())
-REUSE, ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 16), (0, 18), (0, 26), (0, 28), (1, 6)  # the releases that added keys which are drawn
+# The releases that added keys which are drawn.
+REUSE, ROLLOUTS, OWN_EVAL, HUB, CLIPS = (0, 16), (0, 18), (0, 26), (0, 28), (1, 6)
 
 
 def draw_setting(random: Random, version: Version) -> Setting:
@@ -59,7 +60,8 @@ def draw_setting(random: Random, version: Version) -> Setting:
 
 def _draw_rollout(random: Random, unit: int, size: int) -> dict[str, Any]:
     """None, one or (seldom) both of the two keys that size a rollout."""
-    rollout = random.choice([*[None] * 6, *[unit * random.randint(1, 4)] * 2, size * random.randint(1, 9), random.randint(1, 64)])
+    whole, torn = unit * random.randint(1, 4), size * random.randint(1, 9)
+    rollout = random.choice([*[None] * 6, whole, whole, torn, random.randint(1, 64)])
     per = random.choice([None, None, 1, 2, 3, 4, 8])
     return {
         "generation_batch_size": rollout,
@@ -76,7 +78,10 @@ def _draw_seldom(random: Random, version: Version) -> dict[str, Any]:
     if version >= (1, 9):
         drawn["auto_find_batch_size"] = random.random() < 0.05
     if version >= HUB:
-        drawn |= {"log_completions": random.random() < 0.5, "log_completions_hub_repo": random.choice([None] * 9 + ["a/b"])}
+        drawn |= {
+            "log_completions": random.random() < 0.5,
+            "log_completions_hub_repo": random.choice([None] * 9 + ["a/b"]),
+        }
     if version >= CLIPS:
         drawn |= {
             "vllm_importance_sampling_mode": random.choice(["sequence_mask", "token_truncate"]),

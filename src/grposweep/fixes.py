@@ -6,6 +6,7 @@ Within a kind: fewest keys, then nearest in completions per step. Where they com
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from grposweep.rules.registry import Rule, choose
 from grposweep.setting import Setting
 
 MOST_FIXES = 3
+UNKNOWN: tuple[None, ...] = (None, None, None)
 # What the hardware sees of a batch, and what neither the objective nor training reads.
 HARDWARE = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
@@ -106,7 +108,7 @@ def _affected(touched: frozenset[str], ignore: tuple[str, ...]) -> tuple[Rule, .
 
 def changed(s: Setting, change: Change) -> Setting:
     """The setting after a change, its ``auto`` sizes solved again."""
-    after = s.with_fields(**change)
+    after = s.altered(change)
     return plan.realise(after) if after.auto else after
 
 
@@ -126,14 +128,14 @@ def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
     if not names:
         return True
     after = changed(s, change)
-    return names <= HARDWARE and _seen_by_training(after) == _seen_by_training(s) != (None, None, None)
+    return names <= HARDWARE and _seen_by_training(after) == _seen_by_training(s) != UNKNOWN
 
 
-def _seen_by_training(s: Setting) -> tuple[int | None, ...]:
-    """Completions a step and a rollout, and micro-steps a rollout for each accumulation; None where unknown."""
+def _seen_by_training(s: Setting) -> tuple[int | Fraction | None, ...]:
+    """Completions a step and a rollout, and optimizer steps a rollout is used for; nothing where something is unknown."""
     if s.gradient_accumulation_steps < 1 or s.processes is None:
-        return (None, None, None)
-    return plan.completions_per_step(s), plan.completions_per_rollout(s), s.num_iterations
+        return UNKNOWN
+    return plan.completions_per_step(s), plan.completions_per_rollout(s), plan.steps_per_rollout(s)
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:

@@ -52,8 +52,9 @@ def test_the_rules_agree_with_trl_on_every_recipe_and_number_of_processes(capsys
             reason = next((code for words, code in WORDS.items() if words in error), None)
             if (reason not in codes) if error else codes:
                 different.append((row["id"], processes, error, sorted(codes)))
+    recipes, verdicts = len(list(rows())), sum(count.values())
     with capsys.disabled():
-        print(f"\n{sum(count.values())} verdicts on {len(list(rows()))} recipes, {dict(count)}: {len(different)} differ")
+        print(f"\n{verdicts} verdicts on {recipes} recipes, {dict(count)}: {len(different)} differ")
     assert not different
     assert count["refused"] > 100
 
@@ -61,8 +62,8 @@ def test_the_rules_agree_with_trl_on_every_recipe_and_number_of_processes(capsys
 def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
     """An error exactly where TRL refuses 1 to 8 and the rules 9 to 64; otherwise the numbers that work are named."""
     for row in rows():
-        unstated = read(row, None).with_fields(processes=None)  # a recipe may carry the number itself
-        works = [n for n in range(1, 65) if not errors(check(unstated.with_fields(processes=n), select=["GB", "GE"]))]
+        unstated = read(row, None).altered({"processes": None})  # a recipe may carry the number itself
+        works = [n for n in range(1, 65) if not errors(check(unstated.altered({"processes": n}), select=["GB", "GE"]))]
         problems = check(unstated, select=["GB", "GE", "GT201"])
         assert bool(errors(problems)) == (not works), row["id"]
         assert ("GT201" in {problem.code for problem in problems}) == (0 < len(works) < 64), row["id"]

@@ -1,6 +1,8 @@
 """A fix that is shown has been tried: it ends its problem, adds none, and changes what it says."""
 
 from dataclasses import replace
+from random import Random
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -161,3 +163,102 @@ def test_a_size_under_auto_is_no_fix() -> None:
 def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
     """It can be pasted onto the command line."""
     assert str(Fix((("beta", value),), (("kl.beta", value),))) == f"kl.beta={text}"
+
+
+PLAIN = Setting(processes=7, per_device_train_batch_size=1, evaluates=False, max_steps=10)
+EVALUATED: dict[str, Any] = {
+    "processes": 8, "evaluates": True, "per_device_eval_batch_size": 3, "gradient_accumulation_steps": 2, "num_generations": 16,
+}  # fmt: skip
+
+
+def test_kinds_come_in_order_sizes_then_generations_then_processes() -> None:
+    """The guide's case: 7 processes of one completion at 8 generations."""
+    fixes = find_fixes(PLAIN, problem_of(PLAIN, "GB101"))
+    assert [str(fix) for fix in fixes] == ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]
+    assert plan.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
+
+
+def test_a_release_gets_fixes_that_help_there() -> None:
+    """Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own."""
+    s = replace(PLAIN, version=(0, 16, 1), loss_type="grpo")
+    assert [str(fix) for fix in find_fixes(s, problem_of(s, "GB101"))] == [
+        "per_device_train_batch_size=8",
+        "num_generations=7",
+        "processes=8",
+    ]
+    s = replace(
+        s, processes=8, evaluates=True, per_device_eval_batch_size=3, num_generations=16, per_device_train_batch_size=24
+    )
+    assert [str(fix) for fix in find_fixes(s, problem_of(s, "GE101"))] == [
+        "per_device_eval_batch_size=2",
+        "num_generations=12",
+        "processes=16",
+    ]
+
+
+def test_sizes_that_change_the_step_least_come_first() -> None:
+    """What sizes the rollout alone leaves the step as it is."""
+    s = replace(PLAIN, processes=4, generation_batch_size=12)
+    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "generation_batch_size=8"
+    s = replace(PLAIN, steps_per_generation=1)
+    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "steps_per_generation=8"
+    s = replace(PLAIN, processes=4, per_device_train_batch_size=3)
+    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "per_device_train_batch_size=2"
+
+
+def test_data_that_fill_no_rollout_get_smaller_sizes() -> None:
+    """The sizes that come nearest to what was written."""
+    s = replace(PLAIN, processes=8, gradient_accumulation_steps=4, train_prompts=3)
+    fixes = [str(fix) for fix in find_fixes(s, problem_of(s, "GS104"))]
+    assert fixes == ["gradient_accumulation_steps=3", "num_generations=16", "processes=6"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "safe"),
+    [
+        (EVALUATED, "GE101", [True, False, False]),
+        ({}, "GB101", [False, False, False]),
+        ({"processes": 8, "generation_batch_size": 8, "steps_per_generation": 1}, "GB107", [True, True]),
+        ({"processes": 8, "generation_batch_size": 8, "steps_per_generation": 2}, "GB107", [False, False]),
+        ({"processes": 8, "sync_ref_model": True}, "GK103", [True, False]),
+        ({"processes": 8, "auto_find_batch_size": True}, "GB108", [True]),
+        ({"processes": 8, "loss_type": "ppo"}, "GL101", [False]),
+        ({"processes": 8, "log_completions_hub_repo": "a/b"}, "GC101", [True, False]),
+    ],
+)  # fmt: skip
+def test_a_fix_is_safe_where_training_stays_what_it_was(fields: dict[str, Any], code: str, safe: list[bool]) -> None:
+    """Evaluation sizes, words without effect, equivalent splits: what ``--fix`` may write unasked."""
+    s = replace(PLAIN, **fields)
+    fixes = find_fixes(s, problem_of(s, code))
+    assert [fix.safe for fix in fixes][: len(safe)] == safe, [str(fix) for fix in fixes]
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(s=draw_settings(**BATCHES))
+def test_a_safe_fix_keeps_the_step_and_the_rollout(s: Setting) -> None:
+    """prompts_per_step x num_generations, and how old completions get."""
+    for problem in errors(check(s)):
+        for fix in find_fixes(s, problem):
+            after = changed(s, dict(fix.change))
+            if fix.safe:
+                assert plan.completions_per_step(after) == plan.completions_per_step(s)
+                assert plan.completions_per_rollout(after) == plan.completions_per_rollout(s)
+                assert after.num_generations == s.num_generations
+
+
+def test_judging_and_fixing_keep_up_with_a_stream_of_recipes() -> None:
+    """5,000 valid settings and 1,000 broken ones with their fixes a second, on one core; ten times that is usual."""
+    random = Random(0)
+    settings = [
+        replace(PLAIN, processes=random.choice([None, *range(1, 9)]), num_generations=random.choice([2, 4, 7, 8, 16]),
+                per_device_train_batch_size=random.randint(1, 16), train_prompts=8000, epochs=1.0, given=frozenset({"epochs"}))
+        for _ in range(1000)
+    ]  # fmt: skip
+    valid = [s for s in settings if not errors(check(s))]
+    start = perf_counter()
+    assert not any(errors(check(s)) for s in valid)
+    assert len(valid) / (perf_counter() - start) > 5000
+    start = perf_counter()
+    found = [find_fixes(s, problem) for s in settings for problem in errors(check(s))]
+    assert all(found)
+    assert len(settings) / (perf_counter() - start) > 1000

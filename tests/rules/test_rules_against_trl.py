@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from real_trl import CHECKED, compare, draw_setting, fixed
 
 from grposweep.rules import REGISTRY
 from grposweep.setting import TRL
+from real_trl import CHECKED, compare, draw_setting, fixed
 
 
 @pytest.mark.slow

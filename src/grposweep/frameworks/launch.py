@@ -67,7 +67,7 @@ def find_launch(text: str) -> Start:
 def _starts(commands: list[Command]) -> list[Start]:
     """Every launch, in order; also inside ``bash -c "..."``."""
     found = []
-    for command, following in zip(commands, [*commands[1:], Command()], strict=True):
+    for command, following in zip(commands, [*commands, Command()][1:], strict=True):
         cut = following.words[0].line if following.words and following.words[0].text.startswith("--") else None
         words = command.words
         inner = next(

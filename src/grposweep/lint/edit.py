@@ -3,7 +3,6 @@
 Only a mapping in block style, one key a line, is edited; every edit is read back and compared before anybody writes it.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,9 @@ import yaml
 
 from grposweep.errors import BadInput
 from grposweep.frameworks.yaml_text import parse_yaml
+
+
+PLAIN = str.maketrans("", "", "_-/.")
 
 
 class Entry(NamedTuple):
@@ -57,10 +59,21 @@ def _entries(text: str) -> list[Entry] | None:
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
         return None
     return [
-        Entry(str(key.value), key.start_mark.index + shift, key.end_mark.index + shift,
-              value.start_mark.index + shift, value.end_mark.index + shift)
+        Entry(str(key.value), *(at + shift for at in (*_marks(key), value.start_mark.index, _end(value))))
         for key, value in node.value
-    ]  # fmt: skip
+    ]
+
+
+def _marks(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.index, node.end_mark.index
+
+
+def _end(node: yaml.Node) -> int:
+    """Behind the last character of a value: a block's own mark stands where the next key starts, comments between."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
 
 
 def _rename(text: str, old: str, new: str, value: Any) -> str | None:
@@ -124,6 +137,10 @@ def render_value(value: Any) -> str:
         mantissa, e, exponent = text.partition("e")
         return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
     if isinstance(value, str):
-        plain = value.replace("_", "").replace("-", "").replace("/", "").replace(".", "").isalnum() and value.isascii()
-        return value if plain and yaml.safe_load(value) == value else json.dumps(value)
-    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
+        plain = value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
+        return value if plain else _dump(value, default_style='"')
+    return _dump(value, default_flow_style=True) if isinstance(value, (list, dict)) else str(value)
+
+
+def _dump(value: Any, **style: Any) -> str:
+    return str(yaml.safe_dump(value, width=10**6, allow_unicode=True, sort_keys=False, **style)).strip()

@@ -77,7 +77,8 @@ def _made_of(s: Setting) -> str:
     """What must hold whole groups, and the factors behind it."""
     if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
-    words = f"{s.processes} {'process' if s.processes == 1 else 'processes'} x {s.per_device_train_batch_size} per device"
+    processes = f"{s.processes} {'process' if s.processes == 1 else 'processes'}"
+    words = f"{processes} x {s.per_device_train_batch_size} per device"
     if s.version < ACCUMULATED:
         return f"a micro-step ({words}; before TRL 0.17 accumulation does not count)"
     return f"a rollout ({words} x {plan.micro_steps_per_generation(s)} micro-steps)"

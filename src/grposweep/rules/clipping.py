@@ -8,7 +8,8 @@ from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # clip the ratio at 1 - epsilon and 1 + epsilon_high, and at delta
+# These clip the ratio at 1 - epsilon and 1 + epsilon_high, and at delta.
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 SUMMED = ("bnpo", "dr_grpo", "dapo", "cispo")  # sum over tokens
 CORRECTION_ADDED = (0, 23)
 

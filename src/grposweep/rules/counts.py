@@ -67,4 +67,4 @@ def every(_: Setting) -> int:
 
 def by_trial(setting: Setting, judge: Callable[[Setting], object | None]) -> int:
     """The counts that a rule accepts, found by asking; for rules that seldom apply."""
-    return sum(1 << (n - 1) for n in range(1, MOST + 1) if judge(setting.with_fields(processes=n)) is None)
+    return sum(1 << (n - 1) for n in range(1, MOST + 1) if judge(setting.altered({"processes": n})) is None)

@@ -86,9 +86,7 @@ class Rule:
 REGISTRY: dict[str, Rule] = {}
 
 
-def rule(
-    code: str, severity: Severity, reads: Iterable[str], counts: Counts | None = None
-) -> Callable[[Judge], Judge]:
+def rule(code: str, severity: Severity, reads: Iterable[str], counts: Counts | None = None) -> Callable[[Judge], Judge]:
     """Register a rule under its permanent code."""
 
     def add(judge: Judge) -> Judge:

@@ -193,9 +193,10 @@ def one_length_counts(s: Setting) -> Broken | None:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
     if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
         return None
+    epochs = f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")
     return Broken(
         what=f"{s.key('max_steps')}={s.max_steps}",
-        why=f"it overrides {s.key('epochs')}={s.epochs:g}, which is not read" if s.epochs else "it overrides the epochs",
+        why=f"it overrides {epochs}, which is not read",
         instead=f"Leave {s.key('epochs')} out, or {s.key('max_steps')}.",
         fields=("max_steps", "epochs"),
     )

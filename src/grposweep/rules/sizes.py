@@ -65,7 +65,12 @@ def _agreeing_counts(s: Setting) -> int:
     return counts.by_trial(s, prompts_per_step_agrees)
 
 
-@rule("GB105", "error", (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"), lambda s: _solvable_counts(s))
+@rule(
+    "GB105",
+    "error",
+    (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"),
+    lambda s: _solvable_counts(s),
+)
 def auto_finds_a_size(s: Setting) -> Broken | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
 
@@ -94,7 +99,7 @@ def auto_finds_a_size(s: Setting) -> Broken | None:
 def _solvable_counts(s: Setting) -> int:
     if not s.auto & plan.TRAIN_SIZES:
         return counts.ALL
-    open_sizes = s.with_fields(auto=s.auto & plan.TRAIN_SIZES)
+    open_sizes = s.altered({"auto": s.auto & plan.TRAIN_SIZES})
     return counts.by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
 
 

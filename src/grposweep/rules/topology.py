@@ -145,7 +145,7 @@ def the_launcher_accepts_it(s: Setting) -> Broken | None:
     """
     if s.launcher != "trl" or not s.processes or s.processes < 2 or s.version < PRECEDENCE_FIXED:
         return None
-    if whole_groups(s) is not None or whole_groups(s.with_fields(processes=1)) is None:
+    if whole_groups(s) is not None or whole_groups(s.altered({"processes": 1})) is None:
         return None
     return Broken(
         what=f"{s.key('num_generations')}={s.num_generations}",

@@ -55,7 +55,7 @@ def _some(s: Setting, rules: Iterable[Rule]) -> Broken | None:
 
 def _none(s: Setting, rules: Iterable[Rule]) -> list[Problem]:
     """What is wrong with one process, where no number would do."""
-    one = s.with_fields(processes=1)
+    one = s.altered({"processes": 1})
     found = [(rule, broken) for rule in rules if (broken := rule.judge(one)) is not None]
     note = f"; and no number of processes from 1 to {counts.MOST} would do"
     return [rule.problem(replace(broken, why=broken.why + note)) for rule, broken in found]
