@@ -36,7 +36,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "recipe.yaml")
         recipe.write_text(RECIPE, encoding="utf-8")
-        row("`lint recipe.yaml`, s", [seconds([*LINT, str(recipe), "--processes", "8"]) for _ in range(REPEATS + 1)][1:])
+        row(
+            "`lint recipe.yaml`, s", [seconds([*LINT, str(recipe), "--processes", "8"]) for _ in range(REPEATS + 1)][1:]
+        )
     rate("valid recipes a second", valid_recipes(20_000))
     corpus = os.environ.get("GRPOSWEEP_CORPUS")
     if corpus:

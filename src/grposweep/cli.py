@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from grposweep.errors import BadInput
+from grposweep.setting import Version
 
 UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 app = typer.Typer(
@@ -79,11 +80,10 @@ def lint(
     """
 
     def work() -> int:
-        from grposweep.frameworks.keys import parse_version
         from grposweep.frameworks.load import Options
         from grposweep.lint.judge import choose
 
-        version = None if trl_version is None else parse_version(trl_version)
+        version = _version(trl_version)
         options = Options(framework.value, version, processes, dataset_size)
         chosen = choose(select or (), ignore or ())
         if unsafe_fixes and not fix:
@@ -126,7 +126,7 @@ def plan(
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
-    trl_version: Annotated[str | None, typer.Option(metavar="X.Y[.Z]", help="TRL release to judge by.", show_default="1.16")] = None,
+    trl_version: TrlVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> None:  # fmt: skip  # an option a line reads best
@@ -137,10 +137,9 @@ def plan(
 
     def work() -> int:
         from grposweep.commands import show_plan, training_processes
-        from grposweep.frameworks.keys import parse_version
         from grposweep.frameworks.load import Options
 
-        version = None if trl_version is None else parse_version(trl_version)
+        version = _version(trl_version)
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
         return show_plan(items, Options(framework.value, version, ranks, dataset_size), format is Format.json)
 
@@ -162,6 +161,16 @@ def space(
         return show_space(arguments)
 
     raise typer.Exit(answer(work))
+
+
+def _version(wanted: str | None) -> Version | None:
+    """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
+    from grposweep.frameworks.keys import parse_version, releases, text
+
+    version = None if wanted is None else parse_version(wanted)
+    if version is not None and version > releases()[-1]:
+        print(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", file=sys.stderr)
+    return version
 
 
 def answer(work: Callable[[], int]) -> int:

@@ -10,6 +10,8 @@ from grposweep.setting import Setting
 
 Change = dict[str, Any]  # setting field -> new value
 MOST_GENERATIONS = 64
+FARTHEST = 1024  # how far from a number its neighbours are looked for
+MOST_PAIRS = 20_000
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
 
@@ -17,7 +19,8 @@ EVAL_BATCH = ("GE101", "GE103")
 def find_kinds(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
     """The kinds of neighbours to look at, in the order in which their fixes are shown."""
     if problem.code in TRAIN_BATCH:
-        yield _hardware_sizes(s)
+        # No single size is further away than one more group, because any multiple of G fits; too few data need less.
+        yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
         yield ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
     elif problem.code in EVAL_BATCH:
         yield _evaluation_sizes(s)
@@ -48,7 +51,13 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
 
 def _nearest(value: int, most: int, least: int) -> list[int]:
     """Other values in [least, most], nearest first, the smaller of two first."""
-    return sorted((n for n in range(least, most + 1) if n != value), key=lambda n: (abs(n - value), n))
+    return sorted((n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n))
+
+
+def _within(value: int, most: int, least: int = 1) -> range:
+    """The part of [least, most] where a neighbour is worth looking for: a recipe may hold any number."""
+    centre = min(max(value, least), most)
+    return range(max(least, centre - FARTHEST), min(most, centre + FARTHEST) + 1)
 
 
 def _evaluation_sizes(s: Setting) -> Iterator[Change]:
@@ -57,14 +66,10 @@ def _evaluation_sizes(s: Setting) -> Iterator[Change]:
     return ({"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1))
 
 
-def _hardware_sizes(s: Setting) -> Iterator[Change]:
-    """Accumulation, per-device size, or what sizes the rollout: one key before two, nearest completions a step first.
-
-    No single size is further away than one more group, because any multiple of G fits.
-    """
-    reach = max(s.num_generations, 2)
+def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
+    """Accumulation, per-device size, or what sizes the rollout: one key before two, nearest completions a step first."""
     yield from _by_distance(s, _single_sizes(s, reach))
-    if reach <= MOST_GENERATIONS:
+    if (s.gradient_accumulation_steps + reach) * (s.per_device_train_batch_size + reach) <= MOST_PAIRS:
         yield from _by_distance(s, _pairs(s, reach))
 
 
@@ -74,7 +79,7 @@ def _single_sizes(s: Setting, reach: int) -> Iterator[Change]:
         names.append("steps_per_generation")
     for name in names:
         now = getattr(s, name)
-        yield from ({name: n} for n in range(1, now + reach + 1) if n != now)
+        yield from ({name: n} for n in _within(now, now + reach) if n != now)
     if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         yield from _rollouts(s, reach)
 
@@ -83,7 +88,7 @@ def _rollouts(s: Setting, reach: int) -> Iterator[Change]:
     """Multiples of a micro-step, and leaving the size of the rollout to TRL."""
     unit = max(s.per_device_train_batch_size * (s.processes or 1), 1)
     whole = (s.generation_batch_size or 0) // unit
-    near = range(max(whole - reach, 1), whole + reach + 1)
+    near = _within(whole, whole + reach, max(whole - reach, 1))
     yield from ({"generation_batch_size": unit * n} for n in near if unit * n != s.generation_batch_size)
     yield {"generation_batch_size": None}
 

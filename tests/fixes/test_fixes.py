@@ -262,3 +262,22 @@ def test_judging_and_fixing_keep_up_with_a_stream_of_recipes() -> None:
     found = [find_fixes(s, problem) for s in settings for problem in errors(check(s))]
     assert all(found)
     assert len(settings) / (perf_counter() - start) > 1000
+
+
+@pytest.mark.parametrize("name", ["num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
+                                  "per_device_eval_batch_size", "generation_batch_size", "processes"])  # fmt: skip
+@pytest.mark.parametrize("value", [-(10**12), 10**12 + 1])
+def test_an_absurd_number_is_answered_at_once(name: str, value: int) -> None:
+    """A slip of the keyboard must not hang the linter."""
+    fields: dict[str, Any] = {
+        "processes": 8,
+        "evaluates": True,
+        "num_generations": 6,
+        "train_prompts": 100,
+        name: value,
+    }
+    s = replace(PLAIN, **fields)
+    start = perf_counter()
+    for problem in errors(check(s)) + errors(check(replace(s, processes=None))):
+        find_fixes(s, problem)
+    assert perf_counter() - start < 2

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grposweep.frameworks.keys import parse_version
-from grposweep.frameworks.load import Options, build_recipe
-from grposweep.lint.judge import choose, judge
-from grposweep.lint.lines import lint_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.frameworks import trl
-from grposweep.frameworks.keys import table
+from grposweep.frameworks.keys import parse_version, table
+from grposweep.frameworks.load import Options, build_recipe
+from grposweep.lint.judge import choose, judge
+from grposweep.lint.lines import lint_lines
 
 
 def ask(*records: Any, options: Options = Options()) -> tuple[int, list[dict[str, Any]]]:  # noqa: B008  # frozen
@@ -72,9 +71,11 @@ def test_a_line_may_leave_to_the_command_what_it_does_not_say() -> None:
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["no", "steps", "epoch", "1e-6", "auto", "eight", "nan", "inf", "grpo", "cispo", "server"]),
-    st.lists(st.integers(), max_size=2), st.dictionaries(st.sampled_from(["tp_size", "split_batches", "x"]), st.integers(-1, 4), max_size=2),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["tp_size", "split_batches", "x"]), st.integers(-1, 4), max_size=2),
 )  # fmt: skip
-KEYS = st.one_of(st.sampled_from(sorted({*trl.SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "num_processes"})), st.text(max_size=8))  # fmt: skip
+NAMES = sorted({*trl.SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "num_processes"})
+KEYS = st.one_of(st.sampled_from(NAMES), st.text(max_size=8))
 
 
 @settings(max_examples=400, deadline=None)

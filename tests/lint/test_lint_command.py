@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support import PROJECT, Ended, environment
 
 Lint = Callable[..., Ended]
@@ -119,7 +120,9 @@ def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> No
     assert ended.code == 2
 
 
-@pytest.mark.parametrize("name", ["with space.yaml", "it's \"quoted\".yaml", "new\nline.yaml", "--format.yaml", "ünï.yaml", "\x1b[31m.yaml"])
+@pytest.mark.parametrize(
+    "name", ["with space.yaml", 'it\'s "quoted".yaml', "new\nline.yaml", "--format.yaml", "ünï.yaml", "\x1b[31m.yaml"]
+)
 def test_hostile_names_are_shown_on_one_line(name: str, lint: Lint, recipe: Write) -> None:
     """Names with blanks, quotes, newlines, escapes and dashes."""
     recipe("num_generations_evil: 1\n", name)
@@ -180,7 +183,11 @@ def test_a_closed_pipe_is_no_traceback(recipe: Write, here: Path) -> None:
     names = [recipe("bad_key: 1\n", f"{n}.yaml").name for n in range(300)]
     command = [sys.executable, "-m", "grposweep", "lint", *names]
     process = subprocess.Popen(
-        command, cwd=here, env=environment(PYTHONPATH=str(PROJECT / "src")), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=here,
+        env=environment(PYTHONPATH=str(PROJECT / "src")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
     assert process.stderr is not None

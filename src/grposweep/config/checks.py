@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from grposweep.config.schema import AUTO, Experiment
+from grposweep.config.schema import AUTO, Cluster, Experiment
 from grposweep.errors import BadInput
 
 WORDS: dict[str, tuple[str, ...]] = {
@@ -10,7 +10,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
     "trainer.kind": ("trl", "fake"),
     "trainer.keep": ("last", "best", "all", "none"),
-    "cluster.kind": ("local",),
+    "cluster.kind": ("local", "slurm", "dry_run"),
     "search.sampler": ("auto", "grid", "tpe", "random", "gp"),
     "search.direction": ("maximize", "minimize"),
     "tracker.kind": ("none", "wandb"),
@@ -24,6 +24,12 @@ SIZES_OR_AUTO = (
 )
 AT_LEAST_ONE = (
     "cluster.threads",
+    "cluster.nodes",
+    "cluster.tasks_per_node",
+    "cluster.cpus_per_gpu",
+    "cluster.mem_gb",
+    "cluster.walltime_min",
+    "cluster.max_jobs",
     "search.parallel",
     "search.trials",
     "search.last",
@@ -47,11 +53,32 @@ def check_words(experiment: Experiment) -> None:
             raise BadInput(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
+    check_cluster(experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1):
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
         )
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Raise BadInput where a Slurm job's shape and its number of ranks disagree, or a line cannot stand in a script."""
+    if cluster.kind == "local":
+        return
+    each = cluster.gpus_per_node or cluster.tasks_per_node
+    if cluster.processes != cluster.nodes * each:
+        key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
+        raise BadInput(
+            f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
+            f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}, which makes "
+            f"{cluster.nodes * each}. Set those two, and leave cluster.processes alone."
+        )
+    for option in (*cluster.extra, *cluster.container):
+        if not option.startswith("-") or "\n" in option:
+            raise BadInput(
+                f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
+                "Set for example cluster.extra=[--exclusive]."
+            )
 
 
 def _get(experiment: Any, key: str) -> Any:

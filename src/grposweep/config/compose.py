@@ -23,6 +23,7 @@ PROJECT = Path(__file__).resolve().parents[3]  # holds conf/, sweeps/ and src/
 
 def register() -> None:
     """Tell Hydra the schema and the sweeper; run.py calls this before it composes anything."""
+    OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     store = ConfigStore.instance()
     store.store(name="experiment_schema", node=Experiment, provider="grposweep")
     store.store(
@@ -31,6 +32,11 @@ def register() -> None:
         node={"_target_": "hydra_plugins.grposweep.sweeper.GrposweepSweeper", "params": {}},
         provider="grposweep",
     )
+
+
+def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int) -> int:
+    """``${ranks:nodes,gpus_per_node,tasks_per_node}``: a rank a GPU, or without GPUs a rank a task."""
+    return nodes * (gpus_per_node or tasks_per_node)
 
 
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:

@@ -188,6 +188,12 @@ class Cluster:
     """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
 
     ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones.
+    The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
+    without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
+    limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
+    training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
+    (null: the one that submits). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
+    ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
     """
 
     kind: str = "local"
@@ -195,19 +201,39 @@ class Cluster:
     threads: int = 1
     warm: bool = True
     gpus: int | str = AUTO
+    nodes: int = 1
+    gpus_per_node: int = 0
+    tasks_per_node: int = 1
+    cpus_per_gpu: int = 1
+    mem_gb: int | None = None
+    walltime_min: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    max_jobs: int = 8
+    setup: list[str] = field(default_factory=list)
+    container: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    python: str | None = None
+    warn_seconds: int = 120
+    requeue_limit: int = 20
+    poll_seconds: float = 30.0
 
 
 @dataclass
 class Search:
     """How points are chosen: ``sampler`` auto|grid|tpe|random|gp, ``trials`` counts started trials.
 
+    ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
     """
 
     sampler: str = AUTO
     trials: int | None = None
-    parallel: int = 1
+    parallel: int | None = None
     seed: int = 0
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     metric: str = "eval_reward"

@@ -60,6 +60,8 @@ def find_launch(text: str) -> Start:
             "no launch command found (accelerate launch, torchrun, trl grpo, deepspeed or python with a script)."
         )
     start = max(enumerate(starts), key=lambda item: (_looks_like_training(item[1]), item[0]))[1]
+    if _looks_like_training(start) < 0:
+        raise BadInput(f"it launches {start.launch.program}, which is no GRPO training.")
     _read_options(start)
     return start
 
@@ -122,13 +124,14 @@ def _launched(launcher: str, words: list[Word], cut: int | None) -> Start | None
 
 
 def _looks_like_training(start: Start) -> int:
-    """2 where GRPO is named, 1 where options of a trainer are, 0 for what may be anything."""
+    """2 where GRPO is named, 1 where options of a trainer are, 0 for what may be anything, -1 for what is something else."""
     names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
     program = start.launch.program.lower()
     if "grpo" in program or start.launch.launcher == "trl" or "num_generations" in names:
         return 2
-    rival = any(word in PurePosixPath(program).name for word in RIVALS)
-    return 1 if not rival and (names & known("trl", TRL).keys() or "config" in names) else 0
+    if any(word in PurePosixPath(program).name for word in RIVALS):
+        return -1
+    return int(bool(names & known("trl", TRL).keys()) or "config" in names)
 
 
 def _option(text: str) -> tuple[str, str | None]:
@@ -145,10 +148,11 @@ def _read_options(start: Start) -> None:
             start.options[name] = [] if value is None else [value]
             start.lines[name] = word.line
             start.unresolved.pop(name, None)
-        elif name and isinstance(start.options.get(name), list):
-            start.options[name].append(word.text)
-        elif word.unknown:
+        elif word.unknown and (not name or start.options[name]):
             start.unresolved[word.text] = word.text  # "$@" and the like may hold options
+            continue
+        elif name:
+            start.options[name].append(word.text)
         if word.unknown and name:
             start.unresolved[name] = word.text.partition("=")[2] if word.text.startswith("--") else word.text
 

@@ -87,8 +87,10 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     config = {**base, **build_config(start, takes)}
     processes, trouble = _processes(start, path)
     unresolved = {name: text for name, text in start.unresolved.items() if name != "config"}
-    if trouble and options.processes is None:
+    if trouble:
         unresolved["num_processes"] = trouble
+    if options.processes is not None:
+        unresolved.pop("num_processes", None)
     if not start.lines.keys() & {"num_processes"} and processes is not None:
         config.pop("num_processes", None)
     return build_recipe(

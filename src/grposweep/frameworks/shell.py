@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from grposweep.frameworks.arithmetic import calculate
+
 OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
 OPENERS = frozenset({"if", "for", "while", "until", "case", "select"})
 CLOSERS = frozenset({"fi", "done", "esac"})
@@ -16,7 +18,6 @@ ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"\w+|[@*#?$!-]")
 _REDIRECTION = re.compile(r"\d*(?:>>|>&|<&|&>>|&>|>\||>|<<<|<)")
-_ARITHMETIC = re.compile(r"[\d\s+*/%()-]+")
 
 
 @dataclass
@@ -258,14 +259,8 @@ class _Reader:
         self._skip(self._closing(start + 1) - start)
         raw = self.text[start : self.at]
         inner = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: str(self.values.get(match[1], match[0])), raw[3:-2])
-        if not _ARITHMETIC.fullmatch(inner) or "**" in inner or len(inner) > 100:
-            return Unknown(raw)
-        try:
-            return str(
-                int(eval(inner.replace("//", " ").replace("/", "//"), {"__builtins__": {}}))
-            )  # digits and signs only
-        except (SyntaxError, ArithmeticError, TypeError, ValueError):
-            return Unknown(raw)
+        value = calculate(inner)
+        return Unknown(raw) if value is None else str(value)
 
     def _finish(self, command: Command) -> Command:
         """Take the assignments in; what is left is what runs."""

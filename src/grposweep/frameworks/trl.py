@@ -99,7 +99,7 @@ def reading(recipe: Recipe) -> Reading:
     changes: dict[str, Any] = {key: value for key, value in values.items() if key in SAME}
     given = set(changes)
     _derive(values, changes, given, recipe.version)
-    unknown = _fields_of(bad | set(recipe.unresolved))
+    unknown = fields_of(bad | set(recipe.unresolved))
     lines = {name: recipe.lines[key] for name in given if (key := _key(name, values)) in recipe.lines}
     processes = recipe.processes if recipe.processes is not None else values.get("num_processes")
     if changes.get("max_steps") is not None and "epochs" not in changes:
@@ -252,7 +252,7 @@ def _key(field: str, values: Mapping[str, Any]) -> str:
     return DERIVED.get(field, field)
 
 
-def _fields_of(names: set[str]) -> frozenset[str]:
+def fields_of(names: set[str]) -> frozenset[str]:
     """The fields behind keys that could not be read."""
     found = {field for field, key in DERIVED.items() if key in names} | (names & SAME)
     if "warmup_ratio" in names:

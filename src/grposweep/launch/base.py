@@ -5,35 +5,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from grposweep.config.schema import Cluster
+
 # How an attempt's first rank ends (and with it the attempt): what train promises its launcher.
 FINISHED, CRASHED, BAD_INPUT, STOPPED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher is asked to run: the ranks of one attempt in one trial folder."""
+    """What a launcher is asked to run: the ranks of one attempt in one trial folder, in the shape of ``cluster``."""
 
     folder: Path
     attempt: int
-    processes: int
-    threads: int
+    cluster: Cluster
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended; ``code`` is its exit code (negative: ended by that signal)."""
+
+    code: int
+    kind: str = ""
+    """What the place says of it where an exit code does not: timeout, preempted, out_of_memory, cancelled, ..."""
+    message: str = ""
+    again: bool = False
+    """It was taken away and did not fail: a new attempt is to go on from its last checkpoint."""
+
+
+class Busy(Exception):
+    """The place takes no further attempt now (a full queue, a scheduler that does not answer); later it may."""
 
 
 class Launcher(Protocol):
     """One place where attempts run."""
 
     slots: int
-    """How many attempts may run at once."""
+    """How many attempts may be there at once."""
+    outlives: bool
+    """Whether attempts go on without their controller."""
 
     def submit(self, job: Job) -> str:
-        """Start an attempt; returns an id for poll and cancel."""
+        """Start an attempt; returns an id for poll and cancel. Raises Busy, or BadInput for what will never run."""
 
-    def poll(self, job_id: str) -> int | None:
-        """The attempt's exit code (negative: ended by that signal), None while it runs."""
+    def find(self, job: Job, job_id: str | None) -> str | None:
+        """The id under which an earlier controller's attempt can be polled and cancelled from now on.
+
+        ``job_id`` None: it was about to submit. None: there is no such attempt.
+        """
+
+    def poll(self, job_id: str) -> End | None:
+        """How an attempt ended, None while it waits or runs."""
 
     def cancel(self, job_id: str) -> None:
         """End an attempt now."""
 
     def close(self) -> None:
-        """End whatever still runs and give everything back."""
+        """End whatever does not outlive its controller, and give everything back."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grposweep.config.schema import AUTO, Experiment
 from grposweep.errors import BadInput
-from grposweep.launch.base import Job
+from grposweep.launch.base import End, Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
 
 TRAINING = ["grposweep.train.life"]
@@ -28,6 +28,8 @@ class _Group:
 class Local:
     """Starts attempts on this machine, at most ``slots`` at once."""
 
+    outlives = False
+
     def __init__(self, processes: Processes, gpus: list[str], slots: int) -> None:
         self.slots = slots
         self.processes = processes
@@ -37,14 +39,15 @@ class Local:
 
     def submit(self, job: Job) -> str:
         """Start every rank; each writes logs/rank-N.log in the trial folder."""
-        gpus = [self._free_gpus.pop(0) for _ in range(job.processes)] if self._has_gpus else []
+        processes = job.cluster.processes
+        gpus = [self._free_gpus.pop(0) for _ in range(processes)] if self._has_gpus else []
         (job.folder / "logs").mkdir(exist_ok=True)
-        shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.threads)}
-        if job.processes > 1:
-            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(job.processes)}
+        shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
+        if processes > 1:
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
         group = _Group([], gpus)
-        for rank in range(job.processes):
-            own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if job.processes > 1 else {}
+        for rank in range(processes):
+            own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if processes > 1 else {}
             if gpus:
                 own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
             log = job.folder / "logs" / f"rank-{rank}.log"
@@ -53,7 +56,11 @@ class Local:
         self._groups[job_id] = group
         return job_id
 
-    def poll(self, job_id: str) -> int | None:
+    def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
+        """None: what ran here ended with its controller."""
+        return None
+
+    def poll(self, job_id: str) -> End | None:
         """The worst end among the ranks once all have ended; one that crashed takes the others along."""
         group = self._groups[job_id]
         for pid in group.pids:
@@ -66,7 +73,7 @@ class Local:
             return None
         self._free_gpus += group.gpus
         group.gpus = []
-        return first_crash if first_crash is not None else max(group.codes.values())
+        return End(first_crash if first_crash is not None else max(group.codes.values()))
 
     def cancel(self, job_id: str) -> None:
         """Kill every rank that still runs, and what it started."""
@@ -75,20 +82,12 @@ class Local:
             if pid not in group.codes:
                 end_session(pid)
 
-    def prepare(self, sweep: Path, log: Path | None) -> int:
-        """Start the preparation of a sweep folder; returns its pid. ``log`` None: it shows its progress here."""
-        return self.processes.start(["prepare", str(sweep)], {}, log)
-
-    def end(self, pid: int) -> None:
-        """Kill one process that was started here."""
-        end_session(pid)
-
     def close(self) -> None:
         """Kill whatever still runs."""
         self.processes.close()
 
 
-def build_local(experiment: Experiment, parallel: int) -> Local:
+def build_local(experiment: Experiment, parallel: int, processes: Processes) -> Local:
     """The launcher for this machine.
 
     Raises BadInput where a trial needs more GPUs than there are; fewer than all parallel trials need means fewer at once.
@@ -103,9 +102,13 @@ def build_local(experiment: Experiment, parallel: int) -> Local:
                 f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
             )
         slots = min(parallel, len(gpus) // needed)
-    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
-    processes: Processes = Warm(preload) if experiment.cluster.warm else Fresh()
     return Local(processes, gpus, slots)
+
+
+def build_processes(experiment: Experiment) -> Processes:
+    """What starts training processes here: a warm server, or a new interpreter each."""
+    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
+    return Warm(preload) if experiment.cluster.kind == "local" and experiment.cluster.warm else Fresh()
 
 
 def visible_gpus(setting: int | str) -> list[str]:
@@ -135,6 +138,3 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def rank_log(folder: Path) -> Path:
-    """Where the first rank of an attempt in this trial folder writes."""
-    return folder / "logs" / "rank-0.log"

@@ -26,12 +26,25 @@ def render_verdict(verdict: Verdict, name: Any = None) -> str:
                     "message": finding.message,
                     "keys": finding.keys,
                     "line": finding.line,
-                    "fixes": [repair.change for repair in finding.repairs],
+                    "fixes": [
+                        {key: _plain(value) for key, value in repair.change.items()} for repair in finding.repairs
+                    ],
                 }
                 for finding in verdict.findings
             ],
         }
     )
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; as text where JSON has none (NaN, a mapping that holds itself)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        json.dumps(value, allow_nan=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return str(value)[:200]
+    return value
 
 
 def render_error(text: str, name: Any = None, file: str | None = None) -> str:

@@ -11,7 +11,6 @@ import yaml
 from grposweep.errors import BadInput
 from grposweep.frameworks.yaml_text import parse_yaml
 
-
 PLAIN = str.maketrans("", "", "_-/.")
 
 
@@ -38,7 +37,7 @@ def edit(text: str, change: Mapping[str, Any]) -> str | None:
         edited = step
     try:
         return edited if parse_yaml(edited).config == wanted else None
-    except BadInput:
+    except (BadInput, RecursionError):  # a mapping that holds itself compares without end
         return None
 
 

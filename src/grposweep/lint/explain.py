@@ -1,6 +1,7 @@
 """The rules in words: a list by family, or one rule's own docstring."""
 
 import inspect
+import textwrap
 from typing import TextIO
 
 from grposweep.errors import BadInput
@@ -23,7 +24,10 @@ def explain_rules(code: str | None, out: TextIO) -> None:
         if members:
             out.write(f"{family}  {title}\n")
         for rule in members:
-            out.write(f"  {rule.code}  {rule.severity:<7}  {_first_line(rule)}\n")
+            head = f"  {rule.code}  {rule.severity:<7}  "
+            out.write(
+                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
+            )
 
 
 def _full(rule: Rule | RecipeRule) -> str:

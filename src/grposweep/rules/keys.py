@@ -7,7 +7,7 @@ frameworks/trl_keys.json, read from the releases.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import keys, open_r1
+from grposweep.frameworks import keys, open_r1, trl
 from grposweep.frameworks.renames import HABITS, instead
 from grposweep.frameworks.values import convert
 from grposweep.recipe import Recipe
@@ -34,7 +34,7 @@ LAUNCHER_KEYS = frozenset(
 )
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
 STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
-OWN_PROGRAMS = ("grpo.py", "trl.scripts.grpo", "trl/scripts/grpo.py")
+OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
 @recipe_rule("GV101", "error")
@@ -47,7 +47,7 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Broken]:
     """
     takes = keys.known(recipe.framework, recipe.version)
     for key in recipe.config:
-        if key in takes or (keys.span(str(key)) is None and key not in keys.OPEN_R1):
+        if key in takes or (keys.span(str(key)) is None and (key not in keys.OPEN_R1 or _is_own_script(recipe))):
             continue
         way = instead(key, recipe.config, takes)
         why = f"{_when(str(key), recipe)}; {_happens(recipe)}"
@@ -133,8 +133,10 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
 def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
     """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
     for key, text in recipe.unresolved.items():
+        if key not in (text, "num_processes") and not trl.fields_of({key}):
+            continue  # a folder's name, a run's: no rule reads it
         yield Broken(
-            what=f"{key}: {_show(text)}",
+            what=f"{key}: {_show(text)}" if key != text else key,
             why="it is not known from the script alone, so nothing that depends on it was checked",
             instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
             fields=(key,),
@@ -187,7 +189,7 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
     for key in recipe.config:
         if key in takes or key in LAUNCHER_KEYS or key == "env":
             continue
-        if keys.span(str(key)) is None and key not in keys.OPEN_R1:
+        if keys.span(str(key)) is None and (key not in keys.OPEN_R1 or _is_own_script(recipe)):
             habit = HABITS.get(str(key))
             yield key, [habit] if habit else keys.near(str(key), takes)
 

@@ -46,7 +46,7 @@ def one_length(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS102", "error", LENGTHS)
+@rule("GS102", "error", (*LENGTHS, "given"))
 def the_length_is_positive(s: Setting) -> Broken | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0."""
     for name in LENGTHS:
@@ -57,7 +57,7 @@ def the_length_is_positive(s: Setting) -> Broken | None:
                 why="a run without a step trains nothing",
                 instead=f"Set {s.key(name)} above 0.",
                 fields=(name,),
-                suggestions=({name: 1},),
+                suggestions=({name: None}, {name: 1}) if s.given and name == "max_steps" else ({name: 1},),
             )
     return None
 

@@ -20,6 +20,7 @@ REALISED_FROM = (
 
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+_RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
 
 
 _PLAIN_SETTING = Setting(framework="trl", keys=KEYS)
@@ -107,7 +108,7 @@ def _referred(value: Any) -> set[str]:
     if not isinstance(value, str) or "${" not in value:
         return set()
     plain = set(_PLAIN.findall(value))
-    return plain if len(_PLAIN.findall(value)) == value.count("${") else plain | {"*"}
+    return plain if len(_PLAIN.findall(value)) == value.replace(_RANKS, "").count("${") else plain | {"*"}
 
 
 def _is_one_reference(found: list[Any]) -> bool:

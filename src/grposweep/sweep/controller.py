@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
-from grposweep.launch.base import FINISHED, STOPPED, Job, Launcher
+from grposweep.launch.base import FINISHED, STOPPED, Busy, End, Job, Launcher
 from grposweep.search.judge import Judge, Verdict
 from grposweep.search.sampler import Valid
 from grposweep.search.space import Label, Point, freeze
@@ -21,6 +21,7 @@ from grposweep.sweep.lease import Lease
 from grposweep.sweep.trial import write_trial
 
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
+BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 
 
 @dataclass
@@ -52,10 +53,13 @@ class Controller:
     enqueued: list[Point] = field(default_factory=list)
     keep: str = "best"  # trainer.keep
     repeat: bool = False  # run a recorded experiment again
+    is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     stopping: bool = False
     exhausted: bool = False
+    busy: str = ""  # why the launcher takes nothing more for now
+    busy_until: float = 0.0  # time.monotonic()
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
@@ -63,7 +67,7 @@ class Controller:
         self.collect()
         if not self.stopping:
             self.fill()
-        return not self.running
+        return not self.running and not self.busy
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -86,24 +90,36 @@ class Controller:
     def collect(self) -> None:
         """Record what ended: in the trial folder first, then in the study."""
         for number, running in list(self.running.items()):
-            code = self.launcher.poll(running.job_id)
-            if code is None:
+            end = self.launcher.poll(running.job_id)
+            if end is None:
                 continue
             del self.running[number]
+            said = {"kind": end.kind, "again": end.again} if end.kind else {}
             running.folder.note_attempt(
                 running.attempt,
                 "ended",
-                code=code,
+                code=end.code,
                 killed=running.killed,
                 seconds=round(time.time() - running.since, 3),
+                **said,
             )
-            if code != STOPPED and not running.killed:
-                self._record_crash(running, code)
+            if end.code != STOPPED and not end.again and not running.killed:
+                self._record_crash(running, end)
                 self.tell(number, running.folder)
 
     def fill(self) -> None:
-        """Submit until the slots are full: unfinished trials of an earlier controller first, then new points."""
-        while len(self.running) < min(self.search.parallel, self.launcher.slots):
+        """Submit until the slots are full, or the launcher takes no more for now."""
+        if time.monotonic() < self.busy_until:
+            return
+        try:
+            self._fill()
+            self.busy = ""
+        except Busy as why:
+            self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
+
+    def _fill(self) -> None:
+        """Unfinished trials of an earlier controller first, then new points."""
+        while len(self.running) < self.launcher.slots:
             again = next((trial for trial in self._unfinished()), None)
             if again is not None:
                 self._resume(again)
@@ -150,13 +166,28 @@ class Controller:
         return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in self.running]
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Bring a trial of an earlier controller to its end: tell what it left, or run it again."""
+        """Bring a trial of an earlier controller to its end: follow its attempt, tell what it left, or run it again."""
         verdict = self.judge.verdict(dict(trial.params))
         folder = self._write(trial.number, verdict)
+        if self._adopt(folder, verdict):
+            return
         if folder.is_done:
             self.tell(trial.number, folder)
         else:
             self._submit(folder, verdict)
+
+    def _adopt(self, folder: TrialFolder, verdict: Verdict) -> bool:
+        """Go on with an attempt that outlived its controller; False where there is none."""
+        begun = folder.open_attempt()
+        if begun is None:
+            return False
+        job_id = self.launcher.find(Job(folder.path, begun.number, verdict.experiment.cluster), begun.job_id)
+        if job_id is None:
+            return False
+        if begun.job_id is None:
+            folder.note_attempt(begun.number, "started", time=time.time(), job_id=job_id)
+        self.running[folder.number] = Running(folder, verdict.point, begun.number, job_id, begun.time)
+        return True
 
     def _start_new(self) -> bool:
         """Ask for a point and start its trial; False where no valid point is left."""
@@ -203,22 +234,31 @@ class Controller:
 
     def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
         """Intent on disk, then the attempt, then its id."""
-        attempt = folder.next_attempt()
+        begun = folder.open_attempt()
         (folder.path / "control.json").unlink(missing_ok=True)
-        cluster = verdict.experiment.cluster
-        folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
-        job_id = self.launcher.submit(Job(folder.path, attempt, cluster.processes, cluster.threads))
-        folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
+        if begun is not None and begun.job_id is None:
+            attempt = begun.number  # announced, and never submitted
+        else:
+            attempt = folder.next_attempt()
+            if not self.is_dry:
+                folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
+        job_id = self.launcher.submit(Job(folder.path, attempt, verdict.experiment.cluster))
+        if not self.is_dry:
+            folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
         self.running[folder.number] = Running(folder, verdict.point, attempt, job_id, time.time())
 
-    def _record_crash(self, running: Running, code: int) -> None:
-        """An attempt that could not say how it ended is recorded as failed, with its last lines."""
+    def _record_crash(self, running: Running, end: End) -> None:
+        """An attempt that could not say how it ended is recorded as failed, with its last lines.
+
+        What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
+        """
         result = running.folder.result
-        said = result is not None and result.get("status") in (("finished",) if code == FINISHED else ("failed",))
-        if said:
+        wanted = "finished" if end.code == FINISHED else "failed"
+        if result is not None and result.get("status") == wanted and not end.kind:
             return
-        kind = f"signal {-code}" if code < 0 else f"exit code {code}"
-        failure = {"kind": kind, "message": f"the attempt ended with {kind}", "last_lines": running.folder.last_lines()}
+        kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
+        message = end.message or f"the attempt ended with {kind}"
+        failure = {"kind": kind, "message": message, "last_lines": running.folder.last_lines()}
         running.folder.write_result(
             {
                 "status": "failed",

@@ -10,6 +10,15 @@ from grposweep.files import append_line, read_json, read_lines, write_json
 
 
 @dataclass(frozen=True)
+class Begun:
+    """An attempt that was announced and has not been seen to end; no ``job_id``: its controller died submitting it."""
+
+    number: int
+    job_id: str | None
+    time: float
+
+
+@dataclass(frozen=True)
 class TrialFolder:
     """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
 
@@ -39,6 +48,19 @@ class TrialFolder:
         """The number of the next attempt, from 0."""
         return max((line["attempt"] for line in self.attempts() if "attempt" in line), default=-1) + 1
 
+    def open_attempt(self) -> Begun | None:
+        """The last attempt, where nobody has noted its end."""
+        found: Begun | None = None
+        for line in self.attempts():
+            match line.get("event"):
+                case "intent":
+                    found = Begun(line["attempt"], None, line.get("time", 0.0))
+                case "started":
+                    found = Begun(line["attempt"], line.get("job_id"), line.get("time", 0.0))
+                case "ended":
+                    found = None
+        return found
+
     def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
         """Append one event of an attempt: intent (before acting), started, ended."""
         append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})
@@ -64,12 +86,15 @@ class TrialFolder:
         write_json(self.path / "result.json", content)
 
     def last_lines(self, count: int = 12) -> list[str]:
-        """The end of the first rank's log."""
-        try:
-            text = (self.path / "logs" / "rank-0.log").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        return text.splitlines()[-count:]
+        """The end of the first rank's log, or of its job's where no rank got so far."""
+        for name in ("rank-0.log", "job.log"):
+            try:
+                text = (self.path / "logs" / name).read_text(encoding="utf-8", errors="replace")
+            except FileNotFoundError:
+                continue
+            if text.strip():
+                return text.splitlines()[-count:]
+        return []
 
     def delete_model(self) -> None:
         """Give a loser's disk space back."""

@@ -11,7 +11,7 @@ from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launch.base import BAD_INPUT
-from grposweep.launch.local import Local
+from grposweep.launch.processes import Processes, end_session
 from grposweep.sweep.folder import SweepFolder
 
 
@@ -24,7 +24,7 @@ class Interrupted(Protocol):
 def prepare(
     folder: SweepFolder,
     experiments: Mapping[str, Experiment],
-    launcher: Local,
+    processes: Processes,
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
@@ -46,10 +46,10 @@ def prepare(
     console.print("preparing model and data (importing torch and trl takes a few seconds)", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        pid = launcher.prepare(folder.path, log)
-        while (code := launcher.processes.poll(pid, timeout=0.2)) is None:
+        pid = processes.start(["prepare", str(folder.path)], {}, log)
+        while (code := processes.poll(pid, timeout=0.2)) is None:
             if interrupts.count:
-                launcher.end(pid)
+                end_session(pid)
                 return False
             found = read_json(folder.path / "prepare.progress") or {}
             bar.update(

@@ -18,7 +18,8 @@ from grposweep.config.read import prepared_key, sweep_identity
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
-from grposweep.launch.local import build_local
+from grposweep.launch.build import build_launcher, is_dry
+from grposweep.launch.local import build_processes
 from grposweep.report.live import Display
 from grposweep.report.tables import build_console, invalid_table
 from grposweep.rules import errors
@@ -34,7 +35,7 @@ from grposweep.sweep.lease import Lease
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.provenance import collect_provenance
-from grposweep.sweep.say import say_results, say_scale, trial_line
+from grposweep.sweep.say import detached, say_results, say_scale, trial_line
 from grposweep.sweep.summary import invalid_rows, snapshot
 
 POLL_SECONDS = 0.1
@@ -86,9 +87,11 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
-        launcher = build_local(base, base.search.parallel)
+        processes = build_processes(base)
+        stack.callback(processes.close)
+        launcher = build_launcher(base, folder.path, processes, console)
         stack.callback(launcher.close)
-        if not prepare(folder, _preparable(judge, census), launcher, console, interrupts):
+        if not is_dry(base) and not prepare(folder, _preparable(judge, census), processes, console, interrupts):
             return EXIT_INTERRUPTED
         judge.learn(folder.prepared())
         census = _judged(console, judge)
@@ -96,10 +99,15 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         _record_invalid(console, folder, study, census, sampler)
         controller = Controller(
             folder, study, judge, launcher, lease, base.search, sampler, list(census.valid_points()), overrides, provenance,
-            enqueued=enqueued, keep=base.trainer.keep, repeat=base.force,
+            enqueued=enqueued, keep=base.trainer.keep, repeat=base.force, is_dry=is_dry(base),
         )  # fmt: skip
         say_scale(console, controller, base)
+        if is_dry(base):
+            return _write_only(controller, console)
         _work(controller, console, interrupts, census.invalid)
+        if interrupts.count and launcher.outlives and controller.running:
+            console.print(detached(controller), highlight=False, soft_wrap=True)
+            return EXIT_INTERRUPTED
         say_results(controller, console)
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
@@ -167,6 +175,8 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
     seen, shown, notice = 0, 0.0, ""
     with Display(console) as display:
         while True:
+            if interrupts.count and controller.launcher.outlives:
+                return
             if interrupts.count > seen:
                 seen = interrupts.count
                 notice = _interrupt(controller, seen)
@@ -180,8 +190,17 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
-                display.show(snapshot(controller, invalid, notice))
+                display.show(snapshot(controller, invalid, notice or controller.busy))
             time.sleep(POLL_SECONDS)
+
+
+def _write_only(controller: Controller, console: Console) -> int:
+    """cluster=dry_run: everything that a submission needs is on disk, and its commands are on the screen."""
+    controller.lease.check()
+    controller.fill()
+    written = f"{len(controller.running)} trials are written in {controller.folder.path} and none is submitted"
+    console.print(f"{written}; the same command with cluster=slurm submits them", soft_wrap=True, highlight=False)
+    return EXIT_FINISHED
 
 
 def _interrupt(controller: Controller, count: int) -> str:

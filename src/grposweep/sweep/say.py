@@ -18,7 +18,7 @@ WARNED_POINTS = 100  # looked through for warnings
 def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
     """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
     done = sum(trial.state.is_finished() for trial in controller.started)
-    at_once = min(base.search.parallel, controller.launcher.slots)
+    at_once = controller.launcher.slots
     recorded = f", {done} of them recorded already" if done else ""
     what = "one run" if not controller.study.space.dials else f"{controller.target} trials ({controller.sampler})"
     console.print(
@@ -44,7 +44,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
         console.print(disk_report(needed, controller.folder.path), highlight=False)
     busy = at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if left and busy > cores:
+    if left and busy > cores and not controller.launcher.outlives:
         console.print(f"{busy} busy threads on {cores} cores: trials will slow each other down", style="yellow")
 
 
@@ -56,6 +56,15 @@ def trial_line(controller: Controller, trial: FrozenTrial) -> str:
         return f"trial {row.number} failed: {row.note} ({controller.trial_folder(trial).path / 'logs'}) {point}"
     started = "" if row.start is None else f" (start {row.start:.4f})"
     return f"trial {row.number} {controller.search.metric} {row.objective:.4f}{started} {point}"
+
+
+def detached(controller: Controller) -> str:
+    """After Ctrl-C, where attempts outlive their controller: what goes on, and how to come back to it or to end it."""
+    ids = " ".join(running.job_id for running in controller.running.values())
+    return (
+        f"detached: {_count(len(controller.running), 'job')} in the queue or running go on; the same command comes back "
+        f"to them and submits the rest. To end them: scancel {ids}\nresults in {controller.folder.path}"
+    )
 
 
 def say_results(controller: Controller, console: Console) -> None:

@@ -103,5 +103,5 @@ def _seconds_left(controller: Controller, running: list[Active], left: int) -> f
             return None
         each = sum(paces) / len(paces)
     spent = sum(min(now - item.since, each) for item in controller.running.values())
-    slots = max(min(controller.search.parallel, controller.launcher.slots, left), 1)
+    slots = max(min(controller.launcher.slots, left), 1)
     return float(max(each * left - spent, 0.0) / slots)

@@ -1,0 +1,32 @@
+"""Which launcher a configuration means: the registry of the places where attempts run."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from grposweep.config.schema import Experiment
+from grposweep.launch.base import Launcher
+from grposweep.launch.dry_run import DryRun
+from grposweep.launch.local import build_local
+from grposweep.launch.processes import Processes
+from grposweep.launch.slurm import build_slurm
+
+
+def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
+    """The launcher of ``cluster.kind``; ``processes`` start what runs on this machine.
+
+    Raises BadInput where this machine cannot serve as one.
+    """
+    parallel = experiment.search.parallel
+    match experiment.cluster.kind:
+        case "slurm":
+            return build_slurm(experiment.cluster, sweep, parallel)
+        case "dry_run":
+            return DryRun(sweep, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        case _:
+            return build_local(experiment, parallel or 1, processes)
+
+
+def is_dry(experiment: Experiment) -> bool:
+    """Whether nothing is to run at all."""
+    return experiment.cluster.kind == "dry_run"

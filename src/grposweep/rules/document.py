@@ -1,0 +1,49 @@
+"""Writes docs/rules.md from the docstrings of the rules: ``python -m grposweep.rules.document [FILE]``."""
+
+import inspect
+import sys
+from pathlib import Path
+
+from grposweep.rules import keys
+from grposweep.rules.registry import FAMILIES, RECIPE_RULES, REGISTRY, RecipeRule, Rule
+
+COMMAND = "python -m grposweep.rules.document"
+HEAD = f"""# The rules
+
+Made from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules: an
+**error** is what TRL refuses, or what trains something else than was written; a **warning** is worth knowing.
+`grposweep rules GB101` prints one of them, `--ignore` and `--select` take codes and families. Codes are permanent.
+
+Symbols: B `per_device_train_batch_size`, W training processes, A `gradient_accumulation_steps`, S `steps_per_generation`
+(micro-steps), G `num_generations`, mu `num_iterations`, D training prompts, P prompts a rollout.
+"""
+RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
+assert keys  # the rules on recipes register themselves where they are imported
+
+
+def render() -> str:
+    """The whole document."""
+    parts = [HEAD.format(count=len(RULES))]
+    for family, about in FAMILIES.items():
+        rules = [rule for code, rule in sorted(RULES.items()) if code[:2] == family]
+        if rules:
+            parts += [f"## {family}: {about}\n", *(_render_rule(rule) for rule in rules)]
+    return "\n".join(parts)
+
+
+def _render_rule(rule: Rule | RecipeRule) -> str:
+    """One rule: its code as an anchor, its name as a sentence, its docstring, what it reads."""
+    name = rule.judge.__name__.replace("_", " ")
+    text = inspect.cleandoc(rule.explanation)
+    reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
+    return f"### {rule.code}\n\n**{name}** ({rule.severity})\n\n{text}{reads}\n"
+
+
+def main(target: Path) -> None:
+    """Write the document."""
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(render())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules.md"))

@@ -1,0 +1,103 @@
+"""Keys and values against TRL's own parser, really installed: what it takes, what it refuses, and where its keys end."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grposweep.frameworks import keys, read
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.frameworks.yaml_text import parse_yaml
+from grposweep.lint.judge import choose, judge
+
+pytestmark = pytest.mark.slow  # imports torch, transformers and trl
+
+BASE = {"output_dir": "out", "use_cpu": True, "bf16": False, "report_to": "none"}
+RECIPES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "usual keys": {"num_generations": 4, "per_device_train_batch_size": 4, "beta": 0.1, "loss_type": "grpo"},
+    "model keys": {"model_name_or_path": "x", "dtype": "bfloat16", "use_peft": True, "lora_r": 8},
+    "script keys": {"dataset_name": "x", "dataset_config": "y", "reward_funcs": ["accuracy_reward"]},
+    "data keys": {"streaming": True, "test_split_size": 0.1},
+    "shares": {"warmup_steps": 0.1, "save_steps": 0.1, "eval_steps": 0.2, "logging_steps": 1},
+    "nulls": {"epsilon_high": None, "max_completion_length": None, "seed": 1},
+    "numbers in strings": {"learning_rate": "3e-06", "num_generations": "8", "use_vllm": "false", "temperature": "1"},
+    "integers for floats": {"beta": 0, "num_train_epochs": 1, "max_grad_norm": 1},
+    "env": {"env": {"GRPOSWEEP_TEST": "1"}},
+    "nested": {"lr_scheduler_kwargs": {"num_cycles": 1}, "model_init_kwargs": {"a": 1}},
+    "evaluation": {"eval_strategy": "steps", "eval_steps": 10, "per_device_eval_batch_size": 8},
+    **{f"removed {key}": {key: value} for key, value in {
+        "max_prompt_length": 512, "use_liger_loss": True, "warmup_ratio": 0.1, "torch_dtype": "auto",
+        "overwrite_output_dir": True,
+        "vllm_device": "auto", "evaluation_strategy": "no", "group_by_length": False, "logging_dir": "x", "tp_size": 1,
+        "wandb_log_unique_prompts": True, "vllm_guided_decoding_regex": "x", "vllm_max_model_len": 1, "save_safetensors": True,
+        "no_cuda": True, "per_gpu_train_batch_size": 8, "push_to_hub_token": "x", "split_batches": True, "fp16_backend": "auto",
+    }.items()},
+    **{f"unknown {key}": {key: 1} for key in ("num_generatons", "lr", "system_prompt", "Beta", "benchmarks", "configs")},
+    **{f"words for {key}": {key: value} for key, value in {
+        "num_generations": "eight", "learning_rate": "fast", "use_vllm": "maybe", "max_steps": "1.5",
+        "per_device_train_batch_size": "8.0", "beta": "high",
+    }.items()},
+    "env in words": {"env": "A=1"},
+    "a bare no": {"eval_strategy": False},
+    "a strategy that is none": {"eval_strategy": "sometimes"},
+}  # fmt: skip
+
+
+def is_taken(path: Path) -> bool:
+    """Whether TRL's own parser, as `trl.scripts.grpo` builds it, takes a file as it is."""
+    from trl.scripts.grpo import make_parser
+
+    try:
+        make_parser().parse_args_and_config(["--config", str(path)])
+    except (ValueError, TypeError, SystemExit):  # argparse exits
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_trl_takes_a_recipe_exactly_where_the_family_finds_no_error(name: str, tmp_path: Path) -> None:
+    """Family GV at the installed release; the batches fit, so that nothing else is refused."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **RECIPES[name]}), encoding="utf-8")
+    verdict = judge(load_recipe(path, Options("trl", processes=1)), choose(["GV"]))
+    assert verdict.ok == is_taken(path), [finding.message for finding in verdict.findings]
+
+
+def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:
+    """Every init field of the four dataclasses, and every literal default."""
+    from trl import DatasetMixtureConfig, GRPOConfig, ModelConfig
+    from trl.scripts.grpo import GRPOScriptArguments
+
+    classes = (GRPOScriptArguments, GRPOConfig, ModelConfig, DatasetMixtureConfig)
+    fields = {field.name: field.default for cls in classes for field in dataclasses.fields(cls) if field.init}
+    takes = keys.known("trl", keys.releases()[-1])
+    assert takes.keys() == fields.keys()
+    literal = {name: value for name, value in fields.items() if type(value) in (int, float, bool, str)}
+    assert {name: takes[name].default for name in literal if takes[name].default is not None} == {
+        name: value for name, value in literal.items() if takes[name].default is not None
+    }
+
+
+def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:
+    """Numbers in strings, booleans in words, shares and lists: field by field."""
+    from trl.scripts.grpo import make_parser
+
+    path = tmp_path / "recipe.yaml"
+    path.write_text("output_dir: out\nuse_cpu: true\nbf16: false\nlearning_rate: 3e-06\nnum_generations: '4'\nbeta: 1e-3\n"
+                    "warmup_steps: 0.1\nscale_rewards: false\nmax_steps: 7\nuse_vllm: 'no'\nepsilon: 1\n")  # fmt: skip
+    real = make_parser().parse_args_and_config(["--config", str(path)])[1]
+    ours = read(load_recipe(path, Options("trl", processes=1))).setting
+    names = ["learning_rate", "num_generations", "beta", "warmup_steps", "scale_rewards", "max_steps", "use_vllm", "epsilon",
+             "temperature", "max_completion_length", "loss_type", "per_device_train_batch_size", "vllm_mode"]  # fmt: skip
+    assert {name: getattr(ours, name) for name in names} == {name: getattr(real, name) for name in names}
+
+
+def test_yaml_is_read_by_both_alike(tmp_path: Path) -> None:
+    """TRL uses PyYAML's safe loader."""
+    text = "a: 3e-06\nb: no\nc: 010\nd: 1:30\ne: 2001-01-01\nf: 0x1F\ng: ~\nh: 'no'\ni: 1_0\nj: .5\nk: 5.\nl: +1\n"
+    path = tmp_path / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert parse_yaml(text).config == yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,0 +1,187 @@
+"""Family GV: keys that a release takes, values it can read, scripts that say what they mean."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.frameworks.keys import parse_version
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.lint.judge import Finding, choose, judge
+from grposweep.recipe import Duplicate, Launch, Recipe
+
+GV = choose(["GV"])
+
+
+def findings(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> list[Finding]:
+    """The family's findings on a recipe."""
+    return list(judge(Recipe(framework, parse_version(version), config, **more), GV).findings)
+
+
+RENAMED = {  # key: value, what the fix sets, whether it is safe
+    "evaluation_strategy": ("steps", {"eval_strategy": "steps"}, True),
+    "torch_dtype": ("bfloat16", {"dtype": "bfloat16"}, True),
+    "warmup_ratio": (0.1, {"warmup_steps": 0.1}, True),
+    "overwrite_output_dir": (True, {}, True),
+    "vllm_device": ("auto", {}, True),
+    "max_prompt_length": (512, {}, False),
+    "use_liger_loss": (True, {}, False),
+    "use_liger_loss ": (False, {}, True),
+    "vllm_guided_decoding_regex": ("x", {"vllm_structured_outputs_regex": "x"}, True),
+    "wandb_log_unique_prompts": (True, {"log_unique_prompts": True}, True),
+    "logging_dir": ("logs", {}, False),
+    "vllm_max_model_len": (2048, {"vllm_max_model_length": 2048}, True),
+}
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_keys_that_are_gone_name_their_successor(key: str) -> None:
+    """An error with one fix; safe where the meaning is kept."""
+    value, change, safe = RENAMED[key]
+    (found,) = findings({key.strip(): value})
+    assert (found.code, found.severity, found.keys) == ("GV101", "error", (key.strip(),))
+    (repair,) = found.repairs
+    assert repair.change == {key.strip(): None, **change}
+    assert repair.safe is safe
+
+
+def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
+    """And the older word, where there is one."""
+    (found,) = findings({"steps_per_generation": 4}, "0.17")
+    assert found.code == "GV101"
+    assert "came with TRL 0.18.0" in found.message
+    (renamed,) = findings({"dtype": "bfloat16"}, "0.18")
+    assert renamed.repairs[0].change == {"dtype": None, "torch_dtype": "bfloat16"}
+
+
+def test_every_release_takes_what_it_takes() -> None:
+    """The same recipe is right in one release and wrong in another."""
+    config = {"max_prompt_length": 512, "warmup_ratio": 0.1, "torch_dtype": "auto"}
+    assert findings(config, "0.18") == []
+    assert len(findings(config, "1.16")) == 3
+
+
+def test_open_r1_takes_its_own_keys_and_trl_does_not() -> None:
+    """They are said to be Open-R1's."""
+    config = {"dataset_prompt_column": "problem", "system_prompt": "hi", "benchmarks": []}
+    assert findings(config, "0.18", "open-r1") == []
+    found = findings(config)
+    assert [item.code for item in found] == ["GV101"] * 3
+    assert "a key of Open-R1" in found[0].message
+
+
+def test_a_typo_names_the_nearest_keys() -> None:
+    """The fix is not safe: what was meant is a guess."""
+    (found,) = findings({"num_generatons": 4})
+    assert (found.code, found.severity) == ("GV102", "error")
+    assert found.repairs[0].change == {"num_generatons": None, "num_generations": 4}
+    assert found.repairs[0].safe is False
+    (habit,) = findings({"lr": 1e-6})
+    assert habit.repairs[0].change == {"lr": None, "learning_rate": 1e-6}
+
+
+def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
+    """trl.scripts.grpo swallows it; a script of one's own may know it."""
+    swallowed = findings({"betta": 1}, launch=Launch("accelerate", "trl.scripts.grpo"))[0]
+    assert "ignores it without a word" in swallowed.message
+    handed_on = findings({"betta": 1}, launch=Launch("trl", "trl.scripts.grpo"))[0]
+    assert "accelerate launch" in handed_on.message
+    own = findings({"betta": 1}, launch=Launch("torchrun", "train.py"))[0]
+    assert (own.code, own.severity) == ("GV108", "warning")
+    assert [found.code for found in findings({"system_prompt": "x"}, launch=Launch("torchrun", "train.py"))] == [
+        "GV108"
+    ]
+
+
+def test_launcher_words_and_environments_are_no_strangers() -> None:
+    """``trl grpo`` takes num_processes from the YAML, and every TRL sets ``env``."""
+    assert findings({"num_processes": 4, "env": {"A": "1"}}) == []
+    assert findings({"env": "A=1"})[0].code == "GV104"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "number"),
+    [("learning_rate", "3e-06", 3e-6), ("num_generations", "8", 8), ("use_vllm", "false", False)],
+)
+def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number: Any) -> None:
+    """A warning: TRL's own parser converts them."""
+    (found,) = findings({key: value})
+    assert (found.code, found.severity) == ("GV103", "warning")
+    assert found.repairs[0].change == {key: number}
+    assert found.repairs[0].safe
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("num_generations", "eight"), ("num_generations", 7.5), ("num_generations", None), ("num_generations", True),
+    ("learning_rate", "fast"), ("learning_rate", None), ("beta", [0.1]), ("beta", float("inf")), ("use_vllm", "maybe"),
+    ("use_vllm", 3), ("eval_strategy", False), ("eval_strategy", True), ("eval_strategy", "step"),
+    ("reward_funcs", "accuracy"), ("max_steps", 1e30),
+])  # fmt: skip
+def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
+    """And nothing else is said about them."""
+    assert [found.code for found in findings({key: value})] == ["GV104"]
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("epsilon_high", None), ("max_grad_norm", 1), ("use_vllm", 1), ("report_to", "wandb"), ("run_name", 7),
+    ("reward_funcs", ["a"]),
+    ("scale_rewards", False), ("scale_rewards", "batch"), ("lr_scheduler_kwargs", {"num_cycles": 1}), ("eval_strategy", "no"),
+    ("deepspeed", "zero.json"), ("eval_steps", 0.1), ("bf16", True), ("pad_to_multiple_of", 8), ("generation_kwargs", '{"a": 1}'),
+])  # fmt: skip
+def test_values_that_trl_takes_are_fine(key: str, value: Any) -> None:
+    """No false alarm."""
+    assert findings({key: value}) == []
+
+
+def test_a_bare_no_is_fixed_with_quotes() -> None:
+    """YAML 1.1 makes false of it."""
+    (found,) = findings({"eval_strategy": False})
+    assert found.repairs[0].change == {"eval_strategy": "no"}
+    assert found.repairs[0].safe
+
+
+def test_duplicates_name_both_lines() -> None:
+    """The last one counts."""
+    (found,) = findings({"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9),), lines={"beta": 9})
+    assert (found.code, found.severity, found.line) == ("GV105", "warning", 9)
+    assert "lines 3 and 9" in found.message
+
+
+def test_rules_that_rest_on_an_unknown_value_are_silent() -> None:
+    """``num_generations: $G`` is neither 8 nor wrong."""
+    recipe = Recipe("trl", (1, 16, 0), {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0}, 7,
+                    unresolved={"num_generations": "$G"})  # fmt: skip
+    verdict = judge(recipe)
+    codes = {found.code for found in verdict.findings}
+    assert "GV106" in codes
+    assert "GK106" in codes
+    assert not any(code.startswith("GB") for code in codes)
+    assert verdict.plan["completions_per_rollout"] is None
+
+
+def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
+    """Not for the name of a folder."""
+    unresolved = {"num_generations": "$G", "output_dir": "$OUT", "$@": "$@"}
+    found = findings({"num_generations": "$G", "output_dir": "$OUT"}, unresolved=unresolved)
+    assert [item.keys for item in found] == [("num_generations",), ("$@",)]
+
+
+def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
+    """At the line that bash runs as a command of its own."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n", encoding="utf-8"
+    )
+    (found,) = judge(load_recipe(script, Options()), GV).findings
+    assert (found.code, found.severity, found.line) == ("GV107", "error", 3)
+
+
+@pytest.mark.parametrize(("mixture", "words"), [
+    ([], "a mapping with a 'datasets' key"), ({"datasets": "x"}, "a list"), ({"datasets": [{"config": "x"}]}, "'id'"),
+    ({"datasets": [{"id": "a", "columns": ["x"]}, {"id": "b", "columns": ["y"]}]}, "the same for all"),
+])  # fmt: skip
+def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
+    """As its ScriptArguments makes them."""
+    (found,) = findings({"dataset_mixture": mixture}, "0.18", "open-r1")
+    assert found.code == "GV109"
+    assert words in found.message
