@@ -21,12 +21,13 @@ class Launch:
     """How a script starts a recipe: by which launcher (trl, accelerate, torchrun, deepspeed, python), and of what.
 
     ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
-    command, because a comment or a blank ended it.
+    command, because a comment or a blank ended it; ``config`` the recipe that it names, whose keys have no line here.
     """
 
     launcher: str
     program: str = ""
     cut_line: int | None = None
+    config: str = ""
 
 
 @dataclass(frozen=True)

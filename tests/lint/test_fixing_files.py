@@ -9,7 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grposweep.frameworks.load import Options, load_recipe
 from grposweep.lint.edit import edit, render_value
+from grposweep.lint.judge import Finding, Verdict, choose, judge
+from grposweep.lint.repair import repair_file
 from support import Ended
 
 Lint = Callable[..., Ended]
@@ -127,10 +130,48 @@ def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> Non
     assert answer["ok"] is True
 
 
+LINES = st.lists(
+    st.sampled_from([
+        "num_generations: 8", "num_generations: '8'  # quoted", "per_device_train_batch_size: 3", "torch_dtype: auto # type",
+        "gradient_accumulation_steps: 2", "warmup_ratio: 0.1", "warmup_steps: 5", "learning_rate: 1e-6", "beta: 0.1",
+        "beta: -0.1", "beta: null", "eval_strategy: no", "evaluation_strategy: steps", "per_device_eval_batch_size: 3",
+        "max_prompt_length: 512", "num_generatons: 4", "loss_type: gpro", "sync_ref_model: true", "# a comment", "",
+        "reward_funcs:\n  - a # first\n  - b", "reward_funcs: accuracy", "max_steps: 10.0", "use_vllm: 'no'", "lr: 1e-5",
+    ]), max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(lines=LINES, unsafe=st.booleans(), processes=st.sampled_from([None, 1, 7, 8]))
+def test_any_file_is_no_worse_after_and_stays_as_it_is_then(
+    lines: list[str], unsafe: bool, processes: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """No new error, comments in place, and nothing left for a second run."""
+    path = tmp_path_factory.mktemp("fix") / "recipe.yaml"
+    path.write_text("\n".join(["seed: 1", *lines]) + "\n", encoding="utf-8")
+    options, comments = Options("trl", processes=processes), path.read_text().count("# a comment")
+    before = judge(load_recipe(path, options))
+    repaired = repair_file(path, options, choose(), unsafe)
+    after = judge(load_recipe(path, options))
+    assert {found.code for found in errors_of(after)} <= {found.code for found in errors_of(before)}
+    assert len(errors_of(after)) <= len(errors_of(before))
+    assert repaired.verdict.findings == after.findings
+    assert path.read_text().count("# a comment") == comments
+    text = path.read_text()
+    assert repair_file(path, options, choose(), unsafe).changes == ()
+    assert path.read_text() == text
+
+
+def errors_of(verdict: Verdict) -> list[Finding]:
+    """Those that prune."""
+    return [found for found in verdict.findings if found.severity == "error"]
+
+
 EDITS = {
     "a flow mapping": ("{a: 1, b: 2}\n", {"a": None}),
     "two keys on a line with a comment key": ("{a: 1}", {"c": 1}),
     "an anchor that others use": ("a: &x 1\nb: *x\n", {"a": None}),
+    "a mapping that holds itself": ("a: &a {b: *a}\nc: &c [*c]\n", {"c": None, "d": 1}),
     "a merge": ("x: &x {a: 1}\n<<: *x\n", {"a": 2}),
 }
 

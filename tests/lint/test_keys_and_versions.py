@@ -93,6 +93,24 @@ def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
     ]
 
 
+def test_own_keys_of_own_scripts_are_one_warning() -> None:
+    """Not one a key: a script may have many."""
+    config = {f"my_word_{n}": n for n in range(12)}
+    (found,) = findings(config, launch=Launch("accelerate", "src/train.py"))
+    assert len(found.keys) == 12
+    assert "and 4 more" in found.message
+    assert "src/train.py" in found.message
+
+
+def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None:
+    """The line is in another file."""
+    (tmp_path / "r.yaml").write_text("torch_dtype: auto\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text("trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8")
+    (found,) = judge(load_recipe(tmp_path / "run.sh", Options()), GV).findings
+    assert found.line is None
+    assert found.message.endswith("(It is set in r.yaml.)")
+
+
 def test_launcher_words_and_environments_are_no_strangers() -> None:
     """``trl grpo`` takes num_processes from the YAML, and every TRL sets ``env``."""
     assert findings({"num_processes": 4, "env": {"A": "1"}}) == []

@@ -85,6 +85,8 @@ UNUSABLE = {
     "a word": (b"hello\n", "a single value and not a mapping"),
     "empty": (b"", "empty"),
     "comments only": (b"# nothing\n", "empty"),
+    "nested without end": (b"a: " + b"[" * 100_000 + b"]" * 100_000, "nested more than 100 levels"),
+    "lists in lists": (b"- " * 100_000, "nested more than 100 levels"),
     "two documents": (b"a: 1\n---\nb: 2\n", "not YAML"),
     "an accelerate configuration": (b"distributed_type: DEEPSPEED\nnum_processes: 8\n", "accelerate configuration"),
     "verl's": (b"actor_rollout_ref:\n  rollout: {n: 8}\n", "a recipe for verl"),
@@ -132,6 +134,18 @@ def test_hostile_names_are_shown_on_one_line(name: str, lint: Lint, recipe: Writ
     assert "\x1b" not in ended.out
     answer = json.loads(lint("--processes", "8", "--format", "json", "--", name).out)
     assert answer["file"] == name
+
+
+def test_a_terminal_without_unicode_gets_escapes(recipe: Write) -> None:
+    """No UnicodeEncodeError where a log takes ASCII only; nor for a name that is no UTF-8."""
+    path = recipe("größe: 1 # ü\n", "ü.yaml")
+    command = [sys.executable, "-m", "grposweep", "lint", str(path), b"\xff.yaml"]
+    done = subprocess.run(command, capture_output=True, check=False, text=True,
+                          env=environment(PYTHONPATH=str(PROJECT / "src"), PYTHONIOENCODING="ascii"))  # fmt: skip
+    assert done.returncode == 2
+    assert "GV102" in done.stdout
+    assert "gr\\xf6\\xdfe" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("start", "end"), [("\ufeff", "\n"), ("", "\r\n"), ("\ufeff", "\r\n")])

@@ -1,7 +1,7 @@
 """The trainers' own words: one file per framework reads its recipes into a setting.
 
-Adding a framework is one file with ``reading(recipe)`` and ``native(change, recipe, setting)``, and its line in
-``FRAMEWORKS``. A framework is told by the recipe's keys and the paths it names, never by what is importable here.
+Adding a framework is one file with ``reading(recipe)``, and its line in ``FRAMEWORKS``. A framework is told by the recipe's
+keys and the paths it names, never by what is importable here.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.frameworks import keys, open_r1, trl
-from grposweep.frameworks.trl import Reading, native
+from grposweep.frameworks.native import native
+from grposweep.frameworks.trl import Reading
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Version
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.frameworks.keys import Key, known
+from grposweep.frameworks.open_r1_slurm import GPUS_PER_NODE, expand_sbatch
 from grposweep.frameworks.shell import Command, Word, parse_script
 from grposweep.frameworks.values import convert
 from grposweep.recipe import Launch
@@ -50,6 +51,7 @@ class Start:
     options: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
+    server_gpus: int = 0  # of the processes, those that a vLLM server takes where the recipe uses one
 
 
 def find_launch(text: str) -> Start:
@@ -71,13 +73,15 @@ def _starts(commands: list[Command]) -> list[Start]:
     found = []
     for command, following in zip(commands, [*commands, Command()][1:], strict=True):
         cut = following.words[0].line if following.words and following.words[0].text.startswith("--") else None
-        words = command.words
+        words = expand_sbatch(command.words) or command.words
+        server_gpus = GPUS_PER_NODE if words is not command.words else 0
         inner = next(
             (n for n, word in enumerate(words[:-1]) if word.text in ("-c", "-lc") and _is_shell(words, n)), None
         )
         if inner is not None:
             found += _starts(_shifted(words[inner + 1]))
         elif start := _start(words, cut):
+            start.server_gpus = server_gpus
             found.append(start)
     return found
 

@@ -1,7 +1,7 @@
 """Files into recipes: what kind of file it is, what it refers to, and one sentence where it is no recipe at all."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,9 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     takes = known(framework, version_of(framework, options.version))
     config = {**base, **build_config(start, takes)}
     processes, trouble = _processes(start, path)
+    if processes is not None and start.server_gpus and base.get("use_vllm") is True:
+        processes = max(processes - start.server_gpus, 0) or None
+        trouble = "" if processes else "the only node is the vLLM server's"
     unresolved = {name: text for name, text in start.unresolved.items() if name != "config"}
     if trouble:
         unresolved["num_processes"] = trouble
@@ -101,7 +104,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
         lines={name: line for name, line in start.lines.items() if name in config},
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
-        launch=start.launch,
+        launch=replace(start.launch, config=next(iter(_config_name(start)), "")),
     )
 
 

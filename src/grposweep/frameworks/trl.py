@@ -221,7 +221,10 @@ def _derive_model(values: Mapping[str, Any], put: Any) -> None:
 
 
 def _derive_topology(values: Mapping[str, Any], put: Any) -> None:
-    accelerator, parallel = _mapping(values.get("accelerator_config")), _mapping(values.get("parallelism_config"))
+    accelerator, parallel = (
+        read_mapping(values.get("accelerator_config")),
+        read_mapping(values.get("parallelism_config")),
+    )
     if values.get("split_batches") is not None or "split_batches" in accelerator:
         put("split_batches", bool(accelerator.get("split_batches", values.get("split_batches"))))
     for field, key in (("tensor", "tp_size"), ("context", "cp_size"), ("sequence", "sp_size")):
@@ -235,7 +238,7 @@ def _strategy(value: Any) -> str:
     return "no" if value in (False, None, "False", "None") else str(value)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def read_mapping(value: Any) -> Mapping[str, Any]:
     """A dict-valued key; as JSON text too, as TRL takes it."""
     if isinstance(value, str) and value.startswith("{"):
         try:
@@ -258,37 +261,3 @@ def fields_of(names: set[str]) -> frozenset[str]:
     if "warmup_ratio" in names:
         found.add("warmup_steps")
     return frozenset(found)
-
-
-def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
-    """A change of fields as a change of native keys, None removing a key; None where a recipe has no words for it.
-
-    ``processes`` stays: the command that starts a recipe sets it.
-    """
-    found: dict[str, Any] = {}
-    for name, value in change.items():
-        if name == "processes":
-            found["processes"] = value
-        elif name in COUNTED or name in NEVER_NATIVE or name == "parameters":
-            return None
-        elif name == "evaluates":
-            if value:
-                return None
-            found["eval_strategy"] = "no"
-        elif name == "warmup_steps" and setting.key(name) == "warmup_ratio":
-            found |= {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
-        elif DERIVED.get(name) in ("accelerator_config", "parallelism_config"):
-            found |= _nested(name, value, recipe, found)
-        else:
-            found[setting.key(name)] = value
-    return found
-
-
-def _nested(name: str, value: Any, recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
-    """One size inside a mapping; the rest of it stays."""
-    inner = {"tensor_parallel_size": "tp_size", "context_parallel_size": "cp_size", "sequence_parallel_size": "sp_size"}
-    word = inner.get(name, name)
-    if word in recipe.config:
-        return {word: value}
-    key = DERIVED[name]
-    return {key: {**_mapping(found.get(key, recipe.config.get(key))), word: value}}

@@ -11,6 +11,7 @@ from grposweep.errors import BadInput
 from grposweep.recipe import Duplicate
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, ten times faster
+DEEPEST = 100  # levels
 
 
 class Flat(NamedTuple):
@@ -23,8 +24,10 @@ class Flat(NamedTuple):
 
 def parse_yaml(text: str) -> Flat:
     """A YAML text that is one mapping; anything else is bad input, said in one line."""
-    loader = LOADER(text.removeprefix("\ufeff"))
+    text = text.removeprefix("\ufeff")
+    loader = LOADER(text)
     try:
+        _refuse_depth(text)
         node = loader.get_single_node()
         if node is None:
             raise BadInput("it is empty: a recipe is a YAML mapping of keys to values.")
@@ -47,6 +50,17 @@ def parse_yaml(text: str) -> Flat:
             duplicates.append(Duplicate(name, lines[name], line))
         lines[name] = line
     return Flat({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
+
+
+def _refuse_depth(text: str) -> None:
+    """The reader of libyaml calls itself for each level, and what is nested 100,000 deep ends the whole process."""
+    if sum(text.count(sign) for sign in "[{-?") <= DEEPEST:
+        return
+    depth = 0
+    for event in yaml.parse(text, LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise BadInput(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
 
 
 def _name(node: Any) -> str:

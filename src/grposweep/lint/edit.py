@@ -26,6 +26,13 @@ class Entry(NamedTuple):
 
 def edit(text: str, change: Mapping[str, Any]) -> str | None:
     """The text after a change of keys (None removes one); None where it cannot be edited without touching more."""
+    try:
+        return _edited(text, change)
+    except (BadInput, RecursionError):  # a mapping that holds itself compares without end
+        return None
+
+
+def _edited(text: str, change: Mapping[str, Any]) -> str | None:
     before = parse_yaml(text).config
     wanted = {key: value for key, value in before.items() if key not in change}
     wanted |= {key: value for key, value in change.items() if value is not None}
@@ -35,10 +42,7 @@ def edit(text: str, change: Mapping[str, Any]) -> str | None:
         if step is None:
             return None
         edited = step
-    try:
-        return edited if parse_yaml(edited).config == wanted else None
-    except (BadInput, RecursionError):  # a mapping that holds itself compares without end
-        return None
+    return edited if parse_yaml(edited).config == wanted else None
 
 
 def _moves(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[tuple[str, str, Any]]:

@@ -12,7 +12,7 @@ from grposweep.lint.answer import render_error, render_verdict
 from grposweep.lint.judge import Chosen, Verdict, judge
 from grposweep.lint.lines import ERRORS, OK, UNUSABLE
 from grposweep.lint.repair import Repaired, repair_file
-from grposweep.lint.screen import Screen, printable, show_total, show_verdict
+from grposweep.lint.screen import Screen, printable, show_total, show_verdict, writable
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ def lint_files(paths: Iterable[Path], asked: Asked, out: TextIO, err: TextIO = s
             unusable += 1
             if asked.as_json:
                 out.write(render_error(str(error), file=str(path)) + "\n")
-            err.write(
-                f"error: {printable(str(path))}: {printable(str(error))}\n".encode("utf-8", "backslashreplace").decode()
-            )
+            err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
             continue
         verdicts.append(repaired.verdict)
         changed += len(repaired.changes)

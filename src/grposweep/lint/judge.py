@@ -135,7 +135,8 @@ def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chos
     blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
-    return Finding(problem.code, problem.severity, _message(problem.broken, bool(repairs)), keys, line, tuple(repairs))
+    message = _message(problem.broken, bool(repairs)) + _where(recipe, keys, line)
+    return Finding(problem.code, problem.severity, message, keys, line, tuple(repairs))
 
 
 def _of_recipe(
@@ -148,12 +149,19 @@ def _of_recipe(
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
     if code == "GV107" and recipe.launch:
         line = recipe.launch.cut_line
-    return Finding(code, severity, _message(broken, bool(repairs)), broken.fields, line, tuple(repairs[:3]))
+    message = _message(broken, bool(repairs)) + _where(recipe, broken.fields, line)
+    return Finding(code, severity, message, broken.fields, line, tuple(repairs[:3]))
 
 
 def _message(broken: Broken, has_repairs: bool) -> str:
     """What is set and why it cannot work; what to do instead, where no verified change says it."""
     return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
+
+
+def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
+    """The file of a key that a script's own recipe sets."""
+    named = recipe.launch.config if recipe.launch else ""
+    return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
 
 
 def mends(recipe: Recipe, reading: Reading, code: str, change: Mapping[str, Any]) -> bool:

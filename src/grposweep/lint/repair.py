@@ -8,7 +8,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import write_text
-from grposweep.frameworks.load import SHELLS, Options, load_recipe, load_text, parse_recipe
+from grposweep.frameworks.load import SHELLS, Options, load_text, parse_recipe
 from grposweep.lint.edit import edit, render_value
 from grposweep.lint.judge import Chosen, Verdict, judge
 
@@ -26,8 +26,8 @@ class Repaired:
 
 def repair_file(path: Path, options: Options, chosen: Chosen, unsafe: bool) -> Repaired:
     """Apply every fix that may be applied, one at a time, each judged before the next; then write the file once."""
-    verdict = judge(load_recipe(path, options), chosen)
     original = text = load_text(path)
+    verdict = judge(parse_recipe(path, text, options), chosen)
     if path.suffix in SHELLS or text.startswith("#!"):
         wanted = any(repair for finding in verdict.findings for repair in finding.repairs)
         return Repaired(verdict, note="shell scripts are not rewritten: change these by hand" if wanted else "")

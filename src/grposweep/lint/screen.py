@@ -25,8 +25,8 @@ class Screen:
         return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
 
     def say(self, text: str = "") -> None:
-        """One line; names that are no text (undecodable bytes) are written as escapes."""
-        self.out.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        """One line."""
+        self.out.write(writable(text, self.out) + "\n")
 
     def wrap(self, text: str, head: str = INDENT) -> None:
         """A paragraph, its further lines under the first."""
@@ -85,7 +85,9 @@ def show_total(
         parts.append(f"{unusable} could not be read")
     if changed:
         parts.append(f"{_count(changed, 'fix', 'fixes')} written")
-    safe, unsafe = _fixable(findings)
+    safe, unsafe = _fixable(
+        finding for verdict in verdicts if verdict.recipe.launch is None for finding in verdict.findings
+    )
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
@@ -105,6 +107,12 @@ def _fixable(findings: Iterable[Finding]) -> tuple[int, int]:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def writable(text: str, out: TextIO) -> str:
+    """What a stream cannot encode (undecodable names, umlauts in ASCII) as escapes."""
+    encoding = out.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def printable(text: str) -> str:

@@ -4,14 +4,14 @@ Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py; which key
 frameworks/trl_keys.json, read from the releases.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from grposweep.frameworks import keys, open_r1, trl
 from grposweep.frameworks.renames import HABITS, instead
-from grposweep.frameworks.values import convert
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.values import cut, show
 
 # `trl grpo` hands these to accelerate launch, also from the YAML.
 LAUNCHER_KEYS = frozenset(
@@ -32,8 +32,6 @@ LAUNCHER_KEYS = frozenset(
         "dynamo_backend",
     ]
 )
-LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
-STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
 OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
@@ -69,52 +67,6 @@ def keys_are_known(recipe: Recipe) -> Iterator[Broken]:
             yield _stranger(recipe, key, near, _happens(recipe))
 
 
-@recipe_rule("GV103", "warning")
-def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
-    """A number that YAML reads as a string: YAML 1.1 wants a dot and a signed exponent, so ``3e-06`` is text.
-
-    TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
-    with it, or misreads it: the text "false" counts as true.
-    """
-    takes = keys.known(recipe.framework, recipe.version)
-    for key, value in recipe.config.items():
-        if isinstance(value, str) and key in takes and key not in recipe.unresolved:
-            found = convert(value, takes[key].type)
-            if found.trouble == "string":
-                yield Broken(
-                    what=f"{key}: {_show(value)}",
-                    why=f"YAML reads it as text; TRL's parser makes {_show(found.value)} of it, a script of your own may not",
-                    instead=f"Write {key}: {_show(found.value)}.",
-                    fields=(key,),
-                    suggestions=({key: found.value},),
-                    without_effect=frozenset({key}),
-                )
-
-
-@recipe_rule("GV104", "error")
-def values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
-    """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
-
-    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
-    loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
-    """
-    takes = keys.known(recipe.framework, recipe.version)
-    for key, value in recipe.config.items():
-        if key in recipe.unresolved:
-            continue
-        if key in STRATEGIES and isinstance(value, (bool, str)) and value not in STRATEGIES[key]:
-            yield _strategy(key, value)
-        elif key in LISTS and key in takes and isinstance(value, str):
-            change = {key: [value]}
-            yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
-        elif key == "env" and not isinstance(value, dict):
-            yield _mistyped(key, value, "a mapping of environment variables", None)
-        elif key in takes and (found := convert(value, takes[key].type)).trouble == "type":
-            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, found.value))
-        elif key == "num_generations" and value is None:
-            yield _mistyped(key, value, WANTED["int"], {key: 8})
-
-
 @recipe_rule("GV105", "warning")
 def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
     """A key that a file sets twice: YAML's reader takes the last one without a word."""
@@ -136,7 +88,7 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
         if key not in (text, "num_processes") and not trl.fields_of({key}):
             continue  # a folder's name, a run's: no rule reads it
         yield Broken(
-            what=f"{key}: {_show(text)}" if key != text else key,
+            what=f"{key}: {show(text)}" if key != text else key,
             why="it is not known from the script alone, so nothing that depends on it was checked",
             instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
             fields=(key,),
@@ -161,9 +113,17 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Broken]:
 @recipe_rule("GV108", "warning")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Broken]:
     """A key that TRL does not take, in the launch of a script that may have arguments of its own."""
-    if _is_own_script(recipe):
-        for key, near in _strangers(recipe):
-            yield _stranger(recipe, key, near, f"TRL takes none of this name; fine if {recipe.launch.program} does")  # type: ignore[union-attr]  # an own script was launched
+    launch = recipe.launch
+    if launch is None or not _is_own_script(recipe):
+        return
+    strangers = list(_strangers(recipe))
+    for key, near in strangers:
+        if near:
+            yield _stranger(recipe, key, near, f"TRL takes none of this name; fine if {launch.program} does")
+    others = tuple(str(key) for key, near in strangers if not near)
+    if others:
+        shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+        yield Broken(shown, "TRL takes none of these names", f"Fine if {launch.program} does.", others)
 
 
 @recipe_rule("GV109", "error")
@@ -178,9 +138,6 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Broken]:
         yield Broken(
             "dataset_mixture", f"Open-R1 refuses it: {trouble}", "See its README for an example.", ("dataset_mixture",)
         )
-
-
-WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
@@ -227,52 +184,13 @@ def _when(key: str, recipe: Recipe) -> str:
     if recipe.version < first:
         return f"it came with TRL {keys.text(first)}, after {now}"
     return f"{now} (transformers {keys.transformers(recipe.version)}) does not take it" + (
-        f", nor any since {keys.text(last)}" if last else ""
+        f", nor any since {keys.text(last)}" if last and last < recipe.version else ""
     )
 
 
-def _strategy(key: str, value: Any) -> Broken:
-    if value is False:
-        return Broken(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
-                      ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
-    choices = ", ".join(STRATEGIES[key])
-    return Broken(f"{key}={_show(value)}", f"there are {choices}", "Choose one of them.", (key,))
-
-
-def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Broken:
-    suggestions = (dict(change),) if change else ()
-    return Broken(f"{key}={_show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
-
-
-def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
-    """8.0 for a count is 8; a share of warmup has a key of its own in transformers 4."""
-    if isinstance(value, float) and number is not None and number == value:
-        return {key: number}
-    if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
-        return {key: None, "warmup_ratio": value}
-    return None
-
-
 def _set(recipe: Recipe, key: str) -> str:
-    return f"{_show_key(key)}={_show(recipe.config[key])}"
+    return f"{_show_key(key)}={show(recipe.config[key])}"
 
 
 def _show_key(key: Any) -> str:
-    return _cut(str(key))
-
-
-def _show(value: Any) -> str:
-    """A value as YAML would write it, cut short, on one line."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, (dict, list)):
-        return "{...}" if isinstance(value, dict) else "[...]"
-    return _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    """One line of at most 40 characters, none of which moves a cursor."""
-    text = "".join(char if char.isprintable() else " " for char in text)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return cut(str(key))

@@ -1,0 +1,42 @@
+"""Fixes in a recipe's own words: changes of a setting's fields as changes of native keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grposweep.frameworks.trl import COUNTED, DERIVED, NEVER_NATIVE, read_mapping
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting
+
+
+def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+    """A change of fields as a change of native keys, None removing a key; None where a recipe has no words for it.
+
+    ``processes`` stays: the command that starts a recipe sets it.
+    """
+    found: dict[str, Any] = {}
+    for name, value in change.items():
+        if name == "processes":
+            found["processes"] = value
+        elif name in COUNTED or name in NEVER_NATIVE or name == "parameters":
+            return None
+        elif name == "evaluates":
+            if value:
+                return None
+            found["eval_strategy"] = "no"
+        elif name == "warmup_steps" and setting.key(name) == "warmup_ratio":
+            found |= {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+        elif DERIVED.get(name) in ("accelerator_config", "parallelism_config"):
+            found |= _nested(name, value, recipe, found)
+        else:
+            found[setting.key(name)] = value
+    return found
+
+
+def _nested(name: str, value: Any, recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
+    """One size inside a mapping; the rest of it stays."""
+    inner = {"tensor_parallel_size": "tp_size", "context_parallel_size": "cp_size", "sequence_parallel_size": "sp_size"}
+    word = inner.get(name, name)
+    if word in recipe.config:
+        return {word: value}
+    key = DERIVED[name]
+    return {key: {**read_mapping(found.get(key, recipe.config.get(key))), word: value}}
