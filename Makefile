@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow

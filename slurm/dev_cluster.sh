@@ -12,7 +12,7 @@ set -euo pipefail
 STATE=${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}
 PORT=${GRPOSWEEP_SLURM_PORT:-16817} # slurmctld's; the nodes take the next two
 GPUS=4                              # a node
-CPUS=8                              # a node; pretended, whatever this machine has
+CPUS=32                             # a node; pretended, whatever this machine has
 export SLURM_CONF=$STATE/slurm.conf
 
 install_packages() {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from grposweep.config.compose import render_experiment
-from grposweep.config.schema import Experiment
+from grposweep.config.schema import Cluster, Experiment
 from grposweep.errors import BadInput
 from grposweep.files import append_line, read_json
 from grposweep.launch.base import Job
@@ -39,28 +39,28 @@ def trial(folder: Path, **fake: object) -> Path:
 def ended(local: Local, job_id: str) -> int:
     """The exit code, once there is one."""
     codes: list[int] = []
-    wait_for(lambda: (code := local.poll(job_id)) is not None and not codes.append(code), seconds=30)
+    wait_for(lambda: (end := local.poll(job_id)) is not None and not codes.append(end.code), seconds=30)
     return codes[0]
 
 
 def test_an_attempt_runs_to_its_end(local: Local, tmp_path: Path) -> None:
     """Exit code 0 and a result."""
     folder = trial(tmp_path / "trials" / "0000-a")
-    assert ended(local, local.submit(Job(folder, 0, 1, 1))) == 0
+    assert ended(local, local.submit(Job(folder, 0, Cluster()))) == 0
     assert read_json(folder / "result.json")["status"] == "finished"
 
 
 def test_a_crash_has_its_code_and_its_words_in_the_log(local: Local, tmp_path: Path) -> None:
     """Exit code 1."""
     folder = trial(tmp_path / "trials" / "0000-a", crash_at=3)
-    assert ended(local, local.submit(Job(folder, 0, 1, 1))) == 1
+    assert ended(local, local.submit(Job(folder, 0, Cluster()))) == 1
     assert "staged" in (folder / "logs" / "rank-0.log").read_text()
 
 
 def test_a_cancelled_attempt_is_ended_by_a_signal(local: Local, tmp_path: Path) -> None:
     """Deaf to everything else."""
     folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
-    job_id = local.submit(Job(folder, 0, 1, 1))
+    job_id = local.submit(Job(folder, 0, Cluster()))
     wait_for(lambda: (folder / "heartbeat").exists())
     local.cancel(job_id)
     assert ended(local, job_id) == -9
@@ -69,7 +69,7 @@ def test_a_cancelled_attempt_is_ended_by_a_signal(local: Local, tmp_path: Path) 
 def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
     """No process outlives its controller."""
     folder = trial(tmp_path / "trials" / "0000-a", hang_at=2)
-    job_id = local.submit(Job(folder, 0, 1, 1))
+    job_id = local.submit(Job(folder, 0, Cluster()))
     wait_for(lambda: (folder / "heartbeat").exists())
     local.close()
     wait_for(lambda: not is_running(int(job_id.removeprefix("local-"))), seconds=5)
@@ -93,9 +93,9 @@ def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
     recorder = Recorder()
     local = Local(recorder, ["5", "7"], slots=2)
     folders = [trial(tmp_path / "trials" / f"000{n}-a") for n in range(3)]
-    first, second = (local.submit(Job(folder, 0, 1, 1)) for folder in folders[:2])
+    first, second = (local.submit(Job(folder, 0, Cluster())) for folder in folders[:2])
     assert ended(local, first) == 0
-    third = local.submit(Job(folders[2], 0, 1, 1))
+    third = local.submit(Job(folders[2], 0, Cluster()))
     assert recorder.told == ["5", "7", "5"]
     assert ended(local, second) == ended(local, third) == 0
 
@@ -106,7 +106,7 @@ def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> 
     experiment = Experiment()
     experiment.cluster.processes = 4
     with pytest.raises(BadInput, match="cluster.processes=2"):
-        build_local(experiment, parallel=1)
+        build_local(experiment, parallel=1, processes=Fresh())
 
 
 def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pyt
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
     experiment = Experiment()
     experiment.cluster.processes = 2
-    assert build_local(experiment, parallel=4).slots == 2
+    assert build_local(experiment, parallel=4, processes=Fresh()).slots == 2
 
 
 @pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])

@@ -18,7 +18,7 @@ WARNED_POINTS = 100  # looked through for warnings
 def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
     """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
     done = sum(trial.state.is_finished() for trial in controller.started)
-    at_once = controller.launcher.slots
+    at_once = min(controller.launcher.slots, max(controller.target, 1))
     recorded = f", {done} of them recorded already" if done else ""
     what = "one run" if not controller.study.space.dials else f"{controller.target} trials ({controller.sampler})"
     console.print(

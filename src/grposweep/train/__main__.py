@@ -15,8 +15,11 @@ def main(arguments: list[str]) -> int:
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 1 and not arguments[0].startswith("-"):
         from grposweep.train.life import run_attempt
+        from grposweep.train.ranks import take_slurm_place
 
-        return run_attempt(Path(arguments[0]))
+        folder = Path(arguments[0])
+        take_slurm_place(folder)
+        return run_attempt(folder)
     print(USAGE, file=sys.stderr)
     return 2
 

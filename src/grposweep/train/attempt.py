@@ -39,7 +39,7 @@ class Attempt:
     heartbeat: Heartbeat
     control: Control
     tracker: Tracker
-    terminated: bool = field(default=False)  # SIGTERM came
+    terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
     started: float = field(default_factory=time.monotonic)
 
     @property

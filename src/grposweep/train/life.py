@@ -52,20 +52,22 @@ def run_attempt(folder: Path) -> int:
 
 
 def _train(attempt: Attempt) -> int:
-    """Train with the tracker open and SIGTERM turned into a request."""
+    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a Slurm job's warning."""
     train = _trainer(attempt.experiment.trainer.kind)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
 
-    before = signal.signal(signal.SIGTERM, on_terminate)
+    before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # ranks.py has kept it until now
     try:
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
         return _write_outcome(attempt, outcome) if attempt.is_main else STOPPED if outcome.stopped else FINISHED
     finally:
         attempt.tracker.finish()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _trainer(kind: str) -> Callable[[Attempt], Outcome]:

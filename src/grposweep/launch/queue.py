@@ -1,0 +1,141 @@
+"""Slurm's commands and the text they speak: sbatch, squeue, sacct, scancel. Nothing here remembers anything."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from grposweep.config.schema import Cluster
+from grposweep.errors import BadInput
+from grposweep.launch.base import Busy
+from grposweep.launch.processes import die_with_parent
+from grposweep.launch.script import submit_command, submit_environment
+
+PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
+_COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("Name", 256))
+
+# What sbatch says where the job would be taken later.
+_FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
+_UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
+# What sbatch says of what will never be taken, and the key that a person should look at.
+_REFUSED = (
+    ("partition", "partition", "sinfo lists the partitions"),
+    ("account", "account", "sacctmgr show associations user=$USER lists yours"),
+    ("qos", "qos", "sacctmgr show associations user=$USER lists yours"),
+    ("feature", "constraint", "sinfo --format='%f' lists the features"),
+    ("node configuration", "nodes", "sinfo --format='%N %c %m %G' lists what nodes have"),
+    ("time limit", "walltime_min", "sinfo --format='%P %l' lists the partitions' limits"),
+    ("node name", "exclude", "sinfo --format='%N' lists the nodes"),
+)
+
+
+class Unreachable(Exception):
+    """The scheduler gave no answer; what it knew before still holds."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One job as Slurm shows it; ``status`` is a wait status (exit code times 256, plus a signal)."""
+
+    job_id: str
+    state: str
+    status: int = 0
+    reason: str = ""
+    name: str = ""
+
+    @property
+    def code(self) -> int:
+        """The batch script's exit code; negative for a signal."""
+        signal = self.status & 0x7F
+        return -signal if signal else self.status >> 8
+
+
+def submit(script: Path, cluster: Cluster) -> str:
+    """Submit a script; returns the job's id.
+
+    Raises Busy where it may be taken later, BadInput where never.
+    """
+    done = _run(submit_command(script), submit_environment(cluster))
+    if done.returncode == 0:
+        return done.stdout.strip().split(";")[0]  # "id;cluster" where there are several
+    said = _last_error(done.stderr)
+    if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
+        raise Busy(f"Slurm takes no job now ({said}); trying again")
+    raise BadInput(_refusal(said, done.stderr, cluster, script))
+
+
+def read_queue() -> dict[str, Entry]:
+    """All of this user's jobs, the recently ended ones among them, in one call.
+
+    Raises Unreachable.
+    """
+    form = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+    done = _run(["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", f"--Format={form}"])
+    if done.returncode:
+        raise Unreachable(_last_error(done.stderr))
+    return {entry.job_id: entry for entry in map(_entry, done.stdout.splitlines()) if entry is not None}
+
+
+def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
+    """What accounting says of jobs, by their ids or by their name; nothing where a cluster keeps no accounts."""
+    which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
+    columns = "--format=JobIDRaw,State,ExitCode,JobName%256"
+    done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
+    found = {}
+    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+        job_id, state, status, called = line.split("|", 3)
+        code, _, signal = status.partition(":")
+        # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
+        found[job_id] = Entry(job_id, state.split()[0], int(code) * 256 + int(signal or 0), name=called)
+    return found
+
+
+def cancel(job_ids: list[str]) -> None:
+    """End jobs; those that have ended already are no error."""
+    if job_ids:
+        _run(["scancel", *job_ids])
+
+
+def _entry(line: str) -> Entry | None:
+    fields, at = [], 0
+    for _, width in _COLUMNS:
+        fields.append(line[at : at + width].strip())
+        at += width
+    job_id, state, status, reason, name = fields
+    return Entry(job_id, state, int(status or 0), reason, name) if job_id.isdigit() else None  # arrays are not ours
+
+
+def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """One command, which dies with this process: a submission must not happen after we are gone."""
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            start_new_session=True,  # a Ctrl-C in the terminal is the controller's alone
+            preexec_fn=die_with_parent,
+        )
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", f"{command[0]}: not found")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: timed out after {PATIENCE_SECONDS:.0f} s")
+
+
+def _last_error(text: str) -> str:
+    lines = [line.split("error:", 1)[-1].strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
+    """Three parts, with the key that Slurm seems to complain about."""
+    for word, key, look in _REFUSED:
+        if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
+            value = getattr(cluster, key)
+            shown = f"cluster.{key}={'null' if value is None else value}"
+            return f"{shown}: Slurm refuses the job ({said}). Set another cluster.{key}; {look}. The script is {script}."
+    return f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."

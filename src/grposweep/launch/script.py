@@ -1,0 +1,103 @@
+"""The sbatch script of an attempt: rendered from slurm/trial.sbatch.j2 into the trial folder, and kept there."""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from grposweep.config.compose import PROJECT
+from grposweep.config.schema import Cluster
+from grposweep.files import write_text
+from grposweep.launch.base import STOPPED, Job
+from grposweep.launch.processes import inherited
+
+TEMPLATES = PROJECT / "slurm"
+LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
+# A person's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
+DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
+
+
+def job_name(job: Job, sweep: Path) -> str:
+    """``grposweep:<sweep>:<trial>:<attempt>``: one name for one attempt, also where two sweeps are called alike."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", sweep.name)[:40]
+    digest = hashlib.sha256(os.fsencode(sweep.resolve())).hexdigest()[:8]
+    return f"grposweep:{readable}-{digest}:{job.folder.name}:{job.attempt}"
+
+
+def write_script(job: Job, sweep: Path) -> Path:
+    """Render an attempt's script into its trial folder; returns its path."""
+    (job.folder / "logs").mkdir(exist_ok=True)
+    path = job.folder / f"job-{job.attempt}.sbatch"
+    write_text(path, render_script(job, sweep))
+    return path
+
+
+def render_script(job: Job, sweep: Path) -> str:
+    """The script's text."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
+    cluster, name = job.cluster, job_name(job, sweep)
+    return environment.get_template("trial.sbatch.j2").render(
+        name=name,
+        options=sbatch_options(cluster, name),
+        setup=cluster.setup,
+        log=_quoted(job.folder / "logs" / "job.log"),
+        working_directory=_quoted(Path.cwd()),
+        attempt=job.attempt,
+        threads=cluster.threads,
+        requeue_limit=cluster.requeue_limit,
+        patience_seconds=max(cluster.warn_seconds * 3 // 4, LEAST_PATIENCE),
+        cpus_per_task=cpus_per_task(cluster),
+        container=[shlex.quote(option) for option in cluster.container],
+        python=shlex.quote(cluster.python or sys.executable),
+        folder=_quoted(job.folder.resolve()),
+        stopped=STOPPED,
+    )
+
+
+def sbatch_options(cluster: Cluster, name: str) -> list[str]:
+    """What the job asks for; ``extra`` comes last and wins."""
+    options = [
+        f"--job-name={name}",
+        f"--nodes={cluster.nodes}",
+        f"--ntasks-per-node={cluster.gpus_per_node or cluster.tasks_per_node}",
+        f"--cpus-per-task={cpus_per_task(cluster)}",
+        # Slurm reads patterns such as %j in file names, so the script itself opens its log.
+        "--output=/dev/null",
+        "--requeue",
+        f"--signal=B:USR1@{cluster.warn_seconds}",
+    ]
+    asked = {
+        "gres": f"gpu:{cluster.gpus_per_node}" if cluster.gpus_per_node else None,
+        "mem": None if cluster.mem_gb is None else f"{cluster.mem_gb}G",
+        "time": cluster.walltime_min,
+        **{name: getattr(cluster, name) for name in DEFAULTS},
+    }
+    return [*options, *(f"--{key}={value}" for key, value in asked.items() if value is not None), *cluster.extra]
+
+
+def cpus_per_task(cluster: Cluster) -> int:
+    """CPUs of a rank: its GPU's share, without GPUs one a thread."""
+    return cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
+
+
+def submit_command(script: Path) -> list[str]:
+    """The command that submits a script; it may be given again by hand."""
+    return ["sbatch", "--parsable", "--chdir=/", str(script)]
+
+
+def submit_environment(cluster: Cluster) -> dict[str, str]:
+    """What sbatch and the job inherit: nothing of a job that we may be in ourselves, and no option but defaults."""
+    defaults = {variable for name, variable in DEFAULTS.items() if getattr(cluster, name) is None}
+    kept = {"SLURM_CONF"} | defaults
+    ours = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
+    return {name: value for name, value in inherited().items() if name in kept or not name.startswith(ours)}
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

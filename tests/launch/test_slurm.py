@@ -1,0 +1,277 @@
+"""The Slurm launcher over a fake cluster: what it makes of the tools' answers. tests/slurm has the real thing."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fake_slurm
+import pytest
+
+from grposweep.config.schema import Cluster
+from grposweep.errors import BadInput
+from grposweep.files import append_line, read_json, write_json
+from grposweep.launch.base import Busy, End, Job
+from grposweep.launch.slurm import Slurm
+from support import Ended, environment, lines, read, trials, wait_for
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The fake cluster's folder, its tools first on PATH; its jobs end with the test."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    fake_slurm.install(tmp_path / "bin")
+    monkeypatch.setenv("FAKE_SLURM", str(folder))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setattr(fake_slurm, "STATE", folder, raising=False)
+    yield folder
+    fake_slurm.scancel([path.stem for path in folder.glob("*.job")])
+
+
+@pytest.fixture
+def slurm(state: Path, tmp_path: Path) -> Slurm:
+    """A launcher that reads the queue at each poll."""
+    return Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0)
+
+
+def job(tmp_path: Path, attempt: int = 0, **cluster: object) -> Job:
+    """An attempt whose script sleeps for ever instead of training."""
+    folder = tmp_path / "a sweep" / "trials" / "0003-abcdef"
+    folder.mkdir(parents=True, exist_ok=True)
+    append_line(folder / "attempts.jsonl", {"attempt": attempt, "event": "intent"})
+    return Job(folder, attempt, Cluster(kind="slurm", setup=["exec sleep 60"], **cluster))  # type: ignore[arg-type]
+
+
+def stage(state: Path, job_id: str, what: str) -> None:
+    """A job's state and reason from now on."""
+    (state / f"{job_id}.state").write_text(what)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "again"),
+    [
+        ("TIMEOUT", "timeout", True),
+        ("PREEMPTED", "preempted", True),
+        ("NODE_FAIL", "node_fail", True),
+        ("OUT_OF_MEMORY", "out_of_memory", False),
+        ("CANCELLED", "cancelled", False),
+        ("FAILED", "", False),
+    ],
+)
+def test_ends_are_told_apart(slurm: Slurm, state: Path, tmp_path: Path, said: str, kind: str, again: bool) -> None:
+    """What was taken away goes on in a new attempt; what failed does not."""
+    job_id = slurm.submit(job(tmp_path))
+    assert slurm.poll(job_id) is None
+    stage(state, job_id, said)
+    end = slurm.poll(job_id)
+    assert end is not None
+    assert (end.kind, end.again) == (kind, again)
+    assert end.code != 0
+
+
+@pytest.mark.parametrize("said", ["PENDING Priority", "COMPLETING", "REQUEUED", "SUSPENDED"])
+def test_a_job_that_will_run_or_end_by_itself_is_left_alone(
+    slurm: Slurm, state: Path, tmp_path: Path, said: str
+) -> None:
+    """A requeued job keeps its id: a second one must not be submitted beside it."""
+    job_id = slurm.submit(job(tmp_path))
+    stage(state, job_id, said)
+    assert slurm.poll(job_id) is None
+
+
+def test_a_finished_result_outranks_the_jobs_end(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """The time limit came while the job was tidying up."""
+    wanted = job(tmp_path)
+    job_id = slurm.submit(wanted)
+    write_json(wanted.folder / "result.json", {"status": "finished", "attempt": 0})
+    stage(state, job_id, "TIMEOUT")
+    assert slurm.poll(job_id) == End(0)
+
+
+def test_a_vanished_job_is_noticed(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """Neither the queue nor accounting knows it, and there is no result."""
+    job_id = slurm.submit(job(tmp_path))
+    (state / f"{job_id}.gone").touch()
+    end = slurm.poll(job_id)
+    assert end is not None
+    assert (end.kind, end.again) == ("vanished", True)
+
+
+def test_accounting_knows_what_the_queue_has_forgotten(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """``CANCELLED by 1000`` is cancelled."""
+    (state / "accounts").touch()
+    job_id = slurm.submit(job(tmp_path))
+    (state / f"{job_id}.gone").touch()
+    stage(state, job_id, "CANCELLED")
+    end = slurm.poll(job_id)
+    assert end is not None
+    assert end.kind == "cancelled"
+
+
+def test_a_scheduler_that_does_not_answer_loses_nothing(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """What it said last still holds."""
+    job_id = slurm.submit(job(tmp_path))
+    (state / "silent").touch()
+    assert slurm.poll(job_id) is None
+    (state / "silent").unlink()
+    stage(state, job_id, "PREEMPTED")
+    assert slurm.poll(job_id) is not None
+
+
+def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
+    """Its controller died between sbatch and writing down the id; another attempt of the trial is another job."""
+    wanted = job(tmp_path)
+    job_id = slurm.submit(wanted)
+    later = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0)
+    assert later.find(wanted, None) == job_id
+    assert later.find(job(tmp_path, attempt=1), None) is None
+    assert Slurm(tmp_path / "another", slots=2, poll_seconds=0.0).find(wanted, None) is None
+
+
+def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """It might be there already."""
+    (state / "silent").touch()
+    with pytest.raises(Busy, match="does not answer"):
+        slurm.find(job(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", "cluster.partition=gpu"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition", "cluster.partition=gpu"),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", "cluster.nodes=1"),
+        ("sbatch: error: something new", "cluster.extra"),
+    ],
+)
+def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: Path, said: str, key: str) -> None:
+    """With the key to change and Slurm's own words."""
+    (state / "refuse").write_text(said)
+    with pytest.raises(BadInput) as caught:
+        slurm.submit(job(tmp_path, partition="gpu"))
+    assert key in str(caught.value)
+    assert said.split("error: ")[1].split(": ")[-1] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS "
+        "policy (job submit limit, user's size and/or time limits)",
+        "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+    ],
+)
+def test_a_full_queue_is_waited_for(slurm: Slurm, state: Path, tmp_path: Path, said: str) -> None:
+    """It is no mistake of anybody's."""
+    (state / "refuse").write_text(said)
+    with pytest.raises(Busy):
+        slurm.submit(job(tmp_path))
+
+
+def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """It would hold its place in the queue for ever."""
+    job_id = slurm.submit(job(tmp_path, walltime_min=600))
+    stage(state, job_id, "PENDING PartitionTimeLimit")
+    with pytest.raises(BadInput, match=r"cluster\.walltime_min=600"):
+        slurm.poll(job_id)
+
+
+def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path: Path) -> None:
+    """Restarts of its job count as new attempts do."""
+    wanted = job(tmp_path, requeue_limit=2)
+    append_line(wanted.folder / "attempts.jsonl", {"attempt": 1, "event": "restarted"})
+    append_line(wanted.folder / "attempts.jsonl", {"attempt": 1, "event": "ended", "again": True})
+    job_id = slurm.submit(wanted)
+    stage(state, job_id, "PREEMPTED")
+    end = slurm.poll(job_id)
+    assert end is not None
+    assert not end.again
+    assert "cluster.requeue_limit=2" in end.message
+
+
+def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: Path) -> None:
+    """One call for all jobs; at the default period that is two a minute."""
+    slurm = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=30.0)
+    ids = [slurm.submit(job(tmp_path, attempt)) for attempt in range(3)]
+    for _ in range(20):
+        assert [slurm.poll(job_id) for job_id in ids] == [None] * 3
+    assert (state / "calls").read_text().count("squeue") == 1
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+FAKE = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")
+
+
+def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> None:
+    """Each trial has its script and its job's log beside it."""
+    ended = run(*FAKE, "-m", "lr=1e-4,1e-3,1e-2")
+    assert ended.code == 0, ended.err
+    assert "3 at once" in ended.out
+    for folder in trials(ended.sweep):
+        assert read(folder / "result.json")["status"] == "finished"
+        assert (folder / "job-0.sbatch").exists()
+        assert "exit code 0" in (folder / "logs" / "job.log").read_text()
+
+
+def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
+    run: Callable[..., Ended], start: Start, here: Path, state: Path
+) -> None:
+    """One trial runs while its controller is killed, one was announced and never submitted."""
+    slow = (*FAKE, "trainer.fake.step_seconds=0.03", "schedule=steps", "schedule.max_steps=60", "-m", "lr=1e-4,1e-3")
+    process = start(*slow, "cluster.max_jobs=1")
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
+    process.kill()
+    process.wait()
+    (state / "refuse").write_text("sbatch: error: AssocMaxSubmitJobLimit")
+    process = start(*slow)
+    wait_for(lambda: list(here.glob("outputs/s/trials/0001-*/job-0.sbatch")))
+    process.kill()
+    process.wait()
+    (state / "refuse").unlink()
+    ended = run(*slow)
+    assert ended.code == 0, ended.err
+    assert len(list(state.glob("*.job"))) == 2
+    for folder in trials(ended.sweep):
+        assert [line["event"] for line in lines(folder / "attempts.jsonl")] == ["intent", "started", "ended"]
+
+
+def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
+    """The job goes on; the message names the way back."""
+    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command comes back" in output
+    assert "scancel 1" in output
+    assert fake_slurm.jobs()[0]["state"] == "RUNNING"
+
+
+def test_a_dry_run_writes_everything_and_prints_the_commands(run: Callable[..., Ended], here: Path, state: Path) -> None:
+    """Nothing is submitted, and the real command then submits what was written."""
+    ended = run("trainer=fake", "name=s", "cluster=dry_run", "cluster.gpus_per_node=0", "-m", "lr=1e-4,1e-3")
+    assert ended.code == 0, ended.err
+    assert ended.out.count("sbatch --parsable") == 2
+    assert not list(state.glob("*.job"))
+    folders = trials(here / "outputs" / "s")
+    assert all((folder / "job-0.sbatch").exists() and not (folder / "attempts.jsonl").exists() for folder in folders)
+    assert run(*FAKE, "-m", "lr=1e-4,1e-3").code == 0
+    assert trials(here / "outputs" / "s") == folders
+
+
+def test_a_machine_without_slurm_says_so(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code 2 and what to set instead."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ended = run(*FAKE)
+    assert ended.code == 2
+    assert "no sbatch" in ended.err
+
+
+def test_ranks_follow_from_the_shape_of_a_job(run: Callable[..., Ended]) -> None:
+    """Setting them apart is refused."""
+    ended = run("cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.processes=3")
+    assert ended.code == 2
+    assert "makes 8" in ended.err

@@ -1,0 +1,46 @@
+"""A real Slurm: the one that $SLURM_CONF names, for which `make slurm` starts slurm/dev_cluster.sh."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+
+def slurm(*command: str) -> str:
+    """What one of Slurm's commands says."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster() -> None:
+    """Skip without a cluster of two nodes; fail instead where $GRPOSWEEP_SLURM_REQUIRED says that it must be there."""
+    why = "no sinfo on this machine"
+    if shutil.which("sinfo"):
+        nodes = subprocess.run(["sinfo", "-h", "-N", "-o", "%N"], capture_output=True, text=True, check=False)
+        if len(set(nodes.stdout.split())) >= 2:
+            return
+        why = nodes.stderr.strip() or "fewer than two nodes"
+    if os.environ.get("GRPOSWEEP_SLURM_REQUIRED"):
+        pytest.fail(f"Slurm does not answer: {why}")
+    pytest.skip(f"needs Slurm (make slurm starts one): {why}")
+
+
+@pytest.fixture(autouse=True)
+def emptied() -> Iterator[None]:
+    """No job of one test is left for the next."""
+    yield
+    left = ours()
+    if left:
+        slurm("scancel", *left)
+
+
+def ours() -> dict[str, str]:
+    """Our jobs that have not ended, with their states."""
+    lines = slurm("squeue", "--noheader", f"--user={os.getuid()}", "--format=%i %T %j").splitlines()
+    found = [line.split(maxsplit=2) for line in lines]
+    return {job: state for job, state, name in found if name.startswith("grposweep:")}
+
+
+Jobs = Callable[[], dict[str, str]]

@@ -1,0 +1,188 @@
+"""Sweeps on a real two-node Slurm, from the command line: the same numbers as here, whatever happens to jobs and nodes."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grposweep.train.record import TIMES
+from slurm.conftest import ours, slurm
+from support import RUN, Ended, environment, lines, read, trials, wait_for
+
+pytestmark = pytest.mark.slurm
+Run = Callable[..., Ended]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+QUICK = ("cluster.poll_seconds=1", "cluster.cpus_per_gpu=1")
+FOUR_RANKS = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", *QUICK)
+ONE_RANK = ("cluster=slurm", "cluster.gpus_per_node=0", *QUICK)
+FAKE = ("trainer=fake", "name=s", *ONE_RANK)
+SLOW = (*FAKE, "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=100", "schedule.checkpoints=10")
+
+
+def metrics(trial: Path) -> list[dict[str, Any]]:
+    """A trial's metrics without what may differ between two runs of it."""
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")]
+
+
+def events(trial: Path, event: str) -> list[dict[str, Any]]:
+    """One kind of line in attempts.jsonl."""
+    return [line for line in lines(trial / "attempts.jsonl") if line["event"] == event]
+
+
+def step(trial: Path) -> int:
+    """The last step that a trial has logged."""
+    return max((line["step"] for line in lines(trial / "metrics.jsonl")), default=0)
+
+
+def read_config(trial: Path) -> dict[str, Any]:
+    """A trial's configuration."""
+    return dict(yaml.safe_load((trial / "config.yaml").read_text()))
+
+
+def is_at(here: Path, number: int, least: int) -> Callable[[], bool]:
+    """Whether a trial of the sweep ``s`` has got so far."""
+
+    def holds() -> bool:
+        found = list(here.glob(f"outputs/s/trials/{number:04d}-*/metrics.jsonl"))
+        return bool(found) and step(found[0].parent) >= least
+
+    return holds
+
+
+def test_a_sweep_of_twelve_real_trials_on_two_nodes_equals_the_local_one(run: Run) -> None:
+    """Two nodes with two ranks each and gloo between them: the metrics of four ranks here, bit for bit."""
+    grid = ("batch=auto", "debug=smoke", "schedule.checkpoints=0", "-m", "lr=1e-4,3e-4,1e-3", "kl=none,low", "seed=0,1")
+    there = run(*FOUR_RANKS, "cluster.max_jobs=2", "name=there", *grid, timeout=900)
+    assert there.code == 0, there.err + there.out
+    here = run("cluster=local", "cluster.processes=4", "name=here", *grid, timeout=900)
+    assert here.code == 0, here.err
+    assert len(trials(there.sweep)) == 12
+    assert [metrics(trial) for trial in trials(there.sweep)] == [metrics(trial) for trial in trials(here.sweep)]
+    assert "n[1-2]" in (trials(there.sweep)[0] / "logs" / "job.log").read_text()
+
+
+def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
+    run: Run, start: Start, here: Path
+) -> None:
+    """Both are real training on two ranks; the limit's warning stops all ranks at a rollout boundary."""
+    long = ("batch=auto", "schedule=steps", "schedule.max_steps=150", "schedule.evaluations=3", "schedule.checkpoints=15")
+    two = ("cluster=slurm", "cluster.gpus_per_node=1", "cluster.nodes=2", *QUICK)
+    undisturbed = trials(run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=300).sweep)[0]
+    requeued = start(*two, "name=s", *long)
+    wait_for(is_at(here, 0, 60), 120)
+    slurm("scontrol", "requeue", *ours())
+    limited = run(*two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long, timeout=600)
+    assert limited.code == 0, limited.out
+    output, _ = requeued.communicate(timeout=300)
+    assert requeued.returncode == 0, output
+    for folder in (trials(here / "outputs" / "s")[0], trials(limited.sweep)[0]):
+        assert metrics(folder) == metrics(undisturbed)
+        assert events(folder, "restarted")
+        assert len(events(folder, "intent")) == 1  # the same job throughout
+
+
+def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: Start, here: Path) -> None:
+    """Kill -9 at any moment: no trial lost, none twice, no orphan job, and the grid's best."""
+    grid = (*SLOW, "schedule.max_steps=40", "cluster.max_jobs=4", "-m", "lr=1e-5,1e-4,3e-4,1e-3,3e-3,1e-2", "seed=0,1")
+    for delay in (0.6, 1.0, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5):
+        process = start(*grid)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+    ended = run(*grid, timeout=300)
+    assert ended.code == 0, ended.out
+    folders = trials(ended.sweep)
+    assert len(folders) == 12
+    assert all(len(events(folder, "intent")) == 1 for folder in folders)
+    for folder in folders:
+        assert [line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"] == [*range(1, 41)]
+    jobs = [events(folder, "started")[0]["job_id"] for folder in folders]
+    assert len(set(jobs)) == 12
+    assert not ours()
+    best = int(ended.out.split("best: trial ")[1].split(",")[0])
+    assert read_config(folders[best])["lr"] == 1e-3
+
+
+def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: Start, here: Path) -> None:
+    """The job goes on meanwhile, and is not submitted again."""
+    process = start(*SLOW, "lr=1e-3")
+    wait_for(is_at(here, 0, 10))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "detached: 1 job" in output
+    assert len(ours()) == 1
+    ended = run(*SLOW, "lr=1e-3")
+    assert ended.code == 0, ended.err
+    (folder,) = trials(ended.sweep)
+    assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0}
+
+
+def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(run: Run, start: Start, here: Path) -> None:
+    """It is told apart from a crash, and not submitted again."""
+    process = start(*SLOW, "cluster.max_jobs=1", "-m", "lr=1e-4,1e-3")
+    wait_for(is_at(here, 0, 10))
+    slurm("scancel", *ours())
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    first, second = trials(here / "outputs" / "s")
+    assert read(first / "result.json")["failure"]["kind"] == "cancelled"
+    assert read(second / "result.json")["status"] == "finished"
+
+
+def test_a_trial_survives_its_node(start: Start, here: Path) -> None:
+    """The node is set down in the middle; the trial goes on elsewhere from its checkpoint."""
+    process = start(*SLOW, "lr=1e-3")
+    wait_for(is_at(here, 0, 30))
+    (job,) = ours()
+    node = slurm("squeue", "--noheader", f"--job={job}", "--format=%N").strip()
+    slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        output, _ = process.communicate(timeout=120)
+    finally:
+        # An error where the node has come back by itself, as clusters may be told to allow.
+        subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], capture_output=True, check=False)
+    assert process.returncode == 0, output
+    (folder,) = trials(here / "outputs" / "s")
+    train = [line for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert [line["step"] for line in train] == [*range(1, 101)]
+    assert len({line["attempt"] for line in train}) > 1
+
+
+def test_a_bad_partition_is_one_message(run: Run) -> None:
+    """Code 2, the key and where to look; not one message a trial."""
+    ended = run(*FAKE, "cluster.partition=nowhere", "-m", "lr=1e-4,3e-4,1e-3,3e-3")
+    assert ended.code == 2
+    assert ended.err.count("Slurm refuses") == 1
+    assert "cluster.partition=nowhere" in ended.err
+    assert not ours()
+    assert run(*FAKE, "cluster.partition=main", "-m", "lr=1e-4,3e-4,1e-3,3e-3").code == 0
+
+
+def test_a_job_that_can_never_start_is_refused(run: Run) -> None:
+    """Slurm takes a job of ten minutes for a partition of two, and would let it wait for ever."""
+    ended = run(*FAKE, "cluster.partition=short", "cluster.walltime_min=10")
+    assert ended.code == 2
+    assert "cluster.walltime_min=10" in ended.err
+    assert not ours()
+
+
+@pytest.mark.parametrize("name", ["it's a \"test\"", "100% %j %x", "back\\slash", "$HOME `id` ;#", "new\nline"])
+def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
+    """Quotes, Slurm's own patterns, shell syntax, a line break."""
+    folder = here / name
+    folder.mkdir()
+    process = subprocess.run(
+        [sys.executable, str(RUN), *FAKE, "lr=1e-3"],
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
+
