@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-STATE = Path(os.environ["FAKE_SLURM"])
+STATE = Path(os.environ.get("FAKE_SLURM", "."))
 
 
 def sbatch(arguments: list[str]) -> int:
@@ -74,7 +74,7 @@ def sacct(arguments: list[str]) -> int:
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1
     for job in jobs():
-        asked = [argument for argument in arguments if argument.startswith(("--jobs=", "--name="))][0].split("=", 1)[1]
+        asked = next(word for word in arguments if word.startswith(("--jobs=", "--name="))).split("=", 1)[1]
         if job["id"] in asked.split(",") or job["name"] == asked:
             state = f"{job['state']} by 0" if job["state"] == "CANCELLED" else job["state"]
             print(f"{job['id']}|{state}|{int(job['status']) // 256}:0|{job['name']}")
@@ -93,7 +93,12 @@ def scancel(arguments: list[str]) -> int:
 def srun(arguments: list[str]) -> int:
     """One rank: the command after srun's own options, in the environment of a step of one task."""
     command = arguments[next(index for index, word in enumerate(arguments) if not word.startswith("-")) :]
-    step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    step = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+    }
     os.execvpe(command[0], command, {**os.environ, **step})
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from grposweep.config.compose import render_experiment
 from grposweep.config.schema import Cluster, Experiment
 from grposweep.errors import BadInput
@@ -105,7 +106,7 @@ def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     experiment = Experiment()
     experiment.cluster.processes = 4
-    with pytest.raises(BadInput, match="cluster.processes=2"):
+    with pytest.raises(BadInput, match=r"cluster\.processes=2"):
         build_local(experiment, parallel=1, processes=Fresh())
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from grposweep.config.schema import Cluster
 from grposweep.errors import BadInput
-from grposweep.files import append_line, read_json, write_json
+from grposweep.files import append_line, write_json
 from grposweep.launch.base import Busy, End, Job
 from grposweep.launch.slurm import Slurm
-from support import Ended, environment, lines, read, trials, wait_for
+from support import Ended, lines, read, trials, wait_for
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def slurm(state: Path, tmp_path: Path) -> Slurm:
     """A launcher that reads the queue at each poll."""
-    return Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0)
+    return Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0, code=tmp_path)
 
 
 def job(tmp_path: Path, attempt: int = 0, **cluster: object) -> Job:
@@ -123,10 +123,10 @@ def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
     """Its controller died between sbatch and writing down the id; another attempt of the trial is another job."""
     wanted = job(tmp_path)
     job_id = slurm.submit(wanted)
-    later = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0)
+    later = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0, code=tmp_path)
     assert later.find(wanted, None) == job_id
     assert later.find(job(tmp_path, attempt=1), None) is None
-    assert Slurm(tmp_path / "another", slots=2, poll_seconds=0.0).find(wanted, None) is None
+    assert Slurm(tmp_path / "another", slots=2, poll_seconds=0.0, code=tmp_path).find(wanted, None) is None
 
 
 def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm, state: Path, tmp_path: Path) -> None:
@@ -141,7 +141,10 @@ def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm,
     [
         ("sbatch: error: Batch job submission failed: Invalid partition name specified", "cluster.partition=gpu"),
         ("sbatch: error: Batch job submission failed: Invalid account or account/partition", "cluster.partition=gpu"),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", "cluster.nodes=1"),
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "cluster.nodes=1",
+        ),
         ("sbatch: error: something new", "cluster.extra"),
     ],
 )
@@ -175,6 +178,7 @@ def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state
     """It would hold its place in the queue for ever."""
     job_id = slurm.submit(job(tmp_path, walltime_min=600))
     stage(state, job_id, "PENDING PartitionTimeLimit")
+    assert slurm.poll(job_id) is None  # Slurm's first word may be hasty
     with pytest.raises(BadInput, match=r"cluster\.walltime_min=600"):
         slurm.poll(job_id)
 
@@ -194,7 +198,7 @@ def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path:
 
 def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: Path) -> None:
     """One call for all jobs; at the default period that is two a minute."""
-    slurm = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=30.0)
+    slurm = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=30.0, code=tmp_path)
     ids = [slurm.submit(job(tmp_path, attempt)) for attempt in range(3)]
     for _ in range(20):
         assert [slurm.poll(job_id) for job_id in ids] == [None] * 3
@@ -250,7 +254,9 @@ def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
     assert fake_slurm.jobs()[0]["state"] == "RUNNING"
 
 
-def test_a_dry_run_writes_everything_and_prints_the_commands(run: Callable[..., Ended], here: Path, state: Path) -> None:
+def test_a_dry_run_writes_everything_and_prints_the_commands(
+    run: Callable[..., Ended], here: Path, state: Path
+) -> None:
     """Nothing is submitted, and the real command then submits what was written."""
     ended = run("trainer=fake", "name=s", "cluster=dry_run", "cluster.gpus_per_node=0", "-m", "lr=1e-4,1e-3")
     assert ended.code == 0, ended.err

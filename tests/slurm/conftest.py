@@ -3,14 +3,10 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-
-
-def slurm(*command: str) -> str:
-    """What one of Slurm's commands says."""
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+from cluster_jobs import ours, slurm
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,13 +30,3 @@ def emptied() -> Iterator[None]:
     left = ours()
     if left:
         slurm("scancel", *left)
-
-
-def ours() -> dict[str, str]:
-    """Our jobs that have not ended, with their states."""
-    lines = slurm("squeue", "--noheader", f"--user={os.getuid()}", "--format=%i %T %j").splitlines()
-    found = [line.split(maxsplit=2) for line in lines]
-    return {job: state for job, state, name in found if name.startswith("grposweep:")}
-
-
-Jobs = Callable[[], dict[str, str]]

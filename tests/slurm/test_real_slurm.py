@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster_jobs import ours, slurm
 
 from grposweep.train.record import TIMES
-from slurm.conftest import ours, slurm
 from support import RUN, Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm
@@ -72,7 +72,13 @@ def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
     run: Run, start: Start, here: Path
 ) -> None:
     """Both are real training on two ranks; the limit's warning stops all ranks at a rollout boundary."""
-    long = ("batch=auto", "schedule=steps", "schedule.max_steps=150", "schedule.evaluations=3", "schedule.checkpoints=15")
+    long = (
+        "batch=auto",
+        "schedule=steps",
+        "schedule.max_steps=150",
+        "schedule.evaluations=3",
+        "schedule.checkpoints=15",
+    )
     two = ("cluster=slurm", "cluster.gpus_per_node=1", "cluster.nodes=2", *QUICK)
     undisturbed = trials(run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=300).sweep)[0]
     requeued = start(*two, "name=s", *long)
@@ -174,7 +180,7 @@ def test_a_job_that_can_never_start_is_refused(run: Run) -> None:
     assert not ours()
 
 
-@pytest.mark.parametrize("name", ["it's a \"test\"", "100% %j %x", "back\\slash", "$HOME `id` ;#", "new\nline"])
+@pytest.mark.parametrize("name", ['it\'s a "test"', "100% %j %x", "back\\slash", "$HOME `id` ;#", "new\nline"])
 def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     """Quotes, Slurm's own patterns, shell syntax, a line break."""
     folder = here / name
@@ -186,3 +192,61 @@ def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     assert process.returncode == 0, process.stdout + process.stderr
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
 
+
+def test_a_preempted_trial_gives_way_and_goes_on(start: Start, here: Path) -> None:
+    """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and requeues itself."""
+    process = start(*SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3")
+    wait_for(is_at(here, 0, 20))
+    other = slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 3").strip()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    (folder,) = trials(here / "outputs" / "s")
+    assert slurm("squeue", "--noheader", "--states=all", f"--job={other}", "--format=%T").strip() == "COMPLETED"
+    assert "warned" in (folder / "logs" / "job.log").read_text()
+    train = [line for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert [line["step"] for line in train] == [*range(1, 101)]
+    assert len(events(folder, "intent")) == 1
+
+
+def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) -> None:
+    """The command returns at once; its time limit lets the controller go on in another run of the same job."""
+    grid = (*SLOW, "cluster.max_jobs=1", "cluster.controller=job", "-m", "lr=1e-4,3e-4,1e-3,3e-3")
+    handed = run(*grid)
+    assert handed.code == 0, handed.err
+    assert "the controller is Slurm job" in handed.out
+    assert "already" in run(*grid).out + run(*grid).err or not ours()
+    controller = handed.out.split("Slurm job ")[1].split(";")[0]
+    wait_for(is_at(here, 1, 5))
+    slurm("scancel", "--batch", "--signal=USR1", controller)  # as its time limit would
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/result.json"))) == 4 and not ours(), 180)
+    assert all(read(trial / "result.json")["status"] == "finished" for trial in trials(here / "outputs" / "s"))
+    assert all(len(events(trial, "intent")) == 1 for trial in trials(here / "outputs" / "s"))
+    assert "best: trial" in (here / "outputs" / "s" / "controller.log").read_text()
+
+
+def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: Start, here: Path) -> None:
+    """Another sweep's job lives on, and the cancelled sweep can be resumed."""
+    for name in ("s", "other"):
+        process = start(*SLOW, f"name={name}", "lr=1e-3")
+        wait_for(lambda name=name: list(here.glob(f"outputs/{name}/trials/*/heartbeat")))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert len(ours()) == 2
+    done = subprocess.run(
+        [sys.executable, "-m", "grposweep", "cancel", "s"],
+        cwd=here, env=environment(PYTHONPATH=str(RUN.parent)), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "cancelled 1 jobs" in done.stdout
+    wait_for(lambda: len(ours()) == 1)
+    assert run(*SLOW, "lr=1e-3").code == 0
+    (folder,) = trials(here / "outputs" / "s")
+    assert len(events(folder, "intent")) == 2
+
+
+def test_jobs_run_the_code_of_their_submission(run: Run) -> None:
+    """The snapshot in the sweep folder, not the checkout."""
+    ended = run(*FAKE, "lr=1e-3")
+    (code,) = (ended.sweep / "code").iterdir()
+    assert str(code) in (trials(ended.sweep)[0] / "job-0.sbatch").read_text()
+    assert (code / "grposweep" / "train" / "life.py").exists()
+    assert list(code.rglob("__pycache__")), "nothing ran from it"
