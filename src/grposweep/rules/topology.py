@@ -4,7 +4,7 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 """
 
 from grposweep.rules import counts
-from grposweep.rules.batch import PRECEDENCE_FIXED, SIZES, whole_groups
+from grposweep.rules.batch import SIZES, whole_groups
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
@@ -15,6 +15,9 @@ UNREAD = {
     "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
     "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
 }
+
+
+LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
 
 @rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"))
@@ -141,9 +144,10 @@ def the_launcher_accepts_it(s: Setting) -> Broken | None:
     """``trl grpo`` builds the configuration once in its launcher, with one process, before it starts the others.
 
     So B S must hold whole groups by itself. Measured with trl 1.16: B 1, G 8 meant for 8 processes is refused
-    ("generation_batch_size (1) must be divisible by num_generations (8)."), and runs under torchrun.
+    ("generation_batch_size (1) must be divisible by num_generations (8)."), and runs under torchrun. Before 1.0 the
+    command's launcher builds no configuration.
     """
-    if s.launcher != "trl" or not s.processes or s.processes < 2 or s.version < PRECEDENCE_FIXED:
+    if s.launcher != "trl" or not s.processes or s.processes < 2 or s.version < LAUNCHER_CHECKS:
         return None
     if whole_groups(s) is not None or whole_groups(s.altered({"processes": 1})) is None:
         return None
