@@ -59,7 +59,8 @@ def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table
         why = Text(row.message)
         if row.example:
             why.append(f"\n({row.example})", style="dim")
-        table.add_row(f"{row.code}\n{row.count} points", why, Text("\nor ".join(row.fixes)))
+        points = f"{row.count:,} point{'' if row.count == 1 else 's'}"
+        table.add_row(f"{row.code}\n{points}", why, Text("\nor ".join(row.fixes)))
     return table
 
 
