@@ -2,13 +2,15 @@
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import yaml
 
-from support import Ended, is_running, lines, read, trials, wait_for
+from support import PROJECT, Ended, environment, is_running, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
@@ -215,16 +217,12 @@ def test_a_conditional_dial_is_asked_only_where_it_counts(run: Run) -> None:
 
 def test_the_controller_never_imports_torch(here: Path) -> None:
     """A whole sweep in one process, and no trace of what only training may import."""
-    import subprocess
-    import sys
-
-    from support import PROJECT, environment
-
     code = (
         "import sys, json, runpy; sys.argv = ['run.py', 'trainer=fake', '-m', 'lr=1e-3,1e-4']\n"
         f"sys.path.insert(0, {str(PROJECT / 'src')!r})\n"
         f"try: runpy.run_path({str(PROJECT / 'src' / 'run.py')!r}, run_name='__main__')\n"
-        "except SystemExit as end: print(json.dumps([end.code, sorted({'torch','transformers','trl','wandb'} & set(sys.modules))]))"
+        "except SystemExit as end:\n"
+        "    print(json.dumps([end.code, sorted({'torch', 'transformers', 'trl', 'wandb'} & set(sys.modules))]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True

@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig
+
 from grposweep.config.points import Points
 from grposweep.config.read import read_setting
 from grposweep.errors import BadInput
@@ -14,7 +16,6 @@ from grposweep.rules import check, errors
 from grposweep.search.census import take_census
 from grposweep.search.judge import Judge
 from grposweep.search.parse import parse_space
-from omegaconf import DictConfig
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -85,7 +86,8 @@ def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
         compose,
         ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
          "batch.num_generations=2,4,6,8,12", "kl=none,low,high,sync_ref", "kl.beta=0,0.001,0.01,0.04,0.1",
-         "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8", "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
+         "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8",
+         "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
     )  # fmt: skip
     since = time.perf_counter()
     census = take_census(judge)

@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from grposweep.errors import BadInput, LostLease
 from grposweep.files import read_json, write_json
 from grposweep.sweep import lease as module
