@@ -157,14 +157,17 @@ def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
 
 
 def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, start: Callable, here: Path) -> None:
-    """And the first one is not disturbed."""
-    process = start(*SLOW, "lr=1e-3")
+    """And the first one is not disturbed: it goes on until somebody stops it."""
+    endless = (*SLOW, "schedule.max_steps=5000", "lr=1e-3")
+    process = start(*endless)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
-    second = run(*SLOW, "lr=1e-3")
+    second = run(*endless)
     assert second.code == 2
     assert "another controller" in second.err
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 130
 
 
 def test_trials_run_side_by_side_up_to_the_limit(run: Run) -> None:
