@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow lint types format check bench trl-versions docs clean
+.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -13,6 +13,13 @@ test: $(VENV)/ready
 
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow
+
+# On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
+slurm: $(VENV)/ready
+	slurm/dev_cluster.sh start
+	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; \
+	SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm; \
+	code=$$?; slurm/dev_cluster.sh stop; exit $$code
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -28,6 +35,10 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/warm_start.py
+
+# Needs Slurm ($SLURM_CONF, such as slurm/dev_cluster.sh makes); the incumbent gets an environment of its own under .venvs.
+bench-slurm: $(VENV)/ready
+	$(BIN)/python benchmarks/slurm_vs_submitit/run.py
 
 # Older TRL releases, each in an environment of its own under .venvs; gigabytes and minutes.
 trl-versions: $(VENV)/ready

@@ -24,7 +24,7 @@ install_packages() {
 
 # Whether the daemon whose pid file is $1 runs; pids are used again, so its name ($2) must agree.
 runs() {
-  [[ -f $1 ]] && [[ $(cat "/proc/$(cat "$1")/comm" 2>/dev/null) == "$2" ]]
+  [[ -f $1 ]] && [[ $(cat "/proc/$(cat "$1" 2>/dev/null)/comm" 2>/dev/null) == "$2" ]]
 }
 
 write_configuration() {

@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from grposweep.config.compose import PROJECT, register
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import DictConfig
+
+from grposweep.config.compose import PROJECT, register
 from support import RUN, Ended, environment
 
 

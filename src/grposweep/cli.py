@@ -163,6 +163,22 @@ def space(
     raise typer.Exit(answer(work))
 
 
+@app.command()
+def cancel(
+    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
+    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
+) -> None:
+    """End a sweep's Slurm jobs and only those; its command goes on from their last checkpoints."""
+
+    def work() -> int:
+        from grposweep.sweep.cancel import cancel_sweep
+
+        print(cancel_sweep(sweep, outputs))
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
 def _version(wanted: str | None) -> Version | None:
     """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
     from grposweep.frameworks.keys import parse_version, releases, text

@@ -25,7 +25,9 @@ def show_plan(items: Sequence[str], options: Options, as_json: bool) -> int:
     """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
-        raise BadInput(f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides.")
+        raise BadInput(
+            f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
+        )
     named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
     if as_json:
         for name, setting in named:

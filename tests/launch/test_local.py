@@ -119,7 +119,9 @@ def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])
-def test_gpus_are_those_that_the_environment_shows(monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]) -> None:
+def test_gpus_are_those_that_the_environment_shows(
+    monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]
+) -> None:
     """CUDA_VISIBLE_DEVICES decides; cluster.gpus=0 switches them off."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus("auto") == found

@@ -12,7 +12,9 @@ from grposweep.config.schema import Cluster
 from grposweep.errors import BadInput
 from grposweep.files import append_line, write_json
 from grposweep.launch.base import Busy, End, Job
+from grposweep.launch.queue import wait_status
 from grposweep.launch.slurm import Slurm
+from grposweep.sweep.cancel import cancel_sweep
 from support import Ended, lines, read, trials, wait_for
 
 
@@ -254,6 +256,40 @@ def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
     assert fake_slurm.jobs()[0]["state"] == "RUNNING"
 
 
+def detach(start: Start, here: Path) -> None:
+    """Leave a sweep ``s`` with one running job behind."""
+    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
+    run: Callable[..., Ended], start: Start, here: Path, state: Path
+) -> None:
+    """The cluster is no part of a sweep's identity, so somebody may come back with another one."""
+    detach(start, here)
+    ended = run("trainer=fake", "name=s", "cluster=local", "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    assert ended.code == 2
+    assert "scancel 1" in ended.err
+
+
+def test_a_cancelled_sweep_can_be_resumed(run: Callable[..., Ended], start: Start, here: Path, state: Path) -> None:
+    """Its job ends, and is no failure of its trial."""
+    detach(start, here)
+    assert cancel_sweep("s", here / "outputs").startswith("cancelled 1 job ")
+    assert fake_slurm.jobs()[0]["state"] == "CANCELLED"
+    ended = run(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    assert ended.code == 0, ended.err
+    assert len(list(state.glob("*.job"))) == 2
+
+
+def test_cancelling_what_is_no_sweep_is_bad_input(tmp_path: Path) -> None:
+    """Nothing is cancelled by accident."""
+    with pytest.raises(BadInput, match="no sweep"):
+        cancel_sweep("nothing", tmp_path)
+
+
 def test_a_dry_run_writes_everything_and_prints_the_commands(
     run: Callable[..., Ended], here: Path, state: Path
 ) -> None:
@@ -266,6 +302,15 @@ def test_a_dry_run_writes_everything_and_prints_the_commands(
     assert all((folder / "job-0.sbatch").exists() and not (folder / "attempts.jsonl").exists() for folder in folders)
     assert run(*FAKE, "-m", "lr=1e-4,1e-3").code == 0
     assert trials(here / "outputs" / "s") == folders
+
+
+def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path) -> None:
+    """A dial may be the number of nodes; the ranks, and with them what is valid, follow."""
+    ended = run("trainer=fake", "name=s", "cluster=dry_run", "batch=auto", "-m", "cluster.nodes=1,2")
+    assert ended.code == 0, ended.err
+    scripts = [(folder / "job-0.sbatch").read_text() for folder in trials(ended.sweep.parent / "s")]
+    assert ["--nodes=1" in script for script in scripts] == [True, False]
+    assert "--nodes=2" in scripts[1]
 
 
 def test_a_machine_without_slurm_says_so(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,3 +326,9 @@ def test_ranks_follow_from_the_shape_of_a_job(run: Callable[..., Ended]) -> None
     ended = run("cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.processes=3")
     assert ended.code == 2
     assert "makes 8" in ended.err
+
+
+@pytest.mark.parametrize(("text", "status"), [("768", 768), ("3:0", 768), ("0:9", 9), ("", 0), ("None", 0)])
+def test_exit_codes_are_read_in_both_spellings(text: str, status: int) -> None:
+    """Squeue and sacct do not agree."""
+    assert wait_status(text) == status

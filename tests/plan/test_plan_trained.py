@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from grposweep import plan
 from grposweep.rules import check, errors
 from grposweep.setting import Setting
@@ -26,8 +27,9 @@ class Tiny:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """One layer, 16 wide: what it says does not matter here."""
     import torch
-    from grposweep.train.tiny import VOCABULARY, build_tokenizer
     from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from grposweep.train.tiny import VOCABULARY, build_tokenizer
 
     torch.manual_seed(0)
     config = Qwen2Config(

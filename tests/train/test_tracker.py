@@ -7,8 +7,9 @@ import pytest
 
 from grposweep.config import schema
 from grposweep.errors import BadInput
+from grposweep.files import write_json
 from grposweep.train import tracker
-from grposweep.train.attempt import FAILED, FINISHED
+from grposweep.train.attempt import FAILED, FINISHED, STOPPED
 from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
@@ -23,6 +24,23 @@ def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> N
     records = (run / f"run-{tracker.run_id(folder)}.wandb").read_bytes()
     for word in (b"a sweep", b"0000-a", b"first", b"eval_reward_se", b"total_steps", b"objective"):
         assert word in records
+
+
+def test_two_offline_attempts_are_one_run_with_the_whole_history(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line of metrics.jsonl once, in one folder."""
+    folder = make_fake("tracker.kind=wandb")
+    write_json(folder / "control.json", {"action": "stop", "until_step": 3})
+    assert run_attempt(folder) == STOPPED
+    (folder / "control.json").unlink()
+    monkeypatch.setenv("GRPOSWEEP_ATTEMPT", "1")
+    written, log = [], tracker.WandbTracker._log
+    monkeypatch.setattr(tracker.WandbTracker, "_log", lambda self, line: (written.append(line), log(self, line)))
+    assert run_attempt(folder) == FINISHED
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
+    assert [line["step"] for line in written] == [line["step"] for line in metrics_of(folder)]
+    assert {line["attempt"] for line in written} == {0, 1}
 
 
 def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_path: Path) -> None:

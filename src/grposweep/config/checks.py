@@ -11,6 +11,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "trainer.kind": ("trl", "fake"),
     "trainer.keep": ("last", "best", "all", "none"),
     "cluster.kind": ("local", "slurm", "dry_run"),
+    "cluster.controller": ("here", "job"),
     "search.sampler": ("auto", "grid", "tpe", "random", "gp"),
     "search.direction": ("maximize", "minimize"),
     "tracker.kind": ("none", "wandb"),

@@ -194,6 +194,8 @@ class Cluster:
     training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
     (null: the one that submits). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
     ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
+    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``snapshot`` keeps a copy of the code
+    in the sweep folder, which the jobs run.
     """
 
     kind: str = "local"
@@ -219,6 +221,8 @@ class Cluster:
     python: str | None = None
     warn_seconds: int = 120
     requeue_limit: int = 20
+    controller: str = "here"
+    snapshot: bool = True
     poll_seconds: float = 30.0
 
 

@@ -9,7 +9,7 @@ from grposweep.launch.base import Launcher
 from grposweep.launch.dry_run import DryRun
 from grposweep.launch.local import build_local
 from grposweep.launch.processes import Processes
-from grposweep.launch.slurm import build_slurm
+from grposweep.launch.slurm import build_slurm, code_for
 
 
 def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
@@ -22,7 +22,8 @@ def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, co
         case "slurm":
             return build_slurm(experiment.cluster, sweep, parallel)
         case "dry_run":
-            return DryRun(sweep, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+            code = code_for(experiment.cluster, sweep)
+            return DryRun(sweep, code, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
         case _:
             return build_local(experiment, parallel or 1, processes)
 

@@ -16,12 +16,12 @@ class DryRun:
     slots = ALL
     outlives = True
 
-    def __init__(self, sweep: Path, say: Callable[[str], None]) -> None:
-        self._sweep, self._say = sweep, say
+    def __init__(self, sweep: Path, code: Path, say: Callable[[str], None]) -> None:
+        self._sweep, self._code, self._say = sweep, code, say
 
     def submit(self, job: Job) -> str:
         """Write the script, say its command."""
-        self._say(shlex.join(submit_command(write_script(job, self._sweep))))
+        self._say(shlex.join(submit_command(write_script(job, self._sweep, self._code))))
         return "dry run"
 
     def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments

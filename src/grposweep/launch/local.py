@@ -5,12 +5,12 @@ import shutil
 import socket
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from grposweep.config.schema import AUTO, Experiment
 from grposweep.errors import BadInput
 from grposweep.launch.base import End, Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
+from grposweep.launch.states import is_alive
 
 TRAINING = ["grposweep.train.life"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
@@ -56,8 +56,16 @@ class Local:
         self._groups[job_id] = group
         return job_id
 
-    def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
-        """None: what ran here ended with its controller."""
+    def find(self, job: Job, job_id: str | None) -> str | None:
+        """None: what ran here ended with its controller.
+
+        Raises BadInput where the trial's attempt is a Slurm job that still waits or runs.
+        """
+        if job_id is not None and job_id.isdigit() and is_alive(job_id):
+            raise BadInput(
+                f"cluster=local: an attempt of this sweep's {job.folder.name} still is Slurm job {job_id}, and two would "
+                f"overwrite each other. Set cluster=slurm to go on with it, or end it first (scancel {job_id})."
+            )
         return None
 
     def poll(self, job_id: str) -> End | None:
@@ -136,5 +144,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-

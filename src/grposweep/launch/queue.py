@@ -84,9 +84,8 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
         job_id, state, status, called = line.split("|", 3)
-        code, _, signal = status.partition(":")
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
-        found[job_id] = Entry(job_id, state.split()[0], int(code) * 256 + int(signal or 0), name=called)
+        found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called)
     return found
 
 
@@ -102,7 +101,15 @@ def _entry(line: str) -> Entry | None:
         fields.append(line[at : at + width].strip())
         at += width
     job_id, state, status, reason, name = fields
-    return Entry(job_id, state, int(status or 0), reason, name) if job_id.isdigit() else None  # arrays are not ours
+    return Entry(job_id, state, wait_status(status), reason, name) if job_id.isdigit() else None  # arrays are not ours
+
+
+def wait_status(text: str) -> int:
+    """``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
+    code, colon, signal = text.partition(":")
+    if not code.isdigit():
+        return 0
+    return int(code) * 256 + int(signal or 0) if colon else int(code)
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
@@ -137,5 +144,9 @@ def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
             value = getattr(cluster, key)
             shown = f"cluster.{key}={'null' if value is None else value}"
-            return f"{shown}: Slurm refuses the job ({said}). Set another cluster.{key}; {look}. The script is {script}."
-    return f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."
+            return (
+                f"{shown}: Slurm refuses the job ({said}). Set another cluster.{key}; {look}. The script is {script}."
+            )
+    return (
+        f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."
+    )

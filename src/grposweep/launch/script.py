@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -22,32 +23,44 @@ DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", 
 
 
 def job_name(job: Job, sweep: Path) -> str:
-    """``grposweep:<sweep>:<trial>:<attempt>``: one name for one attempt, also where two sweeps are called alike."""
+    """``grposweep:<sweep>:<trial>:<attempt>``: one name for one attempt."""
+    return f"{sweep_name(sweep)}:{job.folder.name}:{job.attempt}"
+
+
+def sweep_name(sweep: Path) -> str:
+    """What the names of a sweep's jobs begin with; another one where two sweeps are called alike."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", sweep.name)[:40]
     digest = hashlib.sha256(os.fsencode(sweep.resolve())).hexdigest()[:8]
-    return f"grposweep:{readable}-{digest}:{job.folder.name}:{job.attempt}"
+    return f"grposweep:{readable}-{digest}"
 
 
-def write_script(job: Job, sweep: Path) -> Path:
+def write_script(job: Job, sweep: Path, code: Path) -> Path:
     """Render an attempt's script into its trial folder; returns its path."""
     (job.folder / "logs").mkdir(exist_ok=True)
     path = job.folder / f"job-{job.attempt}.sbatch"
-    write_text(path, render_script(job, sweep))
+    write_text(path, render_script(job, sweep, code))
     return path
 
 
-def render_script(job: Job, sweep: Path) -> str:
-    """The script's text."""
+def render(template: str, **content: Any) -> str:
+    """A template of slurm/ with its blanks filled; whoever fills them quotes for the shell."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
+    return environment.get_template(template).render(**content)
+
+
+def render_script(job: Job, sweep: Path, code: Path) -> str:
+    """The script's text; the job runs the package that lies in ``code``."""
     cluster, name = job.cluster, job_name(job, sweep)
-    return environment.get_template("trial.sbatch.j2").render(
+    return render(
+        "trial.sbatch.j2",
         name=name,
         options=sbatch_options(cluster, name),
         setup=cluster.setup,
-        log=_quoted(job.folder / "logs" / "job.log"),
-        working_directory=_quoted(Path.cwd()),
+        log=quoted(job.folder / "logs" / "job.log"),
+        working_directory=quoted(Path.cwd()),
+        code=quoted(code),
         attempt=job.attempt,
         threads=cluster.threads,
         requeue_limit=cluster.requeue_limit,
@@ -55,7 +68,7 @@ def render_script(job: Job, sweep: Path) -> str:
         cpus_per_task=cpus_per_task(cluster),
         container=[shlex.quote(option) for option in cluster.container],
         python=shlex.quote(cluster.python or sys.executable),
-        folder=_quoted(job.folder.resolve()),
+        folder=quoted(job.folder.resolve()),
         stopped=STOPPED,
     )
 
@@ -67,18 +80,24 @@ def sbatch_options(cluster: Cluster, name: str) -> list[str]:
         f"--nodes={cluster.nodes}",
         f"--ntasks-per-node={cluster.gpus_per_node or cluster.tasks_per_node}",
         f"--cpus-per-task={cpus_per_task(cluster)}",
+    ]
+    if cluster.gpus_per_node:
+        options.append(f"--gres=gpu:{cluster.gpus_per_node}")
+    if cluster.mem_gb is not None:
+        options.append(f"--mem={cluster.mem_gb}G")
+    return [*options, *asked_of(cluster), *cluster.extra]
+
+
+def asked_of(cluster: Cluster) -> list[str]:
+    """What every job of ours asks for: where, how long, and to be warned and requeued."""
+    asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in DEFAULTS}}
+    return [
         # Slurm reads patterns such as %j in file names, so the script itself opens its log.
         "--output=/dev/null",
         "--requeue",
         f"--signal=B:USR1@{cluster.warn_seconds}",
+        *(f"--{key}={value}" for key, value in asked.items() if value is not None),
     ]
-    asked = {
-        "gres": f"gpu:{cluster.gpus_per_node}" if cluster.gpus_per_node else None,
-        "mem": None if cluster.mem_gb is None else f"{cluster.mem_gb}G",
-        "time": cluster.walltime_min,
-        **{name: getattr(cluster, name) for name in DEFAULTS},
-    }
-    return [*options, *(f"--{key}={value}" for key, value in asked.items() if value is not None), *cluster.extra]
 
 
 def cpus_per_task(cluster: Cluster) -> int:
@@ -99,5 +118,6 @@ def submit_environment(cluster: Cluster) -> dict[str, str]:
     return {name: value for name, value in inherited().items() if name in kept or not name.startswith(ours)}
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """A path for the shell."""
     return shlex.quote(str(path))

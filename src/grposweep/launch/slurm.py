@@ -13,11 +13,14 @@ from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
 from grposweep.launch import queue
 from grposweep.launch.base import Busy, End, Job
+from grposweep.launch.processes import SOURCE
 from grposweep.launch.queue import Entry, Unreachable
 from grposweep.launch.script import job_name, write_script
+from grposweep.launch.snapshot import snapshot_code
 from grposweep.launch.states import ALIVE, HOPELESS, VANISHED, end_of
 
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
+CERTAIN = 2  # readings that must agree on a job's being hopeless
 NEWS_SECONDS = 2.0  # between two looks for results on disk, and two readings of the queue because of them
 
 
@@ -28,6 +31,7 @@ class _Followed:
     job: Job
     since: float  # time.monotonic() at submission
     last: Entry | None = None
+    hopeless: int = 0  # readings in a row that gave one of the reasons to wait for ever
 
 
 class Slurm:
@@ -35,8 +39,9 @@ class Slurm:
 
     outlives = True
 
-    def __init__(self, sweep: Path, slots: int, poll_seconds: float) -> None:
-        self.slots = slots
+    def __init__(self, sweep: Path, slots: int, poll_seconds: float, code: Path) -> None:
+        """``code`` is the folder whose grposweep the jobs run."""
+        self.slots, self._code = slots, code
         self._sweep, self._poll_seconds = sweep, poll_seconds
         self._news_seconds = min(NEWS_SECONDS, poll_seconds)
         self._jobs: dict[str, _Followed] = {}
@@ -45,7 +50,7 @@ class Slurm:
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""
-        job_id = queue.submit(write_script(job, self._sweep), job.cluster)
+        job_id = queue.submit(write_script(job, self._sweep, self._code), job.cluster)
         self._jobs[job_id] = _Followed(job, time.monotonic())
         return job_id
 
@@ -72,7 +77,7 @@ class Slurm:
         return _limited(end, followed.job)
 
     def cancel(self, job_id: str) -> None:
-        """scancel."""
+        """Through scancel; a job that has ended already is no error."""
         queue.cancel([job_id])
 
     def close(self) -> None:
@@ -109,7 +114,10 @@ class Slurm:
         found |= queue.read_accounts(lost) if lost else {}
         for job_id, followed in self._jobs.items():
             if job_id in found:
-                followed.last = found[job_id]
+                followed.last = entry = found[job_id]
+                followed.hopeless = (
+                    followed.hopeless + 1 if entry.state == "PENDING" and entry.reason in HOPELESS else 0
+                )
             elif job_id in lost:
                 followed.last = Entry(job_id, VANISHED)
 
@@ -121,15 +129,15 @@ class Slurm:
         return any(_status(followed.job) in ("finished", "failed") for followed in self._jobs.values())
 
     def _refuse_hopeless(self, followed: _Followed) -> None:
-        """Raise BadInput, and cancel, where Slurm says that a job can never start."""
+        """Raise BadInput, and cancel, where Slurm says twice that a job can never start: its first word may be hasty."""
         entry = followed.last
-        if entry is None or entry.state != "PENDING" or entry.reason not in HOPELESS:
+        if entry is None or followed.hopeless < CERTAIN:
             return
         queue.cancel([entry.job_id])
         key = HOPELESS[entry.reason]
         raise BadInput(
             f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {entry.job_id} and would never start it "
-            f"({entry.reason}), so it was cancelled. Set another cluster.{key}, or another cluster.partition."
+            f"({entry.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
         )
 
 
@@ -157,6 +165,11 @@ def _limited(end: End, job: Job) -> End:
     return End(end.code, end.kind, message)
 
 
+def code_for(cluster: Cluster, sweep: Path) -> Path:
+    """The folder whose grposweep jobs run: a snapshot, or the one that is running."""
+    return snapshot_code(sweep) if cluster.snapshot else SOURCE
+
+
 def build_slurm(cluster: Cluster, sweep: Path, parallel: int | None) -> Slurm:
     """The launcher for this cluster.
 
@@ -168,4 +181,4 @@ def build_slurm(cluster: Cluster, sweep: Path, parallel: int | None) -> Slurm:
             "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
         )
     slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
-    return Slurm(sweep, slots, cluster.poll_seconds)
+    return Slurm(sweep, slots, cluster.poll_seconds, code_for(cluster, sweep))

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from grposweep.launch import queue
 from grposweep.launch.base import CRASHED, FINISHED, STOPPED, End
 from grposweep.launch.queue import Entry
 
@@ -32,12 +33,22 @@ MEANINGS = {
     "OUT_OF_MEMORY": Meaning("out_of_memory", "it used more memory than it asked for; set cluster.mem_gb higher", False),
     "CANCELLED": Meaning("cancelled", "somebody cancelled it", False),
 }  # fmt: skip
-# A pending job with one of these reasons stays pending for ever.
+# A pending job with one of these reasons stays pending for ever; the key that a person should look at first.
 HOPELESS = {
-    "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint", "PartitionConfig": "nodes",
-    "InvalidAccount": "account", "InvalidQOS": "qos", "QOSMaxWallDurationPerJobLimit": "walltime_min",
+    "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",
+    "PartitionConfig": "partition", "InvalidAccount": "account", "InvalidQOS": "qos",
+    "QOSMaxWallDurationPerJobLimit": "walltime_min",
     "AssocMaxWallDurationPerJobLimit": "walltime_min", "QOSMaxNodePerJobLimit": "nodes",
 }  # fmt: skip
+
+
+def is_alive(job_id: str) -> bool:
+    """Whether Slurm has a job of this user that waits or runs; no where this machine has no Slurm."""
+    try:
+        entry = queue.read_queue().get(job_id)
+    except queue.Unreachable:
+        return False
+    return entry is not None and entry.state in ALIVE
 
 
 def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:

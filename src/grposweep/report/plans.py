@@ -110,7 +110,9 @@ def notes(s: Setting) -> list[str]:
     if s.processes is None:
         said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
     if s.train_prompts is None and s.epochs is not None and s.max_steps is None:
-        said.append("The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size.")
+        said.append(
+            "The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size."
+        )
     return said
 
 

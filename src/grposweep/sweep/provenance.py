@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 def _git(*arguments: str) -> str | None:
     """What git says about the project's own checkout; None where there is none."""
-    if not (PROJECT / ".git").exists():
+    if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
     answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else None

@@ -19,6 +19,7 @@ from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
 from grposweep.launch.build import build_launcher, is_dry
+from grposweep.launch.controller_job import hands_over, submit_controller
 from grposweep.launch.local import build_processes
 from grposweep.report.live import Display
 from grposweep.report.tables import build_console, invalid_table
@@ -102,6 +103,10 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             enqueued=enqueued, keep=base.trainer.keep, repeat=base.force, is_dry=is_dry(base),
         )  # fmt: skip
         say_scale(console, controller, base)
+        if hands_over(base.cluster):
+            stack.close()  # the job takes the lease
+            console.print(submit_controller(base.cluster, folder.path), highlight=False, soft_wrap=True)
+            return EXIT_FINISHED
         if is_dry(base):
             return _write_only(controller, console)
         _work(controller, console, interrupts, census.invalid)
@@ -200,6 +205,7 @@ def _write_only(controller: Controller, console: Console) -> int:
     controller.fill()
     written = f"{len(controller.running)} trials are written in {controller.folder.path} and none is submitted"
     console.print(f"{written}; the same command with cluster=slurm submits them", soft_wrap=True, highlight=False)
+    console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
     return EXIT_FINISHED
 
 

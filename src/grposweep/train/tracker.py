@@ -1,6 +1,7 @@
 """Where runs are shown besides metrics.jsonl: W&B, or nowhere. Loud when it cannot start, quiet when it fails later."""
 
 import hashlib
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grposweep.config import schema
 from grposweep.errors import BadInput
+from grposweep.files import read_lines
 from grposweep.plan import Plan
 
 if TYPE_CHECKING:
@@ -31,17 +33,26 @@ class Tracker:
 
 
 class WandbTracker(Tracker):
-    """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id)."""
+    """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id).
+
+    An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
+    So a later attempt writes the run anew, beginning with the lines that metrics.jsonl has kept.
+    """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
         self.options, self.folder = options, folder
         self.run: wandb.Run | None = None
         self.warned = False
+        self.behind = False  # earlier attempts' lines are to be written first
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         import wandb  # a second or two: only where it is wanted
 
         offline = self.options.mode == "offline"
+        if offline:
+            for earlier in (self.folder / "wandb").glob(f"offline-run-*-{run_id(self.folder)}"):
+                shutil.rmtree(earlier)
+                self.behind = True
         self.run = wandb.init(
             project=self.options.project,
             entity=self.options.entity,
@@ -60,8 +71,11 @@ class WandbTracker(Tracker):
         self.run.define_metric("*", step_metric="step")
 
     def log(self, line: dict[str, Any]) -> None:
-        drop = ("v", "kind", "time")
-        self._attempt(lambda run: run.log({k: v for k, v in line.items() if k not in drop and v is not None}))
+        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
+            self.behind = False
+            for earlier in list(read_lines(self.folder / "metrics.jsonl"))[:-1]:
+                self._log(earlier)
+        self._log(line)
 
     def summarise(self, values: dict[str, Any]) -> None:
         self._attempt(lambda run: run.summary.update(values))
@@ -69,6 +83,10 @@ class WandbTracker(Tracker):
     def finish(self) -> None:
         self._attempt(_finish)
         self.run = None
+
+    def _log(self, line: dict[str, Any]) -> None:
+        drop = ("v", "kind", "time")
+        self._attempt(lambda run: run.log({k: v for k, v in line.items() if k not in drop and v is not None}))
 
     def _attempt(self, action: Any) -> None:
         """Do it if the run is open; a tracker that fails late must not cost a training."""

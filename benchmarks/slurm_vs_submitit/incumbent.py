@@ -1,0 +1,22 @@
+"""The same trials as our fake trainer's, for hydra-optuna-sweeper and hydra-submitit-launcher: a sleep and a number."""
+
+import time
+
+import hydra
+from omegaconf import DictConfig
+
+STEPS, GENERATIONS = 10, 8
+COMPLETIONS = {"small": 32, "open_r1_medium": 2}  # of a rollout, on one process
+
+
+@hydra.main(version_base="1.3", config_path=".", config_name="incumbent")
+def main(config: DictConfig) -> float:
+    """Refuse what TRL refuses, where TRL does: in the job."""
+    if COMPLETIONS[config.batch] % GENERATIONS:
+        raise ValueError("the rollout must be divisible by the number of generations")
+    time.sleep(STEPS * config.step_seconds)
+    return -float(config.step_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The code at submission, kept in the sweep folder: jobs that start hours later run it, whatever is edited meanwhile."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from grposweep.launch.processes import SOURCE
+
+PACKAGE = "grposweep"
+
+
+def snapshot_code(sweep: Path) -> Path:
+    """A copy of the package as it is now, under ``code/<hash>``, made once; returns the folder for PYTHONPATH.
+
+    Uncommitted changes are in it; the sweep's provenance has the commit and the difference.
+    """
+    source = SOURCE / PACKAGE
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + path.read_bytes() + b"\0")
+    target = sweep / "code" / digest.hexdigest()[:12]
+    if target.exists():
+        return target
+    target.parent.mkdir(exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
+    draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
+    for path in files:
+        copy = draft / PACKAGE / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    draft.rename(target)
+    return target

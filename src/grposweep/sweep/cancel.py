@@ -1,0 +1,47 @@
+"""``grposweep cancel``: end a sweep's Slurm jobs and only those; its trials can be resumed afterwards."""
+
+from pathlib import Path
+
+from grposweep.errors import BadInput
+from grposweep.launch import queue
+from grposweep.launch.script import sweep_name
+from grposweep.launch.states import ALIVE
+from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.lease import Lease
+
+
+def cancel_sweep(named: str, outputs: Path) -> str:
+    """End the jobs of a sweep, given by name or path; what to tell the person.
+
+    Raises BadInput where there is no such sweep, or where a controller here still works on it.
+    """
+    folder = find_sweep(named, outputs)
+    prefix = f"{sweep_name(folder.path)}:"
+    try:
+        alive = [
+            entry for entry in queue.read_queue().values() if entry.name.startswith(prefix) and entry.state in ALIVE
+        ]
+    except queue.Unreachable as error:
+        raise BadInput(
+            f"Slurm does not answer ({error}), so nothing was cancelled. Try again on a login node."
+        ) from error
+    controllers = {entry.job_id for entry in alive if entry.name == f"{prefix}controller"}
+    queue.cancel(sorted(controllers))  # first: it would submit more
+    trials = {entry.job_id for entry in alive} - controllers
+    with Lease(folder.path / "lease.json"):
+        queue.cancel(sorted(trials))
+        for trial in folder.trials():
+            begun = trial.open_attempt()
+            if begun is not None and begun.job_id in trials:
+                # Noted here, or a later controller would take it for a failure.
+                trial.note_attempt(begun.number, "ended", code=-15, killed=True, kind="cancelled")
+    jobs = "1 job" if len(alive) == 1 else f"{len(alive)} jobs"
+    return f"cancelled {jobs} of {folder.path}; the sweep's command goes on from their last checkpoints"
+
+
+def find_sweep(named: str, outputs: Path) -> SweepFolder:
+    """A sweep's folder by its path, or by its name under ``outputs``."""
+    for path in (Path(named), outputs / named):
+        if (path / "sweep.yaml").is_file():
+            return SweepFolder(path.resolve())
+    raise BadInput(f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. Name one of {outputs}/.")
