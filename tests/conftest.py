@@ -1,5 +1,6 @@
 """The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own composition."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +38,11 @@ def run(here: Path) -> Callable[..., Ended]:
     return call
 
 
+def heed_interrupts() -> None:
+    """A process started in the background inherits that Ctrl-C is ignored, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     """``start(...)`` starts the command, for interrupting and killing; it ends with the test at the latest."""
@@ -45,8 +51,9 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     def call(*arguments: str) -> "subprocess.Popen[str]":
         command = [sys.executable, str(RUN), *arguments]
         process = subprocess.Popen(
-            command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+            command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            preexec_fn=heed_interrupts,
+        )  # fmt: skip
         started.append(process)
         return process
 

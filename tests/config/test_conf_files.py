@@ -34,7 +34,8 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     @cache
     def row(index: int, debug: str) -> Composed:
         choices = {group: names[index % len(names)] for group, names in by_group.items()} | {"debug": debug}
-        config = compose([*(f"{group}={name}" for group, name in choices.items()), f"task.path='{prompts}'"])
+        own = [f"task.path='{prompts}'"] if choices["task"] == "jsonl" else []  # the only option that cannot do without
+        config = compose([*(f"{group}={name}" for group, name in choices.items()), *own])
         return dict(config.hydra.runtime.choices), to_experiment(config)
 
     def of(path: Path) -> Composed:

@@ -216,6 +216,7 @@ def test_an_interrupt_is_no_traceback(here: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "grposweep", "lint", "--stdin-jsonl"], cwd=here, stdin=subprocess.PIPE,
         env=environment(PYTHONPATH=str(PROJECT / "src")), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background process inherits deafness
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None

@@ -52,6 +52,14 @@ def check_words(experiment: Experiment) -> None:
         value = _get(experiment, key)
         if value is not None and value < 1:
             raise BadInput(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
+    if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
+        raise BadInput(
+            f"task.path={experiment.task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
+            "Set task=jsonl or task=gsm8k beside it."
+        )
+    name = experiment.name
+    if name is not None and ("/" in name or name.strip(".") == ""):
+        raise BadInput(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_cluster(experiment.cluster)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -70,22 +69,23 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     finished = sorted((r for r in rows if r.objective is not None), key=lambda r: (sign * (r.objective or 0), r.number))
     others = [row for row in rows if row.objective is None]
     dials = list(dict.fromkeys(name for row in rows for name in row.dials))
+    starts = {f"{row.start:.4f}" for row in rows if row.start is not None}
+    title = f"{metric}, {direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{metric}, {direction}d", title_justify="left", title_style="bold"
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title=title, title_justify="left", title_style="bold"
     )
-    for name, justify in (("", "right"), ("trial", "right"), (metric, "right"), ("± se", "right"), ("start", "right")):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]  # rich's literal type
+    for name in ("", "trial", f"{metric} ± se"):
+        table.add_column(name, justify="right", no_wrap=bool(name != f"{metric} ± se"))
     for name in dials:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
     for rank, row in enumerate(finished[:limit], 1):
-        cells = [str(rank), str(row.number), f"{row.objective:.4f}", _number(row.error), _number(row.start)]
-        table.add_row(
-            *cells, *(row.dials.get(name, "") for name in dials), clock(row.seconds), style="bold" if rank == 1 else ""
-        )
+        value = f"{row.objective:.4f}" + (f" ± {row.error:.4f}" if row.error is not None else "")
+        cells = [str(rank), str(row.number), value, *(row.dials.get(name, "") for name in dials), clock(row.seconds)]
+        table.add_row(*cells, style="bold" if rank == 1 else "")
     for row in others[:limit]:
-        cells = ["", str(row.number), row.status, "", ""]
-        table.add_row(*cells, *(row.dials.get(name, "") for name in dials), clock(row.seconds), style="dim")
+        cells = ["", str(row.number), row.status, *(row.dials.get(name, "") for name in dials), clock(row.seconds)]
+        table.add_row(*cells, style="dim")
     hidden = max(len(finished) - limit, 0) + max(len(others) - limit, 0)
     if hidden:
         table.caption = f"and {hidden} more"
@@ -101,7 +101,3 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}"

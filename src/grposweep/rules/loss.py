@@ -3,6 +3,8 @@
 Sources: trl 0.17-1.16 trainer/grpo_trainer.py (the branches of its loss) and trainer/grpo_config.py.
 """
 
+from difflib import get_close_matches
+
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting, Version
 
@@ -30,12 +32,14 @@ def _one_of(s: Setting, name: str, allowed: tuple[str, ...]) -> Broken | None:
     value = getattr(s, name)
     if value in allowed:
         return None
+    # Another word is another objective: what was probably meant comes first, and alone.
+    near = get_close_matches(str(value).lower().replace("-", "_"), allowed, n=1, cutoff=0.75)
     return Broken(
         what=f"{s.key(name)}={value}",
         why=f"this TRL knows {', '.join(allowed)}",
-        instead=f"Set {s.key(name)}={allowed[0]}.",
+        instead=f"Set {s.key(name)} to one of them.",
         fields=(name,),
-        suggestions=({name: allowed[0]},),
+        suggestions=({name: (near or list(allowed))[0]},),
     )
 
 

@@ -11,7 +11,7 @@ from grposweep.config.points import Points
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.fixes import find_fixes
-from grposweep.rules import Problem, check, errors
+from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.search.fields import Fields
 from grposweep.search.space import Choice, Interval, Point, Space
 from grposweep.setting import Setting
@@ -44,8 +44,13 @@ class Judge:
     def check_dials(self) -> None:
         """Every value of every dial on its own must exist and fit its key's type.
 
-        Raises BadInput for the first that does not, before anything is judged.
+        Raises BadInput for the first that does not, before anything is judged; and for unknown rules to ignore.
         """
+        unknown = [
+            code for code in self.ignore if code not in REGISTRY and code not in {known[:2] for known in REGISTRY}
+        ]
+        if unknown:
+            raise BadInput(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
         for dial in self.space.dials:
             if isinstance(dial.domain, Choice):
                 for value in dial.domain.values:

@@ -137,7 +137,8 @@ class Controller:
             running.folder.control("stop")
 
     def kill(self) -> None:
-        """End every attempt now; their last checkpoints remain."""
+        """End every attempt now, and start none; their last checkpoints remain."""
+        self.stopping = True
         for running in self.running.values():
             running.killed = True
             self.launcher.cancel(running.job_id)

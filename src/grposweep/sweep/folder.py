@@ -68,7 +68,11 @@ class TrialFolder:
     def evaluations(self, metric: str) -> dict[int, float]:
         """The metric at each evaluation, by optimizer step."""
         lines = read_lines(self.path / "metrics.jsonl")
-        return {line["step"]: float(line[metric]) for line in lines if line.get("kind") == "eval" and metric in line}
+        return {
+            line["step"]: float(line[metric])
+            for line in lines
+            if line.get("kind") == "eval" and line.get(metric) is not None  # null stands for NaN
+        }
 
     def heartbeat(self) -> dict[str, Any]:
         """Where the attempt is: ``step`` and ``total``; empty before its first step."""

@@ -167,6 +167,9 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
     if not census.invalid:
         return
     console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+    never = [f"{d}={label}" for d, labels in census.valid_by_label().items() for label, n in labels.items() if not n[0]]
+    if never:
+        console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
     write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
     if sampler == "grid" and not recorded_points(study):
         for point in islice(census.invalid_points(), RECORDED_INVALID):

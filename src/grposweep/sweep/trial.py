@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def write_trial(
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / "provenance.json", {**provenance, "seeds": seeds})
-    command = ["python", str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
+    command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
     write_text(folder.path / "command.sh", text)
     write_text(folder.path / "config.yaml", render_experiment(verdict.experiment))
