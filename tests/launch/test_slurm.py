@@ -222,6 +222,7 @@ def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> N
         assert "exit code 0" in (folder / "logs" / "job.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
     run: Callable[..., Ended], start: Start, here: Path, state: Path
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
     assert "scancel 1" in ended.err
 
 
+@pytest.mark.slow
 def test_a_cancelled_sweep_can_be_resumed(run: Callable[..., Ended], start: Start, here: Path, state: Path) -> None:
     """Its job ends, and is no failure of its trial."""
     detach(start, here)

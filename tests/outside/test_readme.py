@@ -20,6 +20,7 @@ def test_the_readme_has_its_commands() -> None:
     assert len(COMMANDS) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_of_the_readme_runs(run: Callable[..., Ended], command: list[str]) -> None:
     """With the fake trainer; the slow tier trains for real."""

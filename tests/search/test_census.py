@@ -80,6 +80,7 @@ def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     assert census.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
 
 
+@pytest.mark.slow
 def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
     """960,000 combinations of nine dials; the aim is 10 s for a million, the test allows a loaded machine."""
     judge = build_judge(
