@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import optuna
+import pytest
 import yaml
 
 from support import PROJECT, Ended, environment, is_running, lines, read, trials, wait_for
@@ -48,6 +49,7 @@ def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
     assert "4 of them recorded already" in second.out
 
 
+@pytest.mark.slow
 def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run: Run) -> None:
     """Twelve trials, none at the invalid batch, none recorded as pruned."""
     ended = run(*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))", "batch=small,open_r1_medium", "search.trials=12")
@@ -56,6 +58,7 @@ def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run:
     assert {trial.params["batch"] for trial in found} == {"small"}
 
 
+@pytest.mark.slow
 def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
     """Asks depend on seed, number and history alone."""
     arguments = ("trainer=fake", "-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.trials=12")

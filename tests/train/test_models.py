@@ -17,6 +17,8 @@ from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_
 from .conftest import MakeTrial, metrics_of, result_of
 from .test_fake import environment
 
+pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
+
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

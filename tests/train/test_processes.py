@@ -18,6 +18,8 @@ import os, sys
 import grposweep.train.grpo
 from grposweep.train.life import run_attempt
 from pathlib import Path
+
+pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 child = os.fork()
 if child == 0:
     os._exit(run_attempt(Path(sys.argv[1])))
