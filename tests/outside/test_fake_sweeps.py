@@ -41,6 +41,7 @@ def test_the_best_trial_of_a_grid_is_at_the_known_optimum(run: Run) -> None:
     assert study(ended.sweep).best_params == {"lr": 1e-3}
 
 
+@pytest.mark.slow
 def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
     """Commas between dials, or spaces: the second command finds the first one's results."""
     first = run("trainer=fake", "-m", "lr=1e-4,1e-3", "kl=none,low")
@@ -66,6 +67,7 @@ def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
     assert [trial.params for trial in study(first.sweep).trials] == [t.params for t in study(second.sweep).trials]
 
 
+@pytest.mark.slow
 def test_a_larger_number_of_trials_extends_a_finished_sweep(run: Run) -> None:
     """Three, then five: two more, and the first three untouched."""
     arguments = (*FAKE, "-m", "lr=tag(log,interval(1e-5,3e-3))")
@@ -173,6 +175,7 @@ def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, star
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_trials_run_side_by_side_up_to_the_limit(run: Run) -> None:
     """Three at once: their attempts overlap, and no fourth one does."""
     ended = run(*SLOW, "schedule.max_steps=40", "search.parallel=3", "-m", "lr=1e-4,2e-4,3e-4,4e-4,5e-4,6e-4")

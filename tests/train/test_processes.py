@@ -12,14 +12,14 @@ import pytest
 from .conftest import MakeTrial, metrics_of, result_of
 from .test_fake import environment
 
+pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
+
 # What the launcher's warm server does: import everything, fork, train in the child.
 FORK = """
 import os, sys
 import grposweep.train.grpo
 from grposweep.train.life import run_attempt
 from pathlib import Path
-
-pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 child = os.fork()
 if child == 0:
     os._exit(run_attempt(Path(sys.argv[1])))
