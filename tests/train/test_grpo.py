@@ -15,9 +15,9 @@ from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 
-pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 
-pytestmark = pytest.mark.usefixtures("cool_tiny")
+# torch and real training: the default tier is for seconds
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
 
 
 @pytest.fixture(autouse=True)
