@@ -15,7 +15,6 @@ from grposweep.train.life import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 
-
 # torch and real training: the default tier is for seconds
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
 
