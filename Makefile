@@ -44,6 +44,12 @@ bench-slurm: $(VENV)/ready
 trl-versions: $(VENV)/ready
 	$(BIN)/python benchmarks/trl_versions/run.py
 
+# Another framework's environment, from its list under benchmarks/frameworks; their requirements exclude each other.
+.venvs/%/ready: benchmarks/frameworks/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document
 
