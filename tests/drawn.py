@@ -24,6 +24,8 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 }
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "framework": st.just("trl"),
+    "data_processes": st.just(None),  # other frameworks derive these two
+    "prompts_per_rollout": st.just(None),
     "version": st.sampled_from([(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 21, 0), (0, 26, 0), (1, 16, 0)]),
     "given": st.sets(st.sampled_from(sorted(NAMES)), max_size=12).map(frozenset),
     "auto": st.sampled_from([frozenset(), SIZES]),

@@ -28,6 +28,9 @@ class Framework(StrEnum):
     auto = "auto"
     trl = "trl"
     open_r1 = "open-r1"
+    ms_swift = "ms-swift"
+    easyr1 = "easyr1"
+    verl = "verl"
 
 
 class Format(StrEnum):

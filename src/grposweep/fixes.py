@@ -66,7 +66,7 @@ class _Verifier:
         if s.processes is None:
             self._before = {other.code for other in errors(check(s, ignore))}
         else:
-            self._before = {rule.code for rule in _error_rules(ignore) if rule.judge(s) is not None}
+            self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.judge(s) is not None}
 
     def mends(self, change: Change) -> bool:
         """Whether the problem is gone, nothing else broke, and the change says something that lasts."""
@@ -85,30 +85,34 @@ class _Verifier:
         if mended.processes is None or self._s.processes is None:
             yield from (other.code for other in errors(check(mended, self._ignore)))
             return
-        for rule in _affected(_touched(mended, change), self._ignore):
+        for rule in _affected(_touched(mended, change), self._ignore, mended.framework):
             if rule.judge(mended) is not None:
                 yield rule.code
 
 
 def _touched(s: Setting, change: Change) -> frozenset[str]:
     """The fields that a change may alter, the planner's included."""
+    if s.prompts_per_rollout is not None:
+        return frozenset(change) | plan.RESIZED
     return frozenset(change) | REALISED if s.auto else frozenset(change)
 
 
 @lru_cache(maxsize=64)
-def _error_rules(ignore: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(rule for rule in choose(ignore) if rule.severity == "error")
+def _error_rules(ignore: tuple[str, ...], framework: str) -> tuple[Rule, ...]:
+    return tuple(rule for rule in choose(ignore, (), framework) if rule.severity == "error")
 
 
 @lru_cache(maxsize=1024)
-def _affected(touched: frozenset[str], ignore: tuple[str, ...]) -> tuple[Rule, ...]:
+def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: str) -> tuple[Rule, ...]:
     """The rules whose verdict a change of these fields can alter: what a rule reads is proven by a test."""
-    return tuple(rule for rule in _error_rules(ignore) if rule.reads & touched)
+    return tuple(rule for rule in _error_rules(ignore, framework) if rule.reads & touched)
 
 
 def changed(s: Setting, change: Change) -> Setting:
-    """The setting after a change, its ``auto`` sizes solved again."""
+    """The setting after a change, its ``auto`` sizes solved and its derived ones made again."""
     after = s.altered(change)
+    if after.prompts_per_rollout is not None:
+        return plan.resize(after)
     return plan.realise(after) if after.auto else after
 
 

@@ -25,9 +25,11 @@ def micro_steps_per_generation(s: Setting) -> int:
 
 
 def completions_per_micro_step(s: Setting) -> int | None:
-    """B W, in completions; before TRL 0.15 B counts prompts, so B W G."""
+    """B W, in completions; before TRL 0.15 B counts prompts, so B W G. W are the ranks that a batch is split over."""
     if s.processes is None:
         return None
+    if s.data_processes is not None:
+        return s.per_device_train_batch_size * s.data_processes
     samples = s.per_device_train_batch_size * s.processes
     return samples if s.version >= (0, 15) else samples * s.num_generations
 
@@ -99,10 +101,11 @@ def total_steps(s: Setting) -> int | None:
         return budget_steps(s)
     if rollouts_per_epoch(s) == 0:
         return 0
-    if s.max_steps is not None:
+    if s.max_steps is not None and not s.ends_with_epochs:
         return s.max_steps
     steps = steps_per_epoch(s)
-    return None if s.epochs is None or steps is None else ceil(s.epochs * steps)
+    whole = None if s.epochs is None or steps is None else ceil(s.epochs * steps)
+    return min((steps for steps in (whole, s.max_steps) if steps is not None), default=None)
 
 
 def total_completions(s: Setting) -> int | None:
@@ -225,6 +228,8 @@ def realise(s: Setting) -> Setting:
 TOTAL_STEPS_READS = (  # the fields behind total_steps(), for rules that say what they read
     "version",
     "processes",
+    "data_processes",
+    "ends_with_epochs",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "steps_per_generation",
@@ -268,3 +273,42 @@ def _realise_eval(s: Setting) -> Setting:
     if s.eval_prompts:
         bound = min(bound, ceil(s.eval_prompts * group / s.processes))
     return s.altered({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
+
+
+RESIZED = frozenset(
+    {
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+        "data_processes",
+    }
+)
+
+
+def resize(s: Setting) -> Setting:
+    """A, S, the completions of a rollout and the data ranks of a setting whose framework counts prompts, not micro-steps.
+
+    A data rank takes floor(prompts_per_step G / ranks) completions a step, in micro-batches of B; the last step of a
+    rollout that is no multiple of a step is padded to one (verl) or refused (EasyR1). Ranks unknown: as if there were one.
+    Sources: EasyR1 verl/workers/fsdp_workers.py _init_dist_mesh, verl workers/engine_workers.py update_actor.
+    """
+    if s.prompts_per_rollout is None or s.prompts_per_step is None:
+        return s
+    shared = s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size
+    ranks = None if s.processes is None else s.processes // max(shared, 1)
+    completions, size = s.prompts_per_rollout * s.num_generations, max(s.per_device_train_batch_size, 1)
+    per_step = s.prompts_per_step * s.num_generations // max(ranks or 1, 1)
+    accumulation = max(per_step // size, 1)
+    if s.prompts_per_step > 0 and s.prompts_per_rollout % s.prompts_per_step:
+        micro_steps = accumulation * ceil(s.prompts_per_rollout / s.prompts_per_step)
+    else:
+        micro_steps = completions // max(ranks or 1, 1) // size
+    return s.altered(
+        {
+            "data_processes": ranks,
+            "generation_batch_size": completions,
+            "gradient_accumulation_steps": accumulation,
+            "steps_per_generation": micro_steps,
+        }
+    )

@@ -9,11 +9,17 @@ from typing import Any
 
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs
+FRAMEWORKS = ("trl", "open-r1", "ms-swift", "easyr1", "verl")  # spelled so everywhere
+TRL_FAMILY = frozenset({"trl", "open-r1"})
 
 
 @dataclass(frozen=True)
 class Setting:
     """One recipe in TRL's words (``completions`` unless the name says prompts), defaults of its version filled in.
+
+    Frameworks that size a rollout and a step in prompts (EasyR1, verl) set ``prompts_per_rollout`` and ``prompts_per_step``;
+    ``plan.resize`` derives B, A, S and the completions of a rollout from these. Steps and frequencies are optimizer steps
+    also where a framework counts rollouts.
 
     ``given`` names the fields that a person set (none for an experiment of ours, where everything is set); ``keys`` maps a
     field to the native key that a person would edit, and ``lines`` to the line it stands on, for messages and fixes.
@@ -29,6 +35,8 @@ class Setting:
     context_parallel_size: int = 1
     launcher: str | None = None  # trl (its own command), accelerate, torchrun, python; None: not stated
     visible_gpus: int | None = None  # that one process sees, where it is known
+    data_processes: int | None = None  # ranks that a batch is split over, where they are fewer than the processes
+    pipeline_parallel_size: int = 1
     # the batch
     num_generations: int = 8
     per_device_train_batch_size: int = 8
@@ -37,6 +45,11 @@ class Setting:
     generation_batch_size: int | None = None  # completions a rollout, global; None: follows from the others
     num_iterations: int = 1
     prompts_per_step: int | None = None  # what a person asked for, where they did
+    prompts_per_rollout: int | None = None  # the same; None where a framework has no such word
+    prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
+    experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
+    reference_batch_size: int | None = None  # the same for the reference
+    dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
     auto: frozenset[str] = frozenset()  # sizes left to the planner
     unsolved: frozenset[str] = frozenset()  # those of them that no value fits
     max_per_device_train_batch_size: int | None = None  # the planner's bound
@@ -54,6 +67,7 @@ class Setting:
     # data and schedule
     train_prompts: int | None = None
     max_steps: int | None = None  # optimizer steps
+    ends_with_epochs: bool = False  # the epochs bound max_steps; in TRL max_steps overrides them
     epochs: float | None = None  # passes over the training prompts
     budget_completions: int | None = None
     evaluations: int = 0
@@ -68,11 +82,20 @@ class Setting:
     sync_ref_model: bool = False
     ref_model_sync_steps: int = 512
     ref_model_mixup_alpha: float = 0.6
+    kl_placement: str = "loss"  # loss, reward, both, none; beta is the coefficient in the loss
+    kl_estimator: str | None = None  # in the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3
+    kl_reward_coefficient: float = 0.0
+    kl_reward_estimator: str | None = None
+    kl_controller: str = "fixed"  # or adaptive, of the coefficient in the reward
+    kl_horizon: float | None = None
+    kl_target: float | None = None
+    loads_reference: bool | None = None  # None: where beta is not 0, as in TRL
     # loss
+    advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
     epsilon: float = 0.2
     epsilon_high: float | None = None
-    delta: float | None = None
+    delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
     multi_objective_aggregation: str = "sum_then_normalize"
@@ -83,11 +106,19 @@ class Setting:
     learning_rate: float = 1e-6
     lr_scheduler_type: str = "linear"
     warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
-    # model
+    minimum_learning_rate_ratio: float | None = None  # of the peak, where the schedule ends
+    weight_decay: float | None = None
+    max_grad_norm: float | None = None
+    seed: int | None = None
+    # model and data
+    model_name_or_path: str | None = None
+    dataset_name: str | None = None
     parameters: int | None = None  # weights of the model, where known
     lora: bool = False
     # generation
     temperature: float = 1.0
+    top_p: float | None = None
+    max_prompt_length: int | None = None  # tokens
     max_completion_length: int = 256  # tokens
     use_vllm: bool = False
     vllm_mode: str = "colocate"

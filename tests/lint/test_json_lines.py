@@ -38,7 +38,7 @@ BAD = {
     "a list": ("[1]", "not an object"),
     "no config": ({"id": 1}, '"config" is missing'),
     "a list for a config": ({"id": 1, "config": []}, '"config" is missing'),
-    "an unknown framework": ({"id": 1, "framework": "verl", "config": {}}, "grposweep reads trl and open-r1"),
+    "an unknown framework": ({"id": 1, "framework": "rllm", "config": {}}, "grposweep reads "),
     "a framework that is a list": ({"id": 1, "framework": ["trl"], "config": {}}, "grposweep reads"),
     "a bad version": ({"id": 1, "trl_version": "x", "config": {}}, "two or three numbers"),
     "an old version": ({"id": 1, "trl_version": "0.9", "config": {}}, "0.14.0"),

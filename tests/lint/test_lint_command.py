@@ -168,7 +168,7 @@ def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) ->
 
 
 @pytest.mark.parametrize("arguments", [["--processes", "0"], ["--trl-version", "0.13"], ["--trl-version", "new"],
-                                       ["--framework", "verl"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
+                                       ["--framework", "rllm"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
 def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
     """Exit code 2, and no traceback."""
     recipe()

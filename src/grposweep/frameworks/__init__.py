@@ -1,44 +1,102 @@
-"""The trainers' own words: one file per framework reads its recipes into a setting.
+"""The trainers' own words: one file per framework reads its recipes into a setting, and writes a setting as a recipe.
 
 Adding a framework is one file with ``reading(recipe)``, and its line in ``FRAMEWORKS``. A framework is told by the recipe's
-keys and the paths it names, never by what is importable here.
+keys and by the programs and paths it names, never by what is importable here.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.frameworks import keys, open_r1, trl
-from grposweep.frameworks.native import native
+from grposweep.frameworks.native import native as in_trl_words
 from grposweep.frameworks.trl import Reading
+from grposweep.frameworks.written import Written
 from grposweep.recipe import Recipe
-from grposweep.setting import TRL, Version
+from grposweep.setting import TRL, Setting, Version
 
-__all__ = ["FRAMEWORKS", "Reading", "detect", "native", "read", "version_of"]
+__all__ = ["FRAMEWORKS", "Framework", "Reading", "Written", "detect", "native", "read", "version_of", "write"]
 
-FRAMEWORKS = {"trl": trl.reading, "open-r1": trl.reading}  # Open-R1 is TRL with more keys
+
+@dataclass(frozen=True)
+class Framework:
+    """What one framework's file offers.
+
+    ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``keys`` are words
+    that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
+    by where nobody asks for another; only the TRL family is judged by any (``--trl-version``).
+    """
+
+    reading: Callable[[Recipe], Reading]
+    native: Callable[[Mapping[str, Any], Recipe, Setting], dict[str, Any] | None]
+    version: Version
+    keys: frozenset[str] = frozenset()
+    programs: re.Pattern[str] | None = None
+    write: Callable[[Setting], Written] | None = None
+    follows_trl: bool = False
+
+
+FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
+    "open-r1": Framework(
+        trl.reading,
+        in_trl_words,
+        open_r1.VERSION,
+        keys.OPEN_R1_ONLY,
+        re.compile("open[_-]r1"),
+        follows_trl=True,
+    ),
+    "trl": Framework(trl.reading, in_trl_words, TRL, follows_trl=True),
+}
 OTHERS = {"verl": ("actor_rollout_ref",), "easyr1": ("worker",), "ms-swift": ("rlhf_type",)}
 
 
 def read(recipe: Recipe) -> Reading:
     """The setting behind a recipe, and what of it could not be read."""
-    return FRAMEWORKS[recipe.framework](recipe)
+    return FRAMEWORKS[recipe.framework].reading(recipe)
+
+
+def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+    """A change of fields in the recipe's own keys; None where it has no words for it."""
+    return FRAMEWORKS[recipe.framework].native(change, recipe, setting)
+
+
+def write(setting: Setting, framework: str) -> Written:
+    """A setting as a recipe of a framework."""
+    found = _known(framework).write
+    if found is None:
+        able = [name for name, known in FRAMEWORKS.items() if known.write is not None]
+        raise BadInput(f"{framework}: no recipe can be written for it. Choose one of {', '.join(able) or 'none'}.")
+    return found(setting)
+
+
+def _known(framework: str) -> Framework:
+    if framework not in FRAMEWORKS:
+        raise BadInput(f"framework {framework}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+    return FRAMEWORKS[framework]
 
 
 def detect(config: Mapping[str, Any], *paths: str) -> str:
-    """The framework of a recipe, from its keys and from the paths of its file and script."""
-    other = next((name for name, words in OTHERS.items() if any(word in config for word in words)), None)
+    """The framework of a recipe: from its keys (or, of dotted keys, their first words), or from its paths and programs."""
+    words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
+    other = next(
+        (name for name, marks in OTHERS.items() if name not in FRAMEWORKS and not words.isdisjoint(marks)), None
+    )
     if other:
         raise BadInput(
             f"a recipe for {other}: grposweep reads those of {' and '.join(FRAMEWORKS)}. Translate it first."
         )
-    if not keys.OPEN_R1_ONLY.isdisjoint(config):
-        return "open-r1"
-    return "open-r1" if any("open_r1" in path or "open-r1" in path for path in paths) else "trl"
+    by_keys = (name for name, framework in FRAMEWORKS.items() if not framework.keys.isdisjoint(words))
+    by_paths = (
+        name
+        for name, framework in FRAMEWORKS.items()
+        if framework.programs and any(framework.programs.search(path) for path in paths)
+    )
+    return next(by_keys, None) or next(by_paths, "trl")
 
 
 def version_of(framework: str, wanted: Version | None) -> Version:
-    """The TRL release to judge by: as asked, or the framework's own."""
-    if wanted is not None:
-        return wanted
-    return open_r1.VERSION if framework == "open-r1" else TRL
+    """The release to judge by: as asked, where the framework follows TRL's, or the framework's own."""
+    known = _known(framework)
+    return wanted if wanted is not None and known.follows_trl else known.version

@@ -105,7 +105,7 @@ def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) 
     setting = reading.setting
     findings = [_of_setting(recipe, setting, problem, chosen, with_fixes) for problem in _problems(reading, chosen)]
     for code, rule in RECIPE_RULES.items():
-        if chosen.has(code):
+        if chosen.has(code) and recipe.framework in rule.of:
             findings += [
                 _of_recipe(reading, recipe, code, rule.severity, broken, with_fixes) for broken in rule.judge(recipe)
             ]

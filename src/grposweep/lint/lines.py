@@ -56,7 +56,7 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
         raise BadInput('"config" is missing, or not an object of keys and values.')
     framework = record.get("framework") or options.framework
     if framework not in ("auto", *FRAMEWORKS):
-        raise BadInput(f"framework {str(framework)[:40]!r}: grposweep reads {' and '.join(FRAMEWORKS)}.")
+        raise BadInput(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     version = record.get("trl_version")
     told = Options(
         framework,

@@ -22,7 +22,7 @@ def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str
 
     ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless it is empty.
     """
-    rules = choose(tuple(ignore), tuple(select))
+    rules = choose(tuple(ignore), tuple(select), setting.framework)
     if setting.processes is None:
         return _check_unstated(setting, rules)
     return [rule.problem(broken) for rule in rules if (broken := rule.judge(setting)) is not None]

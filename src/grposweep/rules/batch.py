@@ -18,6 +18,7 @@ SIZES = (
     "gradient_accumulation_steps",
     "steps_per_generation",
     "generation_batch_size",
+    "data_processes",
 )
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # the versions that changed the unit that must be whole

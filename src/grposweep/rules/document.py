@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grposweep.rules import keys
 from grposweep.rules.registry import FAMILIES, RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grposweep.setting import FRAMEWORKS, TRL_FAMILY
 
 COMMAND = "python -m grposweep.rules.document"
 HEAD = f"""# The rules
@@ -35,8 +36,9 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
     """One rule: its code as an anchor, its name as a sentence, its docstring, what it reads."""
     name = rule.judge.__name__.replace("_", " ")
     text = inspect.cleandoc(rule.explanation)
+    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(name for name in FRAMEWORKS if name in rule.of)}."
     reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
-    return f"### {rule.code}\n\n**{name}** ({rule.severity})\n\n{text}{reads}\n"
+    return f"### {rule.code}\n\n**{name}** ({rule.severity})\n\n{text}{of}{reads}\n"
 
 
 def main(target: Path) -> None:

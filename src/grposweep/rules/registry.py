@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.setting import TRL_FAMILY, Setting
 
 Severity = Literal["error", "warning"]
 
@@ -61,7 +61,7 @@ Counts = Callable[[Setting], int]  # a mask, see counts.py
 
 @dataclass(frozen=True)
 class Rule:
-    """A registered rule; ``reads`` are the setting fields its verdict depends on.
+    """A registered rule; ``reads`` are the setting fields its verdict depends on, ``of`` the frameworks it is true of.
 
     ``counts`` says which numbers of processes satisfy it, for settings that state none; an error whose verdict depends
     on the processes has one.
@@ -72,6 +72,7 @@ class Rule:
     reads: frozenset[str]
     judge: Judge
     counts: Counts | None = None
+    of: frozenset[str] = TRL_FAMILY
 
     @property
     def explanation(self) -> str:
@@ -86,12 +87,18 @@ class Rule:
 REGISTRY: dict[str, Rule] = {}
 
 
-def rule(code: str, severity: Severity, reads: Iterable[str], counts: Counts | None = None) -> Callable[[Judge], Judge]:
+def rule(
+    code: str,
+    severity: Severity,
+    reads: Iterable[str],
+    counts: Counts | None = None,
+    of: frozenset[str] = TRL_FAMILY,
+) -> Callable[[Judge], Judge]:
     """Register a rule under its permanent code."""
 
     def add(judge: Judge) -> Judge:
         assert code not in REGISTRY, f"{code} is taken"
-        REGISTRY[code] = Rule(code, severity, frozenset(reads), judge, counts)
+        REGISTRY[code] = Rule(code, severity, frozenset(reads), judge, counts, of)
         choose.cache_clear()
         return judge
 
@@ -99,15 +106,18 @@ def rule(code: str, severity: Severity, reads: Iterable[str], counts: Counts | N
 
 
 @lru_cache(maxsize=256)
-def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = ()) -> tuple[Rule, ...]:
-    """The rules that are switched on, by code: those selected (all, if none is), without those ignored.
+def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: str = "trl") -> tuple[Rule, ...]:
+    """A framework's rules that are switched on, by code: those selected (all, if none is), without those ignored.
 
     Both take codes (``GB101``) and families (``GB``).
     """
     return tuple(
         rule
         for code, rule in sorted(REGISTRY.items())
-        if (not select or code in select or code[:2] in select) and code not in ignore and code[:2] not in ignore
+        if framework in rule.of
+        and (not select or code in select or code[:2] in select)
+        and code not in ignore
+        and code[:2] not in ignore
     )
 
 
@@ -121,6 +131,7 @@ class RecipeRule:
     code: str
     severity: Severity
     judge: RecipeJudge
+    of: frozenset[str] = TRL_FAMILY
 
     @property
     def explanation(self) -> str:
@@ -131,13 +142,13 @@ class RecipeRule:
 RECIPE_RULES: dict[str, RecipeRule] = {}
 
 
-def recipe_rule(code: str, severity: Severity) -> Callable[[RecipeJudge], RecipeJudge]:
+def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) -> Callable[[RecipeJudge], RecipeJudge]:
     """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys."""
 
     def add(judge: RecipeJudge) -> RecipeJudge:
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
-        RECIPE_RULES[code] = RecipeRule(code, severity, judge)
+        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of)
         return judge
 
     return add

@@ -155,7 +155,7 @@ def steps_end_on_rollouts(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS202", "warning", (*ROLLOUT, *LENGTHS, "num_iterations", "train_prompts", "warmup_steps"))
+@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"))
 def warmup_ends(s: Setting) -> Broken | None:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:

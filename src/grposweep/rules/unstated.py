@@ -6,7 +6,7 @@ from functools import reduce
 
 from grposweep.rules import counts
 from grposweep.rules.registry import REGISTRY, Broken, Problem, Rule, rule
-from grposweep.setting import Setting
+from grposweep.setting import FRAMEWORKS, Setting
 
 COUNTING = tuple(rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None)
 
@@ -16,7 +16,9 @@ def working(s: Setting, rules: Iterable[Rule] = COUNTING) -> int:
     return reduce(lambda mask, rule: mask & rule.counts(s) if rule.counts else mask, rules, counts.ALL)
 
 
-@rule("GT201", "warning", {"processes"}.union(*(rule.reads for rule in COUNTING)))
+@rule(
+    "GT201", "warning", {"framework", "processes"}.union(*(rule.reads for rule in COUNTING)), of=frozenset(FRAMEWORKS)
+)
 def the_processes_are_stated(s: Setting) -> Broken | None:
     """Whether a batch fits depends on the number of training processes, which the recipe does not state.
 
@@ -24,7 +26,7 @@ def the_processes_are_stated(s: Setting) -> Broken | None:
     an error (of the rule that is broken, with its fixes). GPUs of a vLLM server are no training processes: 8 GPUs with
     one for the server are 7.
     """
-    return None if s.processes is not None else _some(s, COUNTING)
+    return None if s.processes is not None else _some(s, (rule for rule in COUNTING if s.framework in rule.of))
 
 
 def judge_unstated(s: Setting, rules: tuple[Rule, ...]) -> list[Problem]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from grposweep.errors import BadInput
 from grposweep.rules import REGISTRY
+from grposweep.rules.registry import choose
 from grposweep.search.judge import Judge, Verdict
 from grposweep.search.space import Choice, Dial, Label, Point
 
@@ -190,10 +191,11 @@ def _along(flags: list[bool], index: int, dimensions: int) -> Flags:
 
 def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[str]]:
     """The rules that can prune, by the dials that their fields depend on."""
+    switched_on = choose(judge.ignore)
     needs = {
         code: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
         for code, rule in REGISTRY.items()
-        if rule.severity == "error" and code not in judge.ignore and code[:2] not in judge.ignore
+        if rule.severity == "error" and rule in switched_on
     }
     found: dict[frozenset[str], list[str]] = {}
     for code, dials in sorted(needs.items(), key=lambda item: -len(item[1])):
