@@ -172,17 +172,20 @@ def test_a_rule_fires_on_a_bad_setting_and_not_on_its_neighbour(
 
 
 def test_every_rule_has_a_case() -> None:
-    """A new rule comes with its table line."""
-    assert {code for code, _, _ in CASES} == set(REGISTRY)
+    """A new rule comes with its table line; those of other frameworks are tested beside their readers."""
+    assert {code for code, _, _ in CASES} == {code for code, rule in REGISTRY.items() if "trl" in rule.of}
     assert check(GOOD) == []
 
 
 @pytest.mark.parametrize("code", sorted(REGISTRY))
 def test_a_rule_is_documented_and_its_code_well_formed(code: str) -> None:
-    """G, family, and a hundred that tells errors (1) from warnings (2); the docstring is what ``explain`` prints."""
+    """G, family, and a hundred: of TRL's rules errors (1) and warnings (2), of EasyR1's and verl's 3 and 4, ms-swift's 5.
+
+    The docstring is what ``explain`` prints.
+    """
     rule = REGISTRY[code]
-    assert re.fullmatch(r"G[A-Z][12]\d\d", code)
-    assert (code[2] == "1") == (rule.severity == "error")
+    assert re.fullmatch(r"G[A-Z][1-5]\d\d", code)
+    assert code[2] not in "12" or (code[2] == "1") == (rule.severity == "error")
     assert rule.explanation.strip().endswith((".", '"'))
     assert rule.reads <= {field.name for field in fields(Setting)}
 
