@@ -23,7 +23,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str | None": st.sampled_from([None, "x"]),
 }
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
-    "framework": st.just("trl"),
+    "framework": st.sampled_from(["trl", "trl", "ms-swift"]),
     "data_processes": st.just(None),  # other frameworks derive these two
     "prompts_per_rollout": st.just(None),
     "version": st.sampled_from([(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 21, 0), (0, 26, 0), (1, 16, 0)]),

@@ -10,7 +10,10 @@ from typing import Any
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs
 FRAMEWORKS = ("trl", "open-r1", "ms-swift", "easyr1", "verl")  # spelled so everywhere
+NAMES = {"trl": "TRL", "open-r1": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl"}  # who trains
 TRL_FAMILY = frozenset({"trl", "open-r1"})
+TRL_LIKE = TRL_FAMILY | {"ms-swift"}  # sized in TRL's words and run by TRL's sampler
+EVERY = frozenset(FRAMEWORKS)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Setting:
     kl_horizon: float | None = None
     kl_target: float | None = None
     loads_reference: bool | None = None  # None: where beta is not 0, as in TRL
+    distils: bool = False  # a teacher model gives the signal, or part of it
     # loss
     advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
@@ -137,6 +141,11 @@ class Setting:
     log_completions_hub_repo: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def trainer(self) -> str:
+        """The trainer as people write it; Open-R1's is TRL's."""
+        return NAMES[self.framework]
 
     def key(self, name: str) -> str:
         """The native key behind a field; the field's own name where the recipe has no other word."""

@@ -7,7 +7,7 @@ DeepSeekMath and DAPO for settings that were published with results; "LoRA Witho
 from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # a step: where the report stalled, and the least that it advises
 LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
@@ -25,7 +25,7 @@ def _prompts_per_step(s: Setting) -> float | None:
     return None if completions is None else completions / s.num_generations
 
 
-@rule("GA201", "warning", (*STEP, "given"))
+@rule("GA201", "warning", (*STEP, "given"), of=TRL_LIKE)
 def a_step_has_several_prompts(s: Setting) -> Broken | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
@@ -43,7 +43,7 @@ def a_step_has_several_prompts(s: Setting) -> Broken | None:
     )
 
 
-@rule("GA202", "warning", ("learning_rate", "parameters", "lora"))
+@rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY)
 def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 
@@ -61,7 +61,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
     )
 
 
-@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"))
+@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"), of=EVERY)
 def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
     """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
 
@@ -82,7 +82,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
     )
 
 
-@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"))
+@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY)
 def a_steep_start_has_warmup(s: Setting) -> Broken | None:
     """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
 

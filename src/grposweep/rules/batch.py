@@ -9,7 +9,7 @@ from math import gcd
 from grposweep import plan
 from grposweep.rules import counts
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 SIZES = (
     "version",
@@ -51,7 +51,7 @@ def _whole_group_counts(s: Setting) -> int:
     return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
 
 
-@rule("GB101", "error", (*SIZES, "unsolved", "num_generations"), _whole_group_counts)
+@rule("GB101", "error", ("framework", *SIZES, "unsolved", "num_generations"), _whole_group_counts, of=TRL_LIKE)
 def whole_groups(s: Setting) -> Broken | None:
     """The completions of a rollout, B W S, must be a multiple of ``num_generations``.
 
@@ -68,7 +68,7 @@ def whole_groups(s: Setting) -> Broken | None:
         return None
     return Broken(
         what=f"{s.key('num_generations')}={s.num_generations}",
-        why=f"it does not divide the {total} completions of {_made_of(s)}; TRL needs whole groups",
+        why=f"it does not divide the {total} completions of {_made_of(s)}; {s.trainer} needs whole groups",
         instead=f"Choose sizes whose product is a multiple of {s.num_generations}.",
         fields=("num_generations", *SIZES[1:]),
     )
@@ -117,7 +117,7 @@ def _whole_micro_step_counts(s: Setting) -> int:
     return counts.divisors(total // size) if s.version >= PRECEDENCE_FIXED else counts.ALL
 
 
-@rule("GB106", "error", SIZES, _whole_micro_step_counts)
+@rule("GB106", "error", SIZES, _whole_micro_step_counts, of=TRL_LIKE)
 def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
     """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all processes.
 

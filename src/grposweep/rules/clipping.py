@@ -6,7 +6,7 @@ Source: trl 1.16 trainer/grpo_trainer.py ``_compute_loss``; the same branches si
 from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 # These clip the ratio at 1 - epsilon and 1 + epsilon_high, and at delta.
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
@@ -14,7 +14,7 @@ SUMMED = ("bnpo", "dr_grpo", "dapo", "cispo")  # sum over tokens
 CORRECTION_ADDED = (0, 23)
 
 
-@rule("GL201", "warning", ("loss_type", "epsilon", "epsilon_high"))
+@rule("GL201", "warning", ("loss_type", "epsilon", "epsilon_high"), of=TRL_LIKE)
 def cispo_has_its_own_bound(s: Setting) -> Broken | None:
     """The cispo loss takes ``epsilon_high`` as the bound itself, not as a distance from 1, and falls back to ``epsilon``.
 
@@ -30,7 +30,7 @@ def cispo_has_its_own_bound(s: Setting) -> Broken | None:
     )
 
 
-@rule("GL202", "warning", ("loss_type", "delta"))
+@rule("GL202", "warning", ("loss_type", "delta"), of=TRL_LIKE)
 def delta_leaves_the_policy_alone(s: Setting) -> Broken | None:
     """``delta`` below 1 clips ratios that have not moved: on-policy, tokens with positive advantage lose their gradient.
 
@@ -46,7 +46,7 @@ def delta_leaves_the_policy_alone(s: Setting) -> Broken | None:
     )
 
 
-@rule("GL203", "warning", ("loss_type", "delta", "epsilon", "epsilon_high"))
+@rule("GL203", "warning", ("loss_type", "delta", "epsilon", "epsilon_high"), of=TRL_LIKE)
 def delta_is_beyond_the_clip(s: Setting) -> Broken | None:
     """``delta`` between 1 and 1 + epsilon_high becomes the upper clip itself, also where the advantage is positive."""
     if s.delta is None or s.delta < 1 or s.loss_type not in CLIPPED:
@@ -69,7 +69,7 @@ def _unread(s: Setting) -> tuple[str, ...]:
     return ("delta", "epsilon", "epsilon_high") if s.loss_type in ("sapo", "vespo") else ()
 
 
-@rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_high"))
+@rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_high"), of=TRL_LIKE)
 def the_loss_reads_its_options(s: Setting) -> Broken | None:
     """``delta`` is ignored by cispo, sapo and vespo; ``epsilon`` and ``epsilon_high`` by sapo and vespo; ``epsilon`` by cispo."""
     if s.loss_type in CLIPPED or not s.given:
@@ -122,7 +122,7 @@ def _on_policy(s: Setting) -> bool:
     return micro >= 1 and s.gradient_accumulation_steps % micro == 0
 
 
-@rule("GL206", "warning", ("loss_type", "importance_sampling_level"))
+@rule("GL206", "warning", ("loss_type", "importance_sampling_level"), of=TRL_LIKE)
 def sequences_weigh_the_same(s: Setting) -> Broken | None:
     """Sequence-level weights with a loss that sums tokens weigh each sequence by its length, which is not GSPO.
 

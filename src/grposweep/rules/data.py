@@ -7,13 +7,13 @@ from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
 from grposweep.rules.schedule import ROLLOUT
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 LEAST_DROPPED = 20  # a twentieth of the data; less is lost in every shuffle
 HUB_CHECKED = (0, 28)
 
 
-@rule("GD201", "warning", (*ROLLOUT, "train_prompts"))
+@rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE)
 def few_prompts_are_dropped(s: Setting) -> Broken | None:
     """D mod P prompts are dropped every epoch (others each time, when shuffled); reported from a twentieth of the data.
 
@@ -57,7 +57,7 @@ def completions_are_logged_before_upload(s: Setting) -> Broken | None:
 BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
 
 
-@rule("GC102", "error", BEST)
+@rule("GC102", "error", BEST, of=TRL_LIKE)
 def the_best_checkpoint_was_evaluated(s: Setting) -> Broken | None:
     """``load_best_model_at_end`` needs an evaluation at every checkpoint: the same strategy, and save steps a multiple.
 
@@ -90,7 +90,7 @@ def _is_off(save: float, evaluate: float) -> bool:
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
 
 
-@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"))
+@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE)
 def checkpoints_end_on_rollouts(s: Setting) -> Broken | None:
     """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S mu.
 

@@ -7,7 +7,7 @@ from math import gcd
 
 from grposweep.rules import counts
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 READS = (
     "version",
@@ -57,7 +57,7 @@ def _torn(s: Setting, group: int) -> int | None:
     return size * s.processes
 
 
-@rule("GE101", "error", READS, lambda s: _counts(s, _checked_group(s)))
+@rule("GE101", "error", READS, lambda s: _counts(s, _checked_group(s)), of=TRL_LIKE)
 def whole_groups_in_evaluation(s: Setting) -> Broken | None:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
@@ -97,7 +97,12 @@ def evaluation_does_not_fail_late(s: Setting) -> Broken | None:
     )
 
 
-@rule("GE102", "error", ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts", "evaluates", "auto"))
+@rule(
+    "GE102",
+    "error",
+    ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts", "evaluates", "auto"),
+    of=TRL_LIKE,
+)
 def evaluation_sizes_are_positive(s: Setting) -> Broken | None:
     """Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
 

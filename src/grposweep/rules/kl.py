@@ -4,13 +4,13 @@ Source: trl 1.16 trainer/grpo_trainer.py (beta 0 loads no reference model and co
 """
 
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 SYNC_CHECKED = (0, 28)  # before, SyncRefModelCallback passes over a missing reference without a word
 DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
 
 
-@rule("GK101", "error", ("kl_enabled", "beta"))
+@rule("GK101", "error", ("kl_enabled", "beta"), of=EVERY)
 def no_coefficient_with_kl_off(s: Setting) -> Broken | None:
     """A KL coefficient while KL is off: a person who set it expects it to count.
 
@@ -27,14 +27,14 @@ def no_coefficient_with_kl_off(s: Setting) -> Broken | None:
     )
 
 
-@rule("GK102", "error", ("kl_enabled", "beta", "sync_ref_model"))
+@rule("GK102", "error", ("framework", "kl_enabled", "beta", "sync_ref_model"), of=EVERY)
 def a_coefficient_with_kl_on(s: Setting) -> Broken | None:
     """KL is on with a coefficient of 0: TRL then loads no reference and computes no KL, silently."""
     if not s.kl_enabled or s.beta != 0:
         return None
     return Broken(
         what=f"{s.key('kl_enabled')}=true",
-        why=f"{s.key('beta')}=0 switches KL off in TRL: no reference model, no penalty",
+        why=f"{s.key('beta')}=0 switches KL off in {s.trainer}: no reference model, no penalty",
         instead=f"Set {s.key('beta')}=0.001 or more, or choose kl=none.",
         fields=("kl_enabled", "beta"),
         suggestions=({"beta": 1e-3}, {"kl_enabled": False}, {"kl_enabled": False, "sync_ref_model": False}),
@@ -78,7 +78,7 @@ def syncing_needs_a_full_model(s: Setting) -> Broken | None:
     )
 
 
-@rule("GK105", "error", ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+@rule("GK105", "error", ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha"), of=TRL_LIKE)
 def syncing_has_a_rhythm(s: Setting) -> Broken | None:
     """``ref_model_sync_steps`` counts optimizer steps (at least 1), ``ref_model_mixup_alpha`` is a share in (0, 1].
 
@@ -95,13 +95,13 @@ def syncing_has_a_rhythm(s: Setting) -> Broken | None:
     return Broken(
         what=f"{s.key(name)}={getattr(s, name):g}",
         why="the reference moves by a share in (0, 1], every 1 or more optimizer steps",
-        instead=f"Set {s.key(name)}={DEFAULTS[name]}, TRL's default.",
+        instead=f"Set {s.key(name)}={DEFAULTS[name]}, the default.",
         fields=(name,),
         suggestions=({name: DEFAULTS[name]},),
     )
 
 
-@rule("GK106", "error", ("beta", "kl_enabled"))
+@rule("GK106", "error", ("beta", "kl_enabled"), of=TRL_LIKE)
 def the_coefficient_is_not_negative(s: Setting) -> Broken | None:
     """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it without a word."""
     if s.beta >= 0:

@@ -6,7 +6,7 @@ Sources: trl 0.17-1.16 trainer/grpo_trainer.py (the branches of its loss) and tr
 from difflib import get_close_matches
 
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting, Version
+from grposweep.setting import EVERY, TRL_LIKE, Setting, Version
 
 # Every loss, and the release that added it.
 LOSSES: dict[str, Version] = {
@@ -43,7 +43,7 @@ def _one_of(s: Setting, name: str, allowed: tuple[str, ...]) -> Broken | None:
     )
 
 
-@rule("GL101", "error", ("loss_type", "version"))
+@rule("GL101", "error", ("loss_type", "version"), of=TRL_LIKE)
 def the_loss_is_known(s: Setting) -> Broken | None:
     """The loss is one of those that this release has: dapo came with TRL 0.22, cispo and sapo 0.26, luspo 0.28, vespo 1.0.
 
@@ -54,7 +54,7 @@ def the_loss_is_known(s: Setting) -> Broken | None:
     return _one_of(s, "loss_type", tuple(name for name, since in LOSSES.items() if since <= s.version))
 
 
-@rule("GL102", "error", ("scale_rewards", "version"))
+@rule("GL102", "error", ("scale_rewards", "version"), of=TRL_LIKE)
 def the_scaling_is_known(s: Setting) -> Broken | None:
     """Rewards are scaled by the standard deviation of the group, of the batch, or not at all.
 
@@ -66,7 +66,7 @@ def the_scaling_is_known(s: Setting) -> Broken | None:
     return _one_of(s, "scale_rewards", SCALES if s.version >= SCALE_NAMED else ("group", "none"))
 
 
-@rule("GL103", "error", ("importance_sampling_level", "version"))
+@rule("GL103", "error", ("importance_sampling_level", "version"), of=TRL_LIKE)
 def the_level_is_known(s: Setting) -> Broken | None:
     """Importance is weighed by token or by sequence (since TRL 0.20).
 
@@ -75,7 +75,7 @@ def the_level_is_known(s: Setting) -> Broken | None:
     return None if s.version < LEVEL_ADDED else _one_of(s, "importance_sampling_level", LEVELS)
 
 
-@rule("GL104", "error", ("temperature",))
+@rule("GL104", "error", ("temperature",), of=EVERY)
 def sampling_is_random(s: Setting) -> Broken | None:
     """At temperature 0 or below, transformers refuses to sample, and a group without variety teaches nothing."""
     if s.temperature > 0:
@@ -99,7 +99,7 @@ def the_aggregation_is_known(s: Setting) -> Broken | None:
     return None if s.version < AGGREGATION_ADDED else _one_of(s, "multi_objective_aggregation", AGGREGATIONS)
 
 
-@rule("GL106", "error", ("rewards", "reward_weights"))
+@rule("GL106", "error", ("rewards", "reward_weights"), of=TRL_LIKE)
 def every_reward_has_a_weight(s: Setting) -> Broken | None:
     """As many ``reward_weights`` as reward functions.
 
@@ -214,7 +214,7 @@ def the_kernel_clips_both_sides(s: Setting) -> Broken | None:
     )
 
 
-@rule("GL112", "error", ("epsilon", "epsilon_high"))
+@rule("GL112", "error", ("epsilon", "epsilon_high"), of=EVERY)
 def the_clip_has_a_width(s: Setting) -> Broken | None:
     """``epsilon`` and ``epsilon_high`` are distances from 1 and not negative; TRL 1.16 accepts any number."""
     for name in ("epsilon", "epsilon_high"):
@@ -223,7 +223,7 @@ def the_clip_has_a_width(s: Setting) -> Broken | None:
             return Broken(
                 what=f"{s.key(name)}={value:g}",
                 why="the clip range [1 - epsilon, 1 + epsilon_high] would be upside down",
-                instead=f"Set {s.key(name)}=0.2, TRL's default.",
+                instead=f"Set {s.key(name)}=0.2, the default.",
                 fields=(name,),
                 suggestions=({name: 0.2},),
             )

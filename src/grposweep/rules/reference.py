@@ -6,14 +6,14 @@ Sources: trl 0.14-1.16 trainer/grpo_config.py (defaults), trainer/grpo_trainer.p
 from grposweep import plan
 from grposweep.rules.kl import SYNC_CHECKED
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 NO_REFERENCE_AT_ZERO = (0, 16)  # before, beta=0 loads a reference all the same
 BETA_ZERO = (0, 19)  # the default of beta became 0.0; it was 0.04
 CORRECTION_ADDED, CORRECTED = (0, 26), (1, 10)  # use_bias_correction_kl: added as False, True by default
 
 
-@rule("GK201", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", *plan.TOTAL_STEPS_READS))
+@rule("GK201", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", *plan.TOTAL_STEPS_READS), of=TRL_LIKE)
 def syncing_happens_at_all(s: Setting) -> Broken | None:
     """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
     if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:
@@ -29,7 +29,7 @@ def syncing_happens_at_all(s: Setting) -> Broken | None:
     )
 
 
-@rule("GK202", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+@rule("GK202", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", "ref_model_mixup_alpha"), of=TRL_LIKE)
 def the_reference_stays_behind(s: Setting) -> Broken | None:
     """Replacing the reference by the policy after every step makes KL zero at the start of each step.
 
@@ -81,7 +81,7 @@ def the_estimator_was_meant(s: Setting) -> Broken | None:
 SYNC_WORDS = ("ref_model_mixup_alpha", "ref_model_sync_steps")
 
 
-@rule("GK205", "warning", ("given", "sync_ref_model", *SYNC_WORDS))
+@rule("GK205", "warning", ("given", "sync_ref_model", *SYNC_WORDS), of=TRL_LIKE)
 def the_rhythm_is_read(s: Setting) -> Broken | None:
     """``ref_model_mixup_alpha`` and ``ref_model_sync_steps`` are read only with ``sync_ref_model``; alone they do nothing."""
     if s.sync_ref_model or not s.given:

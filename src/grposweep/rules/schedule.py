@@ -9,14 +9,14 @@ from grposweep import plan
 from grposweep.rules import counts
 from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
 WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that follow an evaluated metric
 
 
-@rule("GS101", "error", (*LENGTHS, "given"))
+@rule("GS101", "error", (*LENGTHS, "given"), of=EVERY)
 def one_length(s: Setting) -> Broken | None:
     """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
 
@@ -46,7 +46,7 @@ def one_length(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS102", "error", (*LENGTHS, "given"))
+@rule("GS102", "error", (*LENGTHS, "given"), of=EVERY)
 def the_length_is_positive(s: Setting) -> Broken | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0."""
     for name in LENGTHS:
@@ -66,7 +66,7 @@ def _budget_counts(s: Setting) -> int:
     return counts.ALL if s.budget_completions is None else counts.by_trial(s, the_budget_holds_a_step)
 
 
-@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts)
+@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY)
 def the_budget_holds_a_step(s: Setting) -> Broken | None:
     """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
 
@@ -89,7 +89,7 @@ def the_budget_holds_a_step(s: Setting) -> Broken | None:
 
 def _filled_counts(s: Setting) -> int:
     """D >= B W S / G where groups are whole; GB101 and others report the rest."""
-    if s.train_prompts is None or s.num_generations < 1:
+    if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.altered({"processes": 1})):
         return counts.ALL
     most = s.train_prompts * s.num_generations
     if s.generation_batch_size is not None:
@@ -100,7 +100,7 @@ def _filled_counts(s: Setting) -> int:
     return torn | counts.up_to(most // per) if per > 0 else counts.ALL
 
 
-@rule("GS104", "error", (*ROLLOUT, "train_prompts"), _filled_counts)
+@rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE)
 def the_data_fill_a_rollout(s: Setting) -> Broken | None:
     """The training prompts must fill one rollout, or no step is taken.
 
@@ -111,20 +111,20 @@ def the_data_fill_a_rollout(s: Setting) -> Broken | None:
         return None
     return Broken(
         what=f"{s.train_prompts} training prompts",
-        why=f"one rollout takes {plan.prompts_per_rollout(s)}, so TRL would finish without a single step",
+        why=f"one rollout takes {plan.prompts_per_rollout(s)}, so {s.trainer} would finish without a single step",
         instead="Use more prompts, or a smaller batch.",
         fields=SIZES[1:],
     )
 
 
-@rule("GS105", "error", ("learning_rate", "warmup_steps"))
+@rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
 def the_learning_rate_is_positive(s: Setting) -> Broken | None:
     """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
     if s.learning_rate <= 0:
         return Broken(
             what=f"{s.key('learning_rate')}={s.learning_rate:g}",
             why="the optimizer needs a learning rate above 0",
-            instead=f"Set {s.key('learning_rate')}=1e-6, TRL's default, or more.",
+            instead=f"Set {s.key('learning_rate')}=1e-6 or more.",
             fields=("learning_rate",),
             suggestions=({"learning_rate": 1e-6},),
         )
@@ -139,7 +139,7 @@ def the_learning_rate_is_positive(s: Setting) -> Broken | None:
     return None
 
 
-@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"))
+@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE)
 def steps_end_on_rollouts(s: Setting) -> Broken | None:
     """Mu S and A divide neither way: optimizer steps straddle rollouts, and the last step of an epoch is short."""
     if not judgeable(s) or s.num_iterations < 1:
@@ -155,7 +155,7 @@ def steps_end_on_rollouts(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"))
+@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY)
 def warmup_ends(s: Setting) -> Broken | None:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
@@ -171,7 +171,7 @@ def warmup_ends(s: Setting) -> Broken | None:
     )
 
 
-@rule("GS106", "error", ("lr_scheduler_type", "evaluates"))
+@rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE)
 def the_scheduler_sees_a_metric(s: Setting) -> Broken | None:
     """A scheduler that follows an evaluated metric needs evaluations.
 
@@ -182,13 +182,13 @@ def the_scheduler_sees_a_metric(s: Setting) -> Broken | None:
     return Broken(
         what=f"{s.key('lr_scheduler_type')}={s.lr_scheduler_type}",
         why="it follows an evaluated metric, and nothing is evaluated",
-        instead=f"Set {s.key('lr_scheduler_type')}=linear, TRL's default, or switch evaluation on.",
+        instead=f"Set {s.key('lr_scheduler_type')}=linear, or switch evaluation on.",
         fields=("lr_scheduler_type", "evaluates"),
         suggestions=({"lr_scheduler_type": "linear"},),
     )
 
 
-@rule("GS203", "warning", ("given", "max_steps", "epochs"))
+@rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE)
 def one_length_counts(s: Setting) -> Broken | None:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
     if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:

@@ -7,12 +7,12 @@ from grposweep import plan
 from grposweep.rules import counts
 from grposweep.rules.batch import PRECEDENCE_FIXED, ROLLOUTS, SIZES, SOLVED, judgeable
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 COUNTED = (*SIZES[1:], "num_iterations")  # what counts something, in the order of SIZES
 
 
-@rule("GB103", "error", (*COUNTED, "auto"), counts.every)
+@rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE)
 def sizes_are_positive(s: Setting) -> Broken | None:
     """Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
 
@@ -38,7 +38,7 @@ def _counting(name: str) -> tuple[dict[str, int | None], ...]:
     return tuple({name: value} for value in values)
 
 
-@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s))
+@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s), of=EVERY)
 def prompts_per_step_agrees(s: Setting) -> Broken | None:
     """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
 
@@ -70,6 +70,7 @@ def _agreeing_counts(s: Setting) -> int:
     "error",
     (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"),
     lambda s: _solvable_counts(s),
+    of=EVERY,
 )
 def auto_finds_a_size(s: Setting) -> Broken | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
@@ -108,7 +109,7 @@ def _near(value: int) -> list[int]:
     return [n for step in range(1, 65) for n in (value + step, value - step) if n >= 1]
 
 
-@rule("GB109", "error", ("split_batches",))
+@rule("GB109", "error", ("framework", "split_batches"), of=TRL_LIKE)
 def batches_are_not_split(s: Setting) -> Broken | None:
     """``accelerator_config.split_batches`` leaves half of the data or more untrained, without a message.
 
@@ -119,7 +120,7 @@ def batches_are_not_split(s: Setting) -> Broken | None:
         return None
     return Broken(
         what=f"{s.key('split_batches')}=true",
-        why="TRL computes rollouts as if batches were not split, so prompts are silently left out",
+        why=f"{s.trainer} computes rollouts as if batches were not split, so prompts are silently left out",
         instead=f"Set {s.key('split_batches')}=false.",
         fields=("split_batches",),
         suggestions=({"split_batches": False},),

@@ -6,7 +6,7 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 from grposweep.rules import counts
 from grposweep.rules.batch import SIZES, whole_groups
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import Setting
+from grposweep.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)
@@ -69,6 +69,7 @@ COLOCATION = ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_para
     "error",
     COLOCATION,
     lambda s: counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL,
+    of=TRL_LIKE,
 )
 def vllm_shares_all_processes(s: Setting) -> Broken | None:
     """Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which must be whole.
@@ -123,7 +124,7 @@ def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
     )
 
 
-@rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]))
+@rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE)
 def vllm_reads_its_options(s: Setting) -> Broken | None:
     """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size and model length."""
     if not s.use_vllm or not s.given:
