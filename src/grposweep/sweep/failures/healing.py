@@ -45,4 +45,4 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
 
 def apply_changes(experiment: Experiment, changes: Changes) -> Experiment:
     """The experiment as a healed attempt runs it; its trial stays the same one."""
-    return replace(experiment, batch=replace(experiment.batch, **changes))  # type: ignore[arg-type]  # all are numbers
+    return replace(experiment, batch=replace(experiment.batch, **changes))
