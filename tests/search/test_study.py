@@ -6,7 +6,7 @@ import pytest
 from optuna.trial import TrialState
 
 from grposweep.search.space import Choice, Dial, Interval, Space
-from grposweep.search.study import SweepStudy, set_aside_torn_lines
+from grposweep.search.study import SweepStudy
 
 SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
 
@@ -56,44 +56,3 @@ def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(journal: Path) 
     assert (invalid.state, running.state) == (TrialState.PRUNED, TrialState.RUNNING)
     assert invalid.user_attrs == {"invalid": True, "problems": ["GB101 num_generations=8: ..."]}
     assert number == running.number == 1
-
-
-@pytest.mark.parametrize("tail", ['{"op_code": 4, "wor', "\x00\x00\x00\x00", '{"op_code": 4, "worker_id": "x"}'])
-def test_a_torn_tail_is_set_aside_and_the_study_opens(journal: Path, tail: str) -> None:
-    """Optuna alone refuses the journal once another line follows; the scrap is kept for whoever wonders."""
-    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
-    with journal.open("a") as file:
-        file.write(tail)
-    open_study(journal).add({"lr": 2e-3, "kl": "none"}, {})
-    assert [trial.params["kl"] for trial in open_study(journal).trials] == ["low", "none"]
-    (scrap,) = journal.parent.glob("study.journal.torn-*")
-    assert scrap.read_text() == tail
-
-
-def test_a_torn_line_in_the_middle_is_set_aside_too(journal: Path) -> None:
-    """Left there by another program that appended after it."""
-    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
-    lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join([*lines[:1], '{"op_co\n', *lines[1:]]))
-    assert set_aside_torn_lines(journal) == 1
-    assert journal.read_text() == "".join(lines)
-    assert len(open_study(journal).trials) == 1
-
-
-def test_a_whole_journal_is_left_alone(journal: Path) -> None:
-    """Byte for byte, and no scraps appear."""
-    open_study(journal).add({"lr": 1e-3, "kl": "low"}, {})
-    before = journal.read_bytes()
-    assert set_aside_torn_lines(journal) == 0
-    assert journal.read_bytes() == before
-    assert set_aside_torn_lines(journal.with_name("absent.journal")) == 0
-    assert [path.name for path in journal.parent.iterdir()] == [journal.name]
-
-
-def test_a_stale_lock_of_a_dead_writer_holds_nobody_up(journal: Path) -> None:
-    """Optuna's own lock would wait for ever; the sweep's lease keeps writers apart."""
-    open_study(journal)
-    lock = journal.with_name(f"{journal.name}.lock")
-    lock.symlink_to(journal)
-    assert open_study(journal).add({"lr": 1e-3, "kl": "low"}, {}) == 0
-    assert lock.is_symlink()  # it was not waited for until it was thought stale and removed

@@ -6,35 +6,20 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
-from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
 from optuna.trial import FrozenTrial, TrialState
 
+from grposweep.search.journal import Direction, open_journal, open_study
 from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
 
-Direction = Literal["maximize", "minimize"]
-
-STUDY_NAME = "grposweep"
 FAILED_DRAWS = 256  # that a scratch copy may hold beyond as many as it has trials
 RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
-
-
-class _LeaseHeld(BaseJournalFileLock):
-    """No lock: the sweep's lease already keeps other writers out, and a dead writer's lock would hang us for good."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 class Scratch:
@@ -71,14 +56,11 @@ class SweepStudy:
     """One sweep's Optuna study; trials enter it whole, in one append each."""
 
     def __init__(self, journal: Path, space: Space, direction: Direction) -> None:
-        """Open or create the study in ``journal``; an undecodable tail is set aside first."""
+        """Open or create the study in ``journal``; ``repairs`` says what that took."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        set_aside_torn_lines(journal)
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_LeaseHeld()))
+        storage, self.repairs = open_journal(journal, direction)
         self.space = space
-        self.study = optuna.create_study(
-            storage=storage, study_name=STUDY_NAME, direction=direction, load_if_exists=True
-        )
+        self.study = open_study(storage, direction)
         self._scratch = Scratch(direction)
 
     @property
@@ -166,28 +148,3 @@ def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.
         dials = {name: json_to_distribution(text) for name, text in trial["distributions"].items()}
         study.add_trial(optuna.trial.create_trial(params=trial["params"], distributions=dials, value=trial["value"]))
     return study
-
-
-def set_aside_torn_lines(journal: Path) -> int:
-    """Move lines that no JSON parser takes out of the journal, into a file beside it; returns their number.
-
-    A writer that is killed can leave half a line; Optuna then refuses the whole journal once another line follows
-    (optuna#5138, #5921).
-    """
-    if not journal.exists():
-        return 0
-    good: list[bytes] = []
-    torn: list[bytes] = []
-    for line in journal.read_bytes().splitlines(keepends=True):
-        try:
-            json.loads(line)
-            (good if line.endswith(b"\n") else torn).append(line)
-        except ValueError:
-            torn.append(line)
-    if torn:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        journal.with_name(f"{journal.name}.torn-{stamp}").write_bytes(b"".join(torn))
-        repaired = journal.with_name(f".{journal.name}.repaired")
-        repaired.write_bytes(b"".join(good))
-        repaired.replace(journal)
-    return len(torn)

@@ -25,10 +25,11 @@ from grposweep.report.live import Display
 from grposweep.report.tables import build_console, invalid_table
 from grposweep.rules import errors
 from grposweep.search.census import Census, take_census
+from grposweep.search.journal import Direction
 from grposweep.search.judge import Judge
 from grposweep.search.sampler import choose_sampler, continuous
 from grposweep.search.space import Space, freeze
-from grposweep.search.study import RECORDED_INVALID, Direction, SweepStudy
+from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.sweep.controller import Controller, recorded_points
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder

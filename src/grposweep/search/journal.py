@@ -1,0 +1,158 @@
+"""The journal file under an Optuna study: opened after any crash, what nobody can read set aside and reported.
+
+Records name trials by their position, so whatever follows a damaged one may mean another trial. The journal is therefore
+cut where its damage begins; what it lacks then is in the trial folders.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna import Study
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
+
+Direction = Literal["maximize", "minimize"]
+
+STUDY_NAME = "grposweep"
+LOCK_SECONDS = 60.0  # a writer of Optuna's holds its lock for milliseconds, and gives another's up after 30 s
+
+
+class _LeaseHeld(BaseJournalFileLock):
+    """No lock: the sweep's lease already keeps other writers out, and a dead writer's lock would hang us for good."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def open_journal(path: Path, direction: Direction) -> tuple[JournalStorage, list[str]]:
+    """The storage in a journal, new or found; and what had to be done to it, in words."""
+    said = remove_stale_lock(path)
+    if path.exists() and not _ends_well(path):
+        said += cut(path, sound_bytes(path, direction))
+    try:
+        storage = _open(path)
+        if _is_ours(storage, direction):
+            return storage, said
+    except Exception:  # noqa: BLE001 - a damaged record makes Optuna raise whatever it likes
+        pass
+    said += cut(path, sound_bytes(path, direction))
+    return _open(path), said
+
+
+def _open(path: Path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=_LeaseHeld()))
+
+
+def damaged_path(path: Path) -> Path:
+    """Where a journal's damaged parts are kept."""
+    return path.with_name(f"{path.name}.damaged")
+
+
+def cut(path: Path, keep: int) -> list[str]:
+    """Move all but the first ``keep`` bytes into the file of damaged parts; what was done, in words."""
+    with path.open("r+b") as file:
+        file.seek(keep)
+        rest = file.read()
+        if not rest:
+            return []
+        with damaged_path(path).open("ab") as scrap:
+            scrap.write(rest if rest.endswith(b"\n") else rest + b"\n")
+            scrap.flush()
+            os.fsync(scrap.fileno())
+        file.truncate(keep)
+        os.fsync(file.fileno())
+    lines = len(rest.splitlines())
+    return [f"{path.name} was damaged: its last {lines} lines ({len(rest)} bytes) are in {damaged_path(path).name} now"]
+
+
+def sound_bytes(path: Path, direction: Direction) -> int:
+    """The length of the journal's head that Optuna replays into one study of ours."""
+    backend = _Replay(path.read_bytes())
+    try:
+        storage = JournalStorage(backend)
+    except Exception:  # noqa: BLE001 - as in open_journal; the backend knows how far it came
+        return backend.sound
+    return backend.sound if _is_ours(storage, direction) else 0
+
+
+def _ends_well(path: Path) -> bool:
+    """Whether the last line is whole: Optuna overlooks a torn one until another follows (optuna#5138, #5921)."""
+    data = path.read_bytes()
+    last = data[data.rfind(b"\n", 0, -1) + 1 :]
+    return not data or (last.endswith(b"\n") and _is_json(last))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ours(storage: JournalStorage, direction: Direction) -> bool:
+    """Whether it holds our study and nothing else, or nothing yet: a bit may tip in a name or a direction as well."""
+    found = [(study.study_name, [d.name.lower() for d in study.directions]) for study in storage.get_all_studies()]
+    return found in ([], [(STUDY_NAME, [direction])])
+
+
+class _Replay(BaseJournalBackend):
+    """Shows Optuna a journal line by line and remembers how much of it was taken."""
+
+    def __init__(self, data: bytes) -> None:
+        self.sound = 0
+        self._lines = list(BytesIO(data))  # as Optuna splits a file: splitlines() also cuts at a carriage return
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        for line in self._lines[log_number_from:]:
+            if not line.endswith(b"\n"):
+                return
+            yield json.loads(line)
+            self.sound += len(line)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
+
+
+def remove_stale_lock(path: Path) -> list[str]:
+    """Remove the lock of a writer (a notebook, optuna-dashboard) that died holding it; what was done, in words.
+
+    Its age is taken against a file made now on the same file system: the clocks of two machines differ.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    if not lock.is_symlink() and not lock.exists():
+        return []
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
+            age = os.fstat(now.fileno()).st_mtime - lock.lstat().st_mtime
+        if age < LOCK_SECONDS:
+            return [f"{lock.name}: another program seems to write this study"]
+        gone = lock.with_name(f"{lock.name}.stale")
+        lock.rename(gone)  # of two that notice, one succeeds
+        gone.unlink()
+    except FileNotFoundError:
+        return []
+    return [f"{lock.name}, left by a program that died, was removed"]
+
+
+def open_study(storage: BaseStorage, direction: Direction) -> Study:
+    """The sweep's study in a storage, new or found; a found one is only read."""
+    if any(study.study_name == STUDY_NAME for study in storage.get_all_studies()):
+        return optuna.load_study(study_name=STUDY_NAME, storage=storage)
+    return optuna.create_study(storage=storage, study_name=STUDY_NAME, direction=direction)
+
+
+def read_study(path: Path, direction: Direction) -> Study | None:
+    """What can be read of the study in a journal, without touching it; None where that is nothing."""
+    data = path.read_bytes()[: sound_bytes(path, direction)] if path.exists() else b""
+    return optuna.load_study(study_name=STUDY_NAME, storage=JournalStorage(_Replay(data))) if data else None
