@@ -52,6 +52,8 @@ class Setting:
     prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
     experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
     reference_batch_size: int | None = None  # the same for the reference
+    offloads_parameters: bool = False  # FSDP keeps the weights in main memory
+    filters_groups: bool = False  # groups without variety are replaced by further ones
     dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
     auto: frozenset[str] = frozenset()  # sizes left to the planner
     unsolved: frozenset[str] = frozenset()  # those of them that no value fits
@@ -97,6 +99,7 @@ class Setting:
     # loss
     advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
+    loss_average: str | None = None  # over what the loss is averaged, where a framework has a word apart from the loss
     epsilon: float = 0.2
     epsilon_high: float | None = None
     delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
@@ -127,6 +130,7 @@ class Setting:
     use_vllm: bool = False
     vllm_mode: str = "colocate"
     vllm_tensor_parallel_size: int = 1
+    max_batched_tokens: int | None = None  # that vLLM takes at once
     vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
     vllm_max_model_length: int | None = None
     vllm_server_base_url: str | None = None

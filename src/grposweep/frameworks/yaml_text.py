@@ -3,6 +3,7 @@
 PyYAML and not a YAML 1.2 reader, because the question is what TRL will see: ``no`` is false there, ``3e-06`` is text.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import yaml
@@ -24,8 +25,13 @@ class Flat(NamedTuple):
 
 def parse_yaml(text: str) -> Flat:
     """A YAML text that is one mapping; anything else is bad input, said in one line."""
+    return parse_with(text, LOADER, _top_level)
+
+
+def parse_with(text: str, kind: Any, read: Callable[[Any, Any], Flat]) -> Flat:
+    """A YAML text that is one mapping, by a loader of this kind; ``read`` makes of loader and node what is wanted."""
     text = text.removeprefix("\ufeff")
-    loader = LOADER(text)
+    loader = kind(text)
     try:
         _refuse_depth(text)
         node = loader.get_single_node()
@@ -33,8 +39,7 @@ def parse_yaml(text: str) -> Flat:
             raise BadInput("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
             raise BadInput(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
-        keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
-        config = loader.construct_document(node)
+        return read(loader, node)
     except yaml.YAMLError as error:
         raise BadInput(_explain(error)) from None
     except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
@@ -43,6 +48,12 @@ def parse_yaml(text: str) -> Flat:
         ) from None
     finally:
         loader.dispose()
+
+
+def _top_level(loader: Any, node: Any) -> Flat:
+    """The keys of the mapping itself."""
+    keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
+    config = loader.construct_document(node)
     lines: dict[str, int] = {}
     duplicates = []
     for name, line in keys:

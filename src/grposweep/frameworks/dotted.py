@@ -1,0 +1,113 @@
+"""Nested configurations as OmegaConf reads them: dotted keys from a YAML text and from the overrides of a command line.
+
+Sources: omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number), omegaconf.py from_dotlist; hydra 1.3
+core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from grposweep.errors import BadInput
+from grposweep.frameworks.yaml_text import DEEPEST, LOADER, Flat, parse_with
+from grposweep.recipe import Duplicate
+
+OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+MOST_REFERENCES = 10  # followed one after the other
+
+
+class Override(NamedTuple):
+    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no value."""
+
+    sign: str
+    key: str
+    value: Any
+
+
+class _Loader(LOADER):  # type: ignore[misc,valid-type]  # PyYAML's, with or without libyaml
+    """PyYAML's safe loader with OmegaConf's idea of a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    start: [(tag, regexp) for tag, regexp in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    for start, pairs in LOADER.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+
+
+def parse_nested(text: str) -> Flat:
+    """A nested YAML with dotted keys, the line of each, and the keys that are set twice."""
+    return parse_with(text, _Loader, flatten_node)
+
+
+def flatten_node(loader: Any, node: Any) -> Flat:
+    """The leaves below a mapping node; a list, an empty mapping and a scalar are leaves."""
+    config: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    twice: list[Duplicate] = []
+    for key, line, value in _leaves(loader, node, ""):
+        if key in lines:
+            twice.append(Duplicate(key, lines[key], line))
+        config[key], lines[key] = value, line
+    return Flat(config, lines, tuple(twice))
+
+
+def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _leaves(loader, value_node, f"{key}.")
+        else:
+            yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
+
+
+def flatten(config: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Dotted keys of a mapping that may be nested, or dotted already."""
+    if depth > DEEPEST:
+        raise BadInput(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= {f"{key}.{inner}": leaf for inner, leaf in flatten(value, depth + 1).items()}
+        else:
+            found[str(key)] = value
+    return found
+
+
+def parse_override(word: str) -> Override | None:
+    """``a.b=c`` with its sign; None for a word that is none."""
+    match = OVERRIDE.fullmatch(word)
+    if match is None or (match[3] is None and match[1] != "~"):
+        return None
+    return Override(match[1] or "", match[2], None if match[3] is None else parse_value(match[3]))
+
+
+def parse_value(text: str) -> Any:
+    """A value of a command line, as a YAML scalar or flow; what is none is text."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError):
+        return text
+    finally:
+        loader.dispose()
+
+
+def resolve(values: Mapping[str, Any], key: str) -> Any:
+    """A key's value, references to other keys followed; None where they lead nowhere."""
+    value = values.get(key)
+    for _ in range(MOST_REFERENCES):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return None if isinstance(value, str) and "${" in value else value
+        found = values.get(match[1])
+        value = parse_value(match[2]) if found is None and match[2] is not None else found
+    return None
