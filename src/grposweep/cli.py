@@ -55,8 +55,15 @@ TrlVersion = Annotated[
     str | None,
     typer.Option(metavar="X.Y[.Z]", help="TRL to judge by, 0.14 to 1.16.", show_default="1.16; 0.18 for open-r1"),
 ]
+FrameworkVersion = Annotated[
+    str | None,
+    typer.Option(metavar="X.Y[.Z]", help="EasyR1 or verl to judge by.", show_default="EasyR1 0.3.3, verl 0.9.1"),
+]
 DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
-LINES = 'One {"id", "framework", "processes", "trl_version", "dataset_size", "config"} a line from stdin, one answer a line.'
+LINES = (
+    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "config"} a line from stdin, '
+    "one answer a line."
+)
 
 
 @app.command(no_args_is_help=True)
@@ -65,6 +72,7 @@ def lint(
     framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = Framework.auto,
     processes: Processes = None,
     trl_version: TrlVersion = None,
+    framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
     fix: Annotated[
@@ -87,7 +95,7 @@ def lint(
         from grposweep.lint.judge import choose
 
         version = _version(trl_version)
-        options = Options(framework.value, version, processes, dataset_size)
+        options = Options(framework.value, version, processes, dataset_size, framework_version)
         chosen = choose(select or (), ignore or ())
         if unsafe_fixes and not fix:
             raise BadInput("--unsafe-fixes says which fixes --fix may write. Add --fix.")
@@ -130,6 +138,7 @@ def plan(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
     trl_version: TrlVersion = None,
+    framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> None:  # fmt: skip  # an option a line reads best
@@ -144,7 +153,9 @@ def plan(
 
         version = _version(trl_version)
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-        return show_plan(items, Options(framework.value, version, ranks, dataset_size), format is Format.json)
+        return show_plan(
+            items, Options(framework.value, version, ranks, dataset_size, framework_version), format is Format.json
+        )
 
     raise typer.Exit(answer(work))
 

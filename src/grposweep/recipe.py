@@ -35,6 +35,7 @@ class Recipe:
     """One recipe: what a file, a command line or a JSON object says, before any default is filled in.
 
     ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise.
+    Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
     ``unresolved`` are values that only a running shell would know (``$VAR``), by key.
     """
 
@@ -48,6 +49,7 @@ class Recipe:
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
     launch: Launch | None = None
+    base: str = ""  # the configuration that a dotted command line builds on, as it names it
 
     def line(self, key: str) -> int | None:
         """The line that sets a key, from 1; None where the recipe has no lines."""

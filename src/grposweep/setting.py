@@ -54,6 +54,7 @@ class Setting:
     reference_batch_size: int | None = None  # the same for the reference
     offloads_parameters: bool = False  # FSDP keeps the weights in main memory
     filters_groups: bool = False  # groups without variety are replaced by further ones
+    removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
     dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
     auto: frozenset[str] = frozenset()  # sizes left to the planner
     unsolved: frozenset[str] = frozenset()  # those of them that no value fits

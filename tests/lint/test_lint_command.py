@@ -89,7 +89,6 @@ UNUSABLE = {
     "lists in lists": (b"- " * 100_000, "nested more than 100 levels"),
     "two documents": (b"a: 1\n---\nb: 2\n", "not YAML"),
     "an accelerate configuration": (b"distributed_type: DEEPSPEED\nnum_processes: 8\n", "accelerate configuration"),
-    "verl's": (b"actor_rollout_ref:\n  rollout: {n: 8}\n", "a recipe for verl"),
     "a script without a launch": (b"#!/bin/bash\necho hello\n", "no launch command"),
 }
 

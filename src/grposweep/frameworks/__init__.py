@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import keys, open_r1, trl
+from grposweep.frameworks import easyr1, keys, open_r1, schema, trl, verl
 from grposweep.frameworks.native import native as in_trl_words
 from grposweep.frameworks.trl import Reading
 from grposweep.frameworks.written import Written
@@ -26,7 +26,8 @@ class Framework:
 
     ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``keys`` are words
     that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
-    by where nobody asks for another; only the TRL family is judged by any (``--trl-version``).
+    by where nobody asks for another; ``follows_trl`` says that it is one of TRL's. ``is_dotted`` says that keys are nested,
+    and are overridden as ``a.b=c`` on a command line.
     """
 
     reading: Callable[[Recipe], Reading]
@@ -36,9 +37,26 @@ class Framework:
     programs: re.Pattern[str] | None = None
     write: Callable[[Setting], Written] | None = None
     follows_trl: bool = False
+    is_dotted: bool = False
 
 
 FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
+    "verl": Framework(
+        verl.reading,
+        verl.native,
+        schema.VERL,
+        frozenset({"actor_rollout_ref"}),
+        re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
+        is_dotted=True,
+    ),
+    "easyr1": Framework(
+        easyr1.reading,
+        easyr1.native,
+        schema.EASYR1,
+        frozenset({"worker", "data.rollout_batch_size"}),
+        re.compile(r"\bverl\.trainer\.main$|verl/trainer/main\.py$|(?i:easyr1|easy_r1)"),
+        is_dotted=True,
+    ),
     "open-r1": Framework(
         trl.reading,
         in_trl_words,
@@ -49,7 +67,7 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
     ),
     "trl": Framework(trl.reading, in_trl_words, TRL, follows_trl=True),
 }
-OTHERS = {"verl": ("actor_rollout_ref",), "easyr1": ("worker",), "ms-swift": ("rlhf_type",)}
+OTHERS = {"ms-swift": ("rlhf_type",)}
 
 
 def read(recipe: Recipe) -> Reading:
@@ -96,7 +114,9 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
     return next(by_keys, None) or next(by_paths, "trl")
 
 
-def version_of(framework: str, wanted: Version | None) -> Version:
-    """The release to judge by: as asked, where the framework follows TRL's, or the framework's own."""
+def version_of(framework: str, wanted: Version | None, own: str | None = None) -> Version:
+    """The release to judge by: as asked (of TRL, or as ``own`` of EasyR1 or verl), or the framework's own default."""
     known = _known(framework)
+    if own is not None and known.is_dotted:
+        return schema.parse_version(own, framework)
     return wanted if wanted is not None and known.follows_trl else known.version

@@ -162,7 +162,11 @@ def _kl(found: Values, version: Version) -> dict[str, Any]:
             "beta": found.number("worker.actor.kl_loss_coef"),
             "kl_estimator": _estimator(found.word("worker.actor.kl_loss_type")),
         }
-        return fixed | {"kl_placement": "loss" if in_loss else "reward", "loads_reference": True, **(loss if in_loss else reward)}
+        return fixed | {
+            "kl_placement": "loss" if in_loss else "reward",
+            "loads_reference": True,
+            **(loss if in_loss else reward),
+        }
     if found.flag("algorithm.disable_kl"):
         return fixed | {"kl_placement": "none", "loads_reference": False}
     if not found.flag("algorithm.use_kl_loss"):

@@ -4,6 +4,7 @@ Sources: accelerate launch's and torchrun's options; transformers hf_argparser.p
 ``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -31,6 +32,11 @@ PROCESSES = {  # launcher: option that counts processes, option that multiplies 
 SHIPPED = dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8) | {"single_gpu": 1}  # with TRL
 LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
                               "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
+# An override of EasyR1 or verl, and the programs that take them.
+DOTTED_OPTION = re.compile(
+    r"\+{0,2}~?(?:data|worker|algorithm|trainer|actor_rollout_ref|critic|reward|ray_kwargs)\.\S*="
+)
+DOTTED_PROGRAM = re.compile(r"\bverl[./]trainer[./]main(?:_ppo)?(?:\.py)?$|\bmain_(?:ppo|dapo)(?:\.py)?$")
 RIVALS = (
     "sft",
     "dpo",
@@ -72,7 +78,7 @@ def _starts(commands: list[Command]) -> list[Start]:
     """Every launch, in order; also inside ``bash -c "..."``."""
     found = []
     for command, following in zip(commands, [*commands, Command()][1:], strict=True):
-        cut = following.words[0].line if following.words and following.words[0].text.startswith("--") else None
+        cut = following.words[0].line if following.words and _is_option(following.words[0].text) else None
         words = expand_sbatch(command.words) or command.words
         server_gpus = GPUS_PER_NODE if words is not command.words else 0
         inner = next(
@@ -131,11 +137,18 @@ def _looks_like_training(start: Start) -> int:
     """2 where GRPO is named, 1 where options of a trainer are, 0 for what may be anything, -1 for what is something else."""
     names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
     program = start.launch.program.lower()
+    if any(DOTTED_OPTION.match(word.text) for word in start.after) or DOTTED_PROGRAM.search(program):
+        return 2
     if "grpo" in program or start.launch.launcher == "trl" or "num_generations" in names:
         return 2
     if any(word in PurePosixPath(program).name for word in RIVALS):
         return -1
     return int(bool(names & known("trl", TRL).keys()) or "config" in names)
+
+
+def _is_option(text: str) -> bool:
+    """What no command begins with: options that were meant for the one before."""
+    return text.startswith("--") or DOTTED_OPTION.match(text) is not None
 
 
 def _option(text: str) -> tuple[str, str | None]:

@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import detect, version_of
+from grposweep.frameworks import FRAMEWORKS, detect, version_of
+from grposweep.frameworks.dotted import flatten, parse_nested
+from grposweep.frameworks.dotted_launch import Overrides, is_dotted_launch, read_overrides
 from grposweep.frameworks.keys import known
 from grposweep.frameworks.launch import SHIPPED, Start, accelerate_file, build_config, count_processes, find_launch
+from grposweep.frameworks.schema import easyr1_example
 from grposweep.frameworks.yaml_text import Flat, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
+DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.is_dotted)
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
+EASYR1_EXAMPLE = "examples/config.yaml"  # on which its scripts build
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
 
 
@@ -25,6 +30,7 @@ class Options:
     version: Version | None = None
     processes: int | None = None
     train_prompts: int | None = None
+    own_version: str | None = None  # of EasyR1 or verl
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
@@ -36,7 +42,9 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     """The recipe in a text that stands, or will stand, in this file."""
     if path.suffix in SHELLS or text.startswith("#!"):
         return _from_script(path, text, options)
-    return _from_yaml(path, parse_yaml(text), options)
+    flat = parse_yaml(text)
+    framework = detect(flat.config, str(path)) if options.framework == "auto" else options.framework
+    return _from_yaml(path, parse_nested(text) if framework in DOTTED else flat, replace(options, framework=framework))
 
 
 def load_text(path: Path) -> str:
@@ -65,7 +73,9 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     framework = detect(config, *paths) if options.framework == "auto" else options.framework
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
-    version = version_of(framework, options.version)
+    version = version_of(framework, options.version, options.own_version)
+    if FRAMEWORKS[framework].is_dotted:
+        config = flatten(config)
     return Recipe(framework, version, config, processes, options.train_prompts, **more)
 
 
@@ -79,6 +89,8 @@ def _from_yaml(path: Path, flat: Flat, options: Options) -> Recipe:
 
 def _from_script(path: Path, text: str, options: Options) -> Recipe:
     start = find_launch(text)
+    if is_dotted_launch(start) if options.framework == "auto" else options.framework in DOTTED:
+        return _from_overrides(path, start, options)
     flat = _config_of(start, path)
     base = {**flat.config}
     named = (str(path), start.launch.program, *_config_name(start))
@@ -105,6 +117,46 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
         launch=replace(start.launch, config=next(iter(_config_name(start)), "")),
+    )
+
+
+def _from_overrides(path: Path, start: Start, options: Options) -> Recipe:
+    """The overrides of a command line, over the configuration that it names, where that is found."""
+    said = read_overrides(start)
+    framework = options.framework
+    if framework == "auto":
+        framework = detect(said.config, start.launch.program, str(path))
+    base = _base_of(said, framework, path, options)
+    return build_recipe(
+        {**base.config, **said.config},
+        replace(options, framework=framework),
+        file=str(path),
+        lines=said.lines,
+        duplicates=said.duplicates,
+        unresolved=said.unresolved,
+        launch=replace(start.launch, config=said.base),
+        base=said.base,
+    )
+
+
+def _base_of(said: Overrides, framework: str, script: Path, options: Options) -> Flat:
+    """The YAML behind ``config=`` or ``--config-name``; EasyR1's own example where just that is named and not found."""
+    if not said.base:
+        return Flat({}, {}, ())
+    if "$" in said.base:
+        raise BadInput(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
+    found = find_near(said.base, script)
+    if found is not None:
+        try:
+            return parse_nested(load_text(found))
+        except BadInput as error:
+            raise BadInput(f"{said.base}: {error}") from None
+    if framework == "easyr1" and said.base.removeprefix("./") == EASYR1_EXAMPLE:
+        return Flat(dict(easyr1_example(version_of(framework, None, options.own_version))), {}, ())
+    if framework == "verl":
+        return Flat({}, {}, ())  # Hydra's own configuration, or one that is not at hand: GV407 says so
+    raise BadInput(
+        f"config={said.base}: no such file from here or from the script's folders. Lint the configuration itself."
     )
 
 

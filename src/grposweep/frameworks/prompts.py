@@ -18,7 +18,15 @@ from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
 # One name for each estimator: Schulman's k1, k2, k3, a plus where the gradient is that of k2 instead.
-ESTIMATORS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3", "kl+": "k1+", "mse+": "k2", "low_var_kl+": "k3+", "k2+": "k2"}
+ESTIMATORS = {
+    "kl": "k1",
+    "mse": "k2",
+    "low_var_kl": "k3",
+    "kl+": "k1+",
+    "mse+": "k2",
+    "low_var_kl+": "k3+",
+    "k2+": "k2",
+}
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 TYPES = {field.name: str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
@@ -114,9 +122,7 @@ def steps_a_rollout(s: Setting) -> float:
 def in_steps(s: Setting, rollouts: Mapping[str, Any]) -> dict[str, Any]:
     """What is said in rollouts, as optimizer steps; a share of all (below 1) stays one."""
     each = steps_a_rollout(s) if s.gradient_accumulation_steps > 0 else 1.0
-    return {
-        name: value if value is None or abs(value) < 1 else ceil(value * each) for name, value in rollouts.items()
-    }
+    return {name: value if value is None or abs(value) < 1 else ceil(value * each) for name, value in rollouts.items()}
 
 
 def in_rollouts(s: Setting, steps: float) -> int:

@@ -15,7 +15,11 @@ from grposweep.setting import Version
 
 EASYR1: Version = (0, 3, 3)
 VERL: Version = (0, 9, 1)
-ALGORITHM_KL: Version = (0, 3, 0)  # EasyR1 before has its KL loss in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
+ALGORITHM_KL: Version = (
+    0,
+    3,
+    0,
+)  # EasyR1 before has its KL loss in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 
 
 @cache
@@ -62,7 +66,7 @@ def easyr1_span(name: str) -> tuple[Version, Version | None] | None:
 
 @cache
 def verl(engine: str = "dp") -> Mapping[str, Key]:
-    """verl's keys with FSDP (``dp``) or ``megatron``, typed by their defaults."""
+    """The keys of verl with FSDP (``dp``) or ``megatron``, typed by their defaults."""
     table = _table("verl_keys.json")
     values = dict(table["dp"])
     if engine == "megatron":

@@ -63,6 +63,7 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
         parse_version(version) if version is not None else options.version,
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
+        str(own) if (own := record.get("framework_version")) is not None else options.own_version,
     )
     return build_recipe(config, told)
 

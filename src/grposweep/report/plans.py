@@ -26,15 +26,21 @@ def _b(s: Setting) -> str:
     return str(s.per_device_train_batch_size)
 
 
+def _w(s: Setting) -> int | None:
+    """The processes that a batch is split over."""
+    return s.processes if s.data_processes is None else s.data_processes
+
+
 def _mu_s_a(s: Setting) -> str:
     return f"{s.num_iterations} x {plan.micro_steps_per_generation(s)} / {s.gradient_accumulation_steps}"
 
 
 LINES = (
-    Line("training processes", "W", lambda s: s.processes),
+    Line("training processes", "all ranks", lambda s: s.processes),
+    Line("processes with data of their own", "W", lambda s: s.data_processes),
     Line(
         "completions per rollout", "B W S", plan.completions_per_rollout,
-        lambda s: f"{_b(s)} x {s.processes} x {plan.micro_steps_per_generation(s)}",
+        lambda s: f"{_b(s)} x {_w(s)} x {plan.micro_steps_per_generation(s)}",
     ),
     Line(
         "prompts per rollout", "B W S / G", plan.prompts_per_rollout,
@@ -42,7 +48,11 @@ LINES = (
     ),
     Line(
         "completions per optimizer step", "B W A", plan.completions_per_step,
-        lambda s: f"{_b(s)} x {s.processes} x {s.gradient_accumulation_steps}",
+        lambda s: f"{_b(s)} x {_w(s)} x {s.gradient_accumulation_steps}",
+    ),
+    Line(
+        "of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps,
+        lambda s: f"{_b(s)} x {s.gradient_accumulation_steps}",
     ),
     Line(
         "prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
@@ -73,9 +83,9 @@ LINES = (
     ),
 )  # fmt: skip
 SYMBOLS = (
-    "B per_device_train_batch_size, W processes, A gradient_accumulation_steps, S steps_per_generation (micro-steps), "
-    "G num_generations, mu num_iterations, D training prompts, P prompts per rollout, N rollouts per epoch, "
-    "E epochs, U steps per epoch"
+    "B per_device_train_batch_size, W processes (that hold data of their own), A gradient_accumulation_steps, "
+    "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training prompts, P prompts per rollout, "
+    "N rollouts per epoch, E epochs, U steps per epoch"
 )
 
 
@@ -120,7 +130,7 @@ def shortcut(s: Setting) -> Fraction | None:
     """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
     if s.processes is None or s.train_prompts is None or s.epochs is None:
         return None
-    per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * s.processes)
+    per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes))
     return per_pass * s.num_iterations / s.gradient_accumulation_steps * Fraction(s.epochs).limit_denominator(10**6)
 
 

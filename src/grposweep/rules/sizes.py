@@ -38,7 +38,7 @@ def _counting(name: str) -> tuple[dict[str, int | None], ...]:
     return tuple({name: value} for value in values)
 
 
-@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s), of=EVERY)
+@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s), of=TRL_LIKE)
 def prompts_per_step_agrees(s: Setting) -> Broken | None:
     """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
 
