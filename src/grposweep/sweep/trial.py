@@ -23,13 +23,20 @@ def write_trial(
     overrides: list[str],
     values: Mapping[str, Any],
     provenance: dict[str, Any],
+    attributes: Mapping[str, Any] | None = None,
 ) -> TrialFolder:
-    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent."""
-    folder = sweep.trial(number, experiment_id(verdict.experiment, verdict.setting))
+    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent.
+
+    ``attributes`` are the trial's in the study, which can be made again from trial.json (sweep/rebuild.py).
+    """
+    identity = experiment_id(verdict.experiment, verdict.setting)
+    folder = sweep.trial(number, identity)
     if (folder.path / "config.yaml").exists():
         return folder
     folder.path.mkdir(parents=True, exist_ok=True)
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
+    recorded = {"experiment": identity, **(attributes or {})}
+    write_json(folder.path / "trial.json", {"number": number, "point": verdict.point, "attributes": recorded})
     write_json(folder.path / "plan.json", build_plan(verdict.setting).as_dict())
     write_text(
         folder.path / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in [*overrides, *point_overrides])
