@@ -1,5 +1,6 @@
 """A sweep on disk: which file is where, and what a trial's files say about it (the layout is a contract)."""
 
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,14 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Record:
+    """A trial as the study holds it: its point, and the study's attributes of it."""
+
+    point: dict[str, Any]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class TrialFolder:
     """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
 
@@ -30,6 +39,11 @@ class TrialFolder:
         return int(self.path.name.split("-")[0])
 
     @property
+    def head(self) -> str:
+        """The head of its experiment id."""
+        return self.path.name.split("-", 1)[1]
+
+    @property
     def result(self) -> dict[str, Any] | None:
         """What the last attempt reported; None while there is nothing final."""
         return read_json(self.path / "result.json")
@@ -39,6 +53,23 @@ class TrialFolder:
         """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
         result = self.result
         return result is not None and result.get("status") in ("finished", "failed", "pruned")
+
+    @property
+    def objective(self) -> float | None:
+        """What a finished trial is worth; None where it is not finished, or its objective is no number."""
+        result = self.result or {}
+        value = result.get("objective") if result.get("status") == "finished" else None
+        return float(value) if value is not None and math.isfinite(value) else None
+
+    @property
+    def record(self) -> Record | None:
+        """What the study must say of the trial; None where trial.json is missing, damaged or another trial's."""
+        try:
+            found = read_json(self.path / "trial.json") or {}
+            record = Record(dict(found["point"]), dict(found["attributes"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+        return record if str(record.attributes.get("experiment"))[:6] == self.head else None
 
     def attempts(self) -> list[dict[str, Any]]:
         """The lines of attempts.jsonl: intents, starts and ends, in order."""
@@ -137,5 +168,5 @@ class SweepFolder:
     def trials(self) -> Iterator[TrialFolder]:
         """The trial folders that exist, by number."""
         for path in sorted((self.path / "trials").glob("[0-9]*-*")):
-            if path.is_dir():
+            if path.name.split("-")[0].isdecimal() and path.is_dir():
                 yield TrialFolder(path)

@@ -37,6 +37,7 @@ from grposweep.sweep.lease import Lease
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.provenance import collect_provenance
+from grposweep.sweep.rebuild import open_study
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
 from grposweep.sweep.summary import invalid_rows, snapshot
 
@@ -97,7 +98,10 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             return EXIT_INTERRUPTED
         judge.learn(folder.prepared())
         census = _judged(console, judge)
-        study = SweepStudy(folder.journal, space, cast(Direction, base.search.direction))  # check_words has seen it
+        direction = cast(Direction, base.search.direction)  # check_words has seen it
+        study, repairs = open_study(folder, space, direction, base.search.metric)
+        for repair in repairs:
+            console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
         controller = Controller(
             folder, study, judge, launcher, lease, base.search, sampler, list(census.valid_points()), overrides, provenance,
