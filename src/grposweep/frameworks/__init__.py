@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import easyr1, keys, open_r1, schema, trl, verl
+from grposweep.frameworks import easyr1, keys, ms_swift, ms_swift_keys, open_r1, schema, trl, verl
+from grposweep.frameworks.keys import Key
+from grposweep.frameworks.keys import known as known_keys
 from grposweep.frameworks.native import native as in_trl_words
 from grposweep.frameworks.trl import Reading
 from grposweep.frameworks.written import Written
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting, Version
 
-__all__ = ["FRAMEWORKS", "Framework", "Reading", "Written", "detect", "native", "read", "version_of", "write"]
+__all__ = ["FRAMEWORKS", "Framework", "Reading", "Written", "detect", "native", "read", "takes", "version_of", "write"]
 
 
 @dataclass(frozen=True)
 class Framework:
     """What one framework's file offers.
 
-    ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``keys`` are words
+    ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``takes`` are all
+    keys of a release with their types, for reading a command line. ``keys`` are words
     that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
     by where nobody asks for another; ``follows_trl`` says that it is one of TRL's. ``is_dotted`` says that keys are nested,
     and are overridden as ``a.b=c`` on a command line.
@@ -38,6 +41,7 @@ class Framework:
     write: Callable[[Setting], Written] | None = None
     follows_trl: bool = False
     is_dotted: bool = False
+    takes: Callable[[str, Version], Mapping[str, Key]] = known_keys
 
 
 FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
@@ -65,9 +69,16 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         re.compile("open[_-]r1"),
         follows_trl=True,
     ),
+    "ms-swift": Framework(
+        ms_swift.reading,
+        ms_swift.native,
+        ms_swift.VERSION,
+        ms_swift.ONLY,
+        re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
+        takes=lambda *_: ms_swift_keys.known(),
+    ),
     "trl": Framework(trl.reading, in_trl_words, TRL, follows_trl=True),
 }
-OTHERS = {"ms-swift": ("rlhf_type",)}
 
 
 def read(recipe: Recipe) -> Reading:
@@ -78,6 +89,11 @@ def read(recipe: Recipe) -> Reading:
 def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
     """A change of fields in the recipe's own keys; None where it has no words for it."""
     return FRAMEWORKS[recipe.framework].native(change, recipe, setting)
+
+
+def takes(framework: str, version: Version) -> Mapping[str, Key]:
+    """Every key that a release of a framework takes on a command line."""
+    return _known(framework).takes(framework, version)
 
 
 def write(setting: Setting, framework: str) -> Written:
@@ -98,13 +114,6 @@ def _known(framework: str) -> Framework:
 def detect(config: Mapping[str, Any], *paths: str) -> str:
     """The framework of a recipe: from its keys (or, of dotted keys, their first words), or from its paths and programs."""
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
-    other = next(
-        (name for name, marks in OTHERS.items() if name not in FRAMEWORKS and not words.isdisjoint(marks)), None
-    )
-    if other:
-        raise BadInput(
-            f"a recipe for {other}: grposweep reads those of {' and '.join(FRAMEWORKS)}. Translate it first."
-        )
     by_keys = (name for name, framework in FRAMEWORKS.items() if not framework.keys.isdisjoint(words))
     by_paths = (
         name

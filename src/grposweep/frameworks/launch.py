@@ -1,7 +1,8 @@
 """The launch in a shell script: its last command that starts a training, its processes, its options as a recipe.
 
 Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``, ``--key=value``,
-``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins).
+``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins);
+ms-swift cli/main.py (``swift rlhf FILE``, NPROC_PER_NODE).
 """
 
 import re
@@ -14,13 +15,21 @@ from grposweep.errors import BadInput
 from grposweep.frameworks.keys import Key, known
 from grposweep.frameworks.open_r1_slurm import GPUS_PER_NODE, expand_sbatch
 from grposweep.frameworks.shell import Command, Word, parse_script
+from grposweep.frameworks.shell_words import Values
 from grposweep.frameworks.values import convert
 from grposweep.recipe import Launch
 from grposweep.setting import TRL
 
 PYTHONS = ("python", "python3")
 LAUNCHERS = {"accelerate": "accelerate", "accelerate-launch": "accelerate", "torchrun": "torchrun", "deepspeed": "deepspeed",
-             "trl": "trl"}  # fmt: skip
+             "trl": "trl", "swift": "swift", "megatron": "megatron"}  # fmt: skip
+COMMANDS = {
+    "accelerate": "launch",
+    "trl": "grpo",
+    "swift": "rlhf",
+    "megatron": "rlhf",
+}  # the word behind such a launcher
+OWN_PROGRAMS = {"trl": "trl.scripts.grpo", "swift": "swift rlhf", "megatron": "megatron rlhf"}
 MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
            "accelerate.commands.launch": "accelerate"}  # fmt: skip
 PROCESSES = {  # launcher: option that counts processes, option that multiplies them
@@ -37,6 +46,8 @@ DOTTED_OPTION = re.compile(
     r"\+{0,2}~?(?:data|worker|algorithm|trainer|actor_rollout_ref|critic|reward|ray_kwargs)\.\S*="
 )
 DOTTED_PROGRAM = re.compile(r"\bverl[./]trainer[./]main(?:_ppo)?(?:\.py)?$|\bmain_(?:ppo|dapo)(?:\.py)?$")
+RECIPES = (".yaml", ".yml", ".json")
+NODES = ("NPROC_PER_NODE", "NNODES")
 RIVALS = (
     "sft",
     "dpo",
@@ -57,6 +68,7 @@ class Start:
     options: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
+    environment: Values = field(default_factory=dict)  # variables at that point of the script
     server_gpus: int = 0  # of the processes, those that a vLLM server takes where the recipe uses one
 
 
@@ -65,7 +77,7 @@ def find_launch(text: str) -> Start:
     starts = list(_starts(parse_script(text)))
     if not starts:
         raise BadInput(
-            "no launch command found (accelerate launch, torchrun, trl grpo, deepspeed or python with a script)."
+            "no launch command found (accelerate launch, torchrun, trl grpo, swift rlhf, deepspeed or python with a script)."
         )
     start = max(enumerate(starts), key=lambda item: (_looks_like_training(item[1]), item[0]))[1]
     if _looks_like_training(start) < 0:
@@ -87,7 +99,7 @@ def _starts(commands: list[Command]) -> list[Start]:
         if inner is not None:
             found += _starts(_shifted(words[inner + 1]))
         elif start := _start(words, cut):
-            start.server_gpus = server_gpus
+            start.server_gpus, start.environment = server_gpus, command.environment
             found.append(start)
     return found
 
@@ -109,8 +121,8 @@ def _start(words: list[Word], cut: int | None) -> Start | None:
     """The launcher among the words (wrappers such as srun or nohup come first), and the program it starts."""
     for n, word in enumerate(words):
         name = PurePosixPath(word.text).name
-        if name in LAUNCHERS and (name not in ("accelerate", "trl") or _second(words, n) in ("launch", "grpo")):
-            return _launched(LAUNCHERS[name], words[n + 1 + (name in ("accelerate", "trl")) :], cut)
+        if name in LAUNCHERS and COMMANDS.get(name, _second(words, n)) == _second(words, n):
+            return _launched(LAUNCHERS[name], words[n + 1 + (name in COMMANDS) :], cut)
         if name in PYTHONS or name.startswith("python3."):
             rest = words[n + 1 :]
             module = rest[1].text if _second(words, n) == "-m" and len(rest) > 1 else ""
@@ -123,8 +135,8 @@ def _second(words: list[Word], at: int) -> str:
 
 
 def _launched(launcher: str, words: list[Word], cut: int | None) -> Start | None:
-    if launcher == "trl":
-        return Start(Launch("trl", "trl.scripts.grpo", cut), words, words)
+    if launcher in OWN_PROGRAMS:
+        return Start(Launch(launcher, OWN_PROGRAMS[launcher], cut), words, words)
     for n, word in enumerate(words):
         if word.text in ("-m", "--module") and n + 1 < len(words):
             return Start(Launch(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
@@ -139,7 +151,7 @@ def _looks_like_training(start: Start) -> int:
     program = start.launch.program.lower()
     if any(DOTTED_OPTION.match(word.text) for word in start.after) or DOTTED_PROGRAM.search(program):
         return 2
-    if "grpo" in program or start.launch.launcher == "trl" or "num_generations" in names:
+    if "grpo" in program or start.launch.launcher in OWN_PROGRAMS or "num_generations" in names:
         return 2
     if any(word in PurePosixPath(program).name for word in RIVALS):
         return -1
@@ -159,6 +171,10 @@ def _option(text: str) -> tuple[str, str | None]:
 def _read_options(start: Start) -> None:
     """``--key value ...`` behind the program's name; an option's values run to the next option."""
     name = ""
+    if start.launch.launcher in ("swift", "megatron") and start.after and start.after[0].text.endswith(RECIPES):
+        start.options["config"] = [start.after[0].text]  # the file stands where others have --config
+        if start.after[0].unknown:
+            start.unresolved["config"] = start.after[0].text
     for word in start.after:
         if word.text.startswith("--"):
             name, value = _option(word.text)
@@ -202,6 +218,8 @@ def count_processes(start: Start) -> tuple[int | None, str]:
     """Training processes as the launcher's own options state them, or None and what is in the way."""
     if start.launch.launcher == "python":
         return 1, ""
+    if start.launch.launcher in ("swift", "megatron"):
+        return _from_environment(start.environment)
     option, times = PROCESSES[start.launch.launcher]
     given = {}
     name = ""
@@ -219,6 +237,17 @@ def count_processes(start: Start) -> tuple[int | None, str]:
     if count.isdigit() and factor.isdigit():
         return int(count) * int(factor), ""
     return None, count if not count.isdigit() else f"{times} {factor}"
+
+
+def _from_environment(environment: Values) -> tuple[int | None, str]:
+    """NPROC_PER_NODE times NNODES; without either `swift` starts a single process, which takes all GPUs."""
+    product = 1
+    for name in NODES:
+        value = environment.get(name, "1")
+        if not isinstance(value, str) or not value.isdigit():
+            return None, f"{name}={value}"
+        product *= int(value)
+    return product, ""
 
 
 def accelerate_file(start: Start) -> str | None:

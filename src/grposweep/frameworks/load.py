@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import FRAMEWORKS, detect, version_of
+from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
 from grposweep.frameworks.dotted import flatten, parse_nested
 from grposweep.frameworks.dotted_launch import Overrides, is_dotted_launch, read_overrides
-from grposweep.frameworks.keys import known
 from grposweep.frameworks.launch import SHIPPED, Start, accelerate_file, build_config, count_processes, find_launch
+from grposweep.frameworks.ms_swift_keys import ENVIRONMENT
 from grposweep.frameworks.schema import easyr1_example
 from grposweep.frameworks.yaml_text import Flat, parse_yaml
 from grposweep.recipe import Recipe
@@ -95,8 +95,8 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     base = {**flat.config}
     named = (str(path), start.launch.program, *_config_name(start))
     framework = detect({**base, **start.options}, *named) if options.framework == "auto" else options.framework
-    takes = known(framework, version_of(framework, options.version))
-    config = {**base, **build_config(start, takes)}
+    config = {**base, **build_config(start, takes(framework, version_of(framework, options.version)))}
+    start.environment = {**given_environment(base), **start.environment}
     processes, trouble = _processes(start, path)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
@@ -158,6 +158,12 @@ def _base_of(said: Overrides, framework: str, script: Path, options: Options) ->
     raise BadInput(
         f"config={said.base}: no such file from here or from the script's folders. Lint the configuration itself."
     )
+
+
+def given_environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that a recipe of ms-swift brings along (``ENV``); what is set already stays."""
+    found = config.get(ENVIRONMENT)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _config_name(start: Start) -> list[str]:

@@ -18,9 +18,10 @@ ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
 
 @dataclass
 class Command:
-    """The words of one simple command, without redirections."""
+    """The words of one simple command, without redirections, and the variables that a program of it may read."""
 
     words: list[Word] = field(default_factory=list)
+    environment: Values = field(default_factory=dict)
 
 
 def parse_script(text: str, values: Values | None = None) -> list[Command]:
@@ -68,7 +69,7 @@ class _Commands:
                 break
             assigned += 1
             self._assign(match[1], match[3], word.unknown, bool(match[2]))
-        return Command([] if exported else rest[assigned:])
+        return Command([] if exported else rest[assigned:], dict(self.values))
 
     def _loop(self, words: list[Word]) -> None:
         """``for NAME in a b c``: one value is a value, several are not one."""

@@ -209,15 +209,20 @@ def _derive_schedule(values: Mapping[str, Any], changes: dict[str, Any], given: 
 def _derive_model(values: Mapping[str, Any], put: Any) -> None:
     if "use_peft" in values:
         put("lora", bool(values["use_peft"]))
-    size = _SIZE.search(str(values.get("model_name_or_path") or "").rsplit("/", 1)[-1])
-    if size:
-        put("parameters", int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)))
+    if size := model_size(str(values.get("model_name_or_path") or "")):
+        put("parameters", size)
     rewards = values.get("reward_funcs")
     if isinstance(rewards, list):
         put("rewards", len(rewards) + bool(values.get("reward_model_name_or_path")))
     if "reward_weights" in values:
         weights = values["reward_weights"]
         put("reward_weights", len(weights) if isinstance(weights, list) else None)
+
+
+def model_size(name: str) -> int | None:
+    """The weights that a model's name tells (``Qwen2.5-7B-Instruct``)."""
+    size = _SIZE.search(name.rsplit("/", 1)[-1])
+    return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
 
 
 def _derive_topology(values: Mapping[str, Any], put: Any) -> None:

@@ -6,7 +6,20 @@ declares the fields it reads, and returns None or what is broken.
 
 from collections.abc import Collection
 
-from grposweep.rules import advice, batch, clipping, data, evaluation, kl, loss, reference, schedule, sizes, topology
+from grposweep.rules import (
+    advice,
+    batch,
+    clipping,
+    data,
+    evaluation,
+    kl,
+    loss,
+    ms_swift,
+    reference,
+    schedule,
+    sizes,
+    topology,
+)
 from grposweep.rules.registry import FAMILIES, REGISTRY, Broken, Problem, Rule, Severity, choose, errors
 from grposweep.rules.unstated import judge_unstated  # last: it counts with all the others
 from grposweep.setting import Setting
@@ -14,7 +27,7 @@ from grposweep.setting import Setting
 __all__ = ["FAMILIES", "REGISTRY", "Broken", "Problem", "Rule", "Severity", "check", "errors"]
 
 # Named so that importing this package registers them all.
-FILES = (advice, batch, clipping, data, evaluation, kl, loss, reference, schedule, sizes, topology)
+FILES = (advice, batch, clipping, data, evaluation, kl, loss, ms_swift, reference, schedule, sizes, topology)
 
 
 def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:

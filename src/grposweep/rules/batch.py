@@ -85,14 +85,15 @@ def _made_of(s: Setting) -> str:
     return f"a rollout ({words} x {plan.micro_steps_per_generation(s)} micro-steps)"
 
 
-@rule("GB102", "error", ("num_generations",))
+@rule("GB102", "error", ("num_generations", "distils"), of=TRL_LIKE)
 def a_group_has_two(s: Setting) -> Broken | None:
     """A group needs at least two completions: the advantage of a single one is always zero.
 
     TRL 1.16: "GRPO requires at least 2 generations per prompt to calculate the advantages." 0 is a ZeroDivisionError.
-    TRL 0.14 checks nothing and divides by the standard deviation of one number, which is not a number.
+    TRL 0.14 checks nothing and divides by the standard deviation of one number, which is not a number. ms-swift 4.6.0:
+    "num_generations must be greater than 1 for GRPO", unless a teacher gives the signal; 0 is divided by late.
     """
-    if s.num_generations >= 2:
+    if s.num_generations >= 2 or (s.distils and s.num_generations == 1):
         return None
     return Broken(
         what=f"{s.key('num_generations')}={s.num_generations}",

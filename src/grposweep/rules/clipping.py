@@ -9,7 +9,7 @@ from grposweep.rules.registry import Broken, rule
 from grposweep.setting import TRL_LIKE, Setting
 
 # These clip the ratio at 1 - epsilon and 1 + epsilon_high, and at delta.
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "fipo")
 SUMMED = ("bnpo", "dr_grpo", "dapo", "cispo")  # sum over tokens
 CORRECTION_ADDED = (0, 23)
 
@@ -66,7 +66,7 @@ def _unread(s: Setting) -> tuple[str, ...]:
     """Of the clip options, those that the loss does not read."""
     if s.loss_type == "cispo":
         return ("delta",) if s.epsilon_high is None else ("delta", "epsilon")
-    return ("delta", "epsilon", "epsilon_high") if s.loss_type in ("sapo", "vespo") else ()
+    return ("delta", "epsilon", "epsilon_high") if s.loss_type in ("sapo", "vespo", "real") else ()
 
 
 @rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_high"), of=TRL_LIKE)

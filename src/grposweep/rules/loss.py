@@ -19,6 +19,9 @@ LOSSES: dict[str, Version] = {
     "luspo": (0, 28, 0),
     "vespo": (1, 0, 0),
 }
+# ms-swift 4.6.0 rlhf_trainers/grpo_trainer.py and args_mixin.py.
+MS_SWIFT_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "real", "fipo")
+MS_SWIFT_SCALES, MS_SWIFT_LEVELS = ("group", "batch", "none", "gdpo"), ("token", "sequence", "sequence_token")
 SCALES = ("group", "batch", "none")
 LEVELS = ("token", "sequence")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
@@ -36,42 +39,49 @@ def _one_of(s: Setting, name: str, allowed: tuple[str, ...]) -> Broken | None:
     near = get_close_matches(str(value).lower().replace("-", "_"), allowed, n=1, cutoff=0.75)
     return Broken(
         what=f"{s.key(name)}={value}",
-        why=f"this TRL knows {', '.join(allowed)}",
+        why=f"this {s.trainer} knows {', '.join(allowed)}",
         instead=f"Set {s.key(name)} to one of them.",
         fields=(name,),
         suggestions=({name: (near or list(allowed))[0]},),
     )
 
 
-@rule("GL101", "error", ("loss_type", "version"), of=TRL_LIKE)
+@rule("GL101", "error", ("framework", "loss_type", "version"), of=TRL_LIKE)
 def the_loss_is_known(s: Setting) -> Broken | None:
     """The loss is one of those that this release has: dapo came with TRL 0.22, cispo and sapo 0.26, luspo 0.28, vespo 1.0.
 
-    TRL 1.16 at the first step: "Unknown loss type: foo". Before 0.17 there is no such key.
+    TRL 1.16 at the first step: "Unknown loss type: foo". Before 0.17 there is no such key. ms-swift 4.6.0, with the same
+    words at the same time, has real and fipo in place of luspo and vespo.
     """
+    if s.framework == "ms-swift":
+        return _one_of(s, "loss_type", MS_SWIFT_LOSSES)
     if s.version < LOSS_ADDED or LOSSES.get(s.loss_type, (9, 0, 0)) <= s.version:
         return None
     return _one_of(s, "loss_type", tuple(name for name, since in LOSSES.items() if since <= s.version))
 
 
-@rule("GL102", "error", ("scale_rewards", "version"), of=TRL_LIKE)
+@rule("GL102", "error", ("framework", "scale_rewards", "version"), of=TRL_LIKE)
 def the_scaling_is_known(s: Setting) -> Broken | None:
     """Rewards are scaled by the standard deviation of the group, of the batch, or not at all.
 
     TRL 1.16 at the first step: "Invalid value for scale_rewards: foo. Must be one of 'batch', 'group', or 'none'." Before
-    0.22 the key is a boolean (here group or none).
+    0.22 the key is a boolean (here group or none). ms-swift 4.6.0 also has gdpo, and its parser refuses other words.
     """
+    if s.framework == "ms-swift":
+        return _one_of(s, "scale_rewards", MS_SWIFT_SCALES)
     if s.scale_rewards in SCALES and (s.scale_rewards != "batch" or s.version >= SCALE_NAMED):
         return None
     return _one_of(s, "scale_rewards", SCALES if s.version >= SCALE_NAMED else ("group", "none"))
 
 
-@rule("GL103", "error", ("importance_sampling_level", "version"), of=TRL_LIKE)
+@rule("GL103", "error", ("framework", "importance_sampling_level", "version"), of=TRL_LIKE)
 def the_level_is_known(s: Setting) -> Broken | None:
     """Importance is weighed by token or by sequence (since TRL 0.20).
 
     TRL 1.16 at the first step: "Unknown importance sampling level: foo. Possible values are 'token' and 'sequence'."
     """
+    if s.framework == "ms-swift":
+        return _one_of(s, "importance_sampling_level", MS_SWIFT_LEVELS)
     return None if s.version < LEVEL_ADDED else _one_of(s, "importance_sampling_level", LEVELS)
 
 
@@ -89,7 +99,7 @@ def sampling_is_random(s: Setting) -> Broken | None:
     )
 
 
-@rule("GL105", "error", ("multi_objective_aggregation", "version"))
+@rule("GL105", "error", ("framework", "multi_objective_aggregation", "version"))
 def the_aggregation_is_known(s: Setting) -> Broken | None:
     """Several rewards are summed and then normalised, or normalised each and then summed (since TRL 0.27).
 
@@ -143,7 +153,7 @@ def vespo_corrects_by_token(s: Setting) -> Broken | None:
 @rule(
     "GL108",
     "error",
-    ("version", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
+    ("framework", "version", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
 )
 def the_correction_is_known(s: Setting) -> Broken | None:
     """The vLLM correction masks or truncates, by token or by sequence (since TRL 0.26).
