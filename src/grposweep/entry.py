@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -14,8 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grposweep.config.compose import register
 from grposweep.config.messages import check_groups, message
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.errors import BadInput, LostLease
+from grposweep.outside import is_outside
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 
@@ -49,8 +52,10 @@ def run_single(config: DictConfig) -> int:
     """A single run: a sweep of one point. Says itself what is wrong: Hydra would put a line of its own before it."""
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
+    compose = _composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
     try:
-        return _run(Space(), Points(lambda _: config, []), overrides, dict(hydra.runtime.choices))
+        points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
+        return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -59,14 +64,19 @@ def run_single(config: DictConfig) -> int:
 def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
     """A sweep: the dials of command line and sweep file, over the composition that they share."""
     space, fixed = parse_space(arguments, params, loader)
+    return _run(
+        space, Points(_composer(loader, config.hydra.job.config_name), fixed), fixed, dict(config.hydra.runtime.choices)
+    )
+
+
+def _composer(loader: ConfigLoader, name: str | None) -> Compose:
+    """What composes the primary configuration of this name at other overrides."""
 
     def compose(overrides: list[str]) -> DictConfig:
         check_groups(overrides)
-        return loader.load_configuration(
-            config_name=config.hydra.job.config_name, overrides=overrides, run_mode=RunMode.RUN
-        )
+        return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
 
-    return _run(space, Points(compose, fixed), fixed, dict(config.hydra.runtime.choices))
+    return compose
 
 
 def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
@@ -74,6 +84,9 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
 
     searched = {dial.name for dial in space.dials}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
+    trainer = points.base.trainer
+    if is_outside(trainer.kind):  # model and task are the program's
+        hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
     return run_sweep(space, points, overrides, hint or "sweep")
 
 

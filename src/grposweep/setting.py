@@ -106,6 +106,7 @@ class Setting:
     delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
+    mask_truncated_completions: bool = False
     multi_objective_aggregation: str = "sum_then_normalize"
     rewards: int | None = None  # how many reward functions
     reward_weights: int | None = None  # how many weights
@@ -117,6 +118,10 @@ class Setting:
     minimum_learning_rate_ratio: float | None = None  # of the peak, where the schedule ends
     weight_decay: float | None = None
     max_grad_norm: float | None = None
+    optim: str | None = None
+    adam_beta1: float | None = None
+    adam_beta2: float | None = None
+    adam_epsilon: float | None = None
     seed: int | None = None
     # model and data
     model_name_or_path: str | None = None
@@ -126,6 +131,7 @@ class Setting:
     # generation
     temperature: float = 1.0
     top_p: float | None = None
+    top_k: int | None = None  # 0: all
     max_prompt_length: int | None = None  # tokens
     max_completion_length: int = 256  # tokens
     use_vllm: bool = False

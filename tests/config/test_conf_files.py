@@ -29,12 +29,16 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     """The composition that holds an option: the n-th option of every group at once, because each takes 0.1 s."""
     prompts = tmp_path_factory.mktemp("a folder") / "my prompts.jsonl"
     prompts.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    needs = {
+        "jsonl": f"task.path='{prompts}'",
+        "script": f"trainer.script='{prompts}'",
+    }  # what an option cannot do without
     by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
 
     @cache
     def row(index: int, debug: str) -> Composed:
         choices = {group: names[index % len(names)] for group, names in by_group.items()} | {"debug": debug}
-        own = [f"task.path='{prompts}'"] if choices["task"] == "jsonl" else []  # the only option that cannot do without
+        own = [needs[name] for name in choices.values() if name in needs]
         config = compose([*(f"{group}={name}" for group, name in choices.items()), *own])
         return dict(config.hydra.runtime.choices), to_experiment(config)
 
@@ -58,7 +62,7 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     written = OmegaConf.to_container(OmegaConf.load(CONF / path))
     assert isinstance(written, dict)
     for section, content in (written if group == "debug" else {group: written}).items():
-        plain = {key: value for key, value in content.items() if key != "path" and "${" not in str(value)}
+        plain = {key: value for key, value in content.items() if key not in ("path", "script") and "${" not in str(value)}
         assert plain == {key: made[str(section)][key] for key in plain}
 
 

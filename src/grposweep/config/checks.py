@@ -1,14 +1,19 @@
 """Words that only certain values make sense for; types alone cannot say so."""
 
+from pathlib import Path
 from typing import Any
 
-from grposweep.config.schema import AUTO, Cluster, Experiment
+from grposweep.config.schema import AUTO, Cluster, Experiment, Trainer
 from grposweep.errors import BadInput
+from grposweep.outside import OUTSIDE
+from grposweep.outside.script import check_launcher
 
 WORDS: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
-    "trainer.kind": ("trl", "fake"),
+    "trainer.kind": ("trl", "fake", *OUTSIDE),
+    "trainer.takes": ("config", "flags"),
+    "trainer.launcher": ("accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
     "cluster.kind": ("local", "slurm", "dry_run"),
     "cluster.controller": ("here", "job"),
@@ -63,7 +68,8 @@ def check_words(experiment: Experiment) -> None:
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_cluster(experiment.cluster)
-    if experiment.search.last > max(experiment.schedule.evaluations, 1):
+    check_program(experiment.trainer, experiment.cluster)
+    if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in OUTSIDE:
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
@@ -88,6 +94,29 @@ def check_cluster(cluster: Cluster) -> None:
                 f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
                 "Set for example cluster.extra=[--exclusive]."
             )
+
+
+def check_program(trainer: Trainer, cluster: Cluster) -> None:
+    """Raise BadInput where ``trainer=script`` lacks its script, or files that a program needs are not there."""
+    if trainer.kind == "script" and trainer.script is None:
+        raise BadInput(
+            "trainer=script: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
+        )
+    if trainer.kind not in OUTSIDE:
+        return
+    if trainer.launcher == "python" and cluster.processes > 1:
+        raise BadInput(
+            f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
+            "Set trainer.launcher=torchrun or accelerate."
+        )
+    if cluster.kind != "local" and not cluster.gpus_per_node:
+        check_launcher(trainer, cluster.processes)
+    folder = Path(trainer.workdir or ".")
+    if not folder.is_dir():
+        raise BadInput(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")
+    for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
+        if name is not None and not (start / name).is_file():
+            raise BadInput(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
 
 
 def _get(experiment: Any, key: str) -> Any:

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.compose import explain, to_experiment
 from grposweep.config.schema import GROUPS, Experiment
 from grposweep.errors import BadInput
+from grposweep.outside.offer import offer_recipe
 
 Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
 
@@ -26,6 +27,9 @@ class Points:
         self._compose = compose
         self._overrides = overrides
         self._base = self._composed([])
+        if recipe := offer_recipe(self._base):
+            self._overrides = [*overrides, *recipe]
+            self._base = self._composed([])
         self._sections: dict[tuple[str, str], Any] = {}
 
     @cached_property

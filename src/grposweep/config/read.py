@@ -4,9 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from grposweep.config.schema import AUTO, Experiment
+from grposweep.config.schema import AUTO, Experiment, Trainer
+from grposweep.outside import is_outside
 from grposweep.plan import realise
 from grposweep.setting import Setting
 
@@ -41,11 +43,21 @@ KEYS = {
     "delta": "loss.delta",
     "scale_rewards": "loss.scale_rewards",
     "importance_sampling_level": "loss.importance_sampling_level",
+    "mask_truncated_completions": "loss.mask_truncated_completions",
     "learning_rate": "lr",
     "lr_scheduler_type": "optimizer.lr_scheduler_type",
     "warmup_steps": "optimizer.warmup_steps",
+    "optim": "optimizer.optim",
+    "weight_decay": "optimizer.weight_decay",
+    "adam_beta1": "optimizer.adam_beta1",
+    "adam_beta2": "optimizer.adam_beta2",
+    "adam_epsilon": "optimizer.adam_epsilon",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "seed": "seed",
     "lora": "model.lora.enabled",
     "temperature": "generation.temperature",
+    "top_p": "generation.top_p",
+    "top_k": "generation.top_k",
     "max_completion_length": "generation.max_completion_length",
 }
 
@@ -55,14 +67,17 @@ _SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_dev
 _MADE: dict[str, tuple[str, ...]] = {
     "auto": tuple(f"batch.{name}" for name in _SIZES),
     "evaluates": ("schedule.evaluations", "schedule.eval_at_start"),
+    "eval_strategy": ("schedule.evaluations",),
     "train_prompts": ("model", "task"),  # as prepared for this model and task
     "eval_prompts": ("model", "task"),
     "rewards": ("task.rewards",),
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
 }
+OUTSIDE_OWNS = ("lora", "eval_prompts")  # where another program trains, these are as its recipe says, or unknown
 # Every field that an Experiment decides, and the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in _PATHS.items()}, **_MADE}
+PLAIN = Setting(framework="trl", keys=KEYS)
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -70,7 +85,16 @@ def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = No
 
     ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and ``eval_prompts``.
     """
-    return realise(Setting(framework="trl", keys=KEYS, **read_fields(experiment, prepared)))
+    return realise(base_setting(experiment).altered(read_fields(experiment, prepared)))
+
+
+def base_setting(experiment: Experiment) -> Setting:
+    """What an experiment's own fields are put on: for a program of its own its recipe's numbers, otherwise nothing."""
+    if not is_outside(experiment.trainer.kind):
+        return PLAIN
+    from grposweep.outside.recipe import base_of  # reading recipes: not for sweeps of our own
+
+    return base_of(experiment.trainer, experiment.cluster.processes).altered({"keys": KEYS})
 
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -79,14 +103,30 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     auto = frozenset(name for name in _SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
+    if is_outside(experiment.trainer.kind):
+        return _outside_fields(experiment, fields | {"auto": auto})
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
+        "eval_strategy": None,  # evaluations are placed by us
         "train_prompts": counted.get("train_prompts", task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "rewards": len(task.rewards),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
+    }
+
+
+def _outside_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
+    """Model, data and rewards are the program's, which says nothing of them here; so are evaluations not asked for."""
+    base = base_setting(experiment)
+    fields |= {name: getattr(base, name) for name in (*OUTSIDE_OWNS, *(field for field in _MADE if field != "auto"))}
+    schedule = experiment.schedule
+    asked = schedule.evaluations > 0
+    return fields | {
+        "train_prompts": experiment.task.train_prompts,
+        "evaluates": asked or base.evaluates,
+        "eval_strategy": "steps" if asked else base.eval_strategy,
     }
 
 
@@ -110,7 +150,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     for name in ("name", "force", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
-    content["trainer"] = {"kind": experiment.trainer.kind, "fake": content["trainer"]["fake"]}
+    content["trainer"] = _trainer_content(experiment.trainer)
     for name in _SIZES:
         content["batch"][name] = getattr(setting, name)
     for name in ("prompts_per_step", "max_per_device_train_batch_size"):
@@ -131,8 +171,27 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
-    content["trainer"] = {"kind": base.trainer.kind, "fake": content["trainer"]["fake"]}
+    content["trainer"] = _trainer_content(base.trainer)
     return _digest({"space": space, "base": content})
+
+
+def _trainer_content(trainer: Trainer) -> dict[str, Any]:
+    """What of the trainer can change a trial's numbers; of files that a program reads, their content."""
+    content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
+    if not is_outside(trainer.kind):
+        return content
+    script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
+    files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
+    named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
+    words = {
+        name: getattr(trainer, name) for name in ("arguments", "environment", "takes", "launcher", "launch_arguments")
+    }
+    return {**content, **words, "files": files, "named": named}
+
+
+def file_digest(path: Path) -> str | None:
+    """A hash of a file's content; None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _digest(content: Any) -> str:

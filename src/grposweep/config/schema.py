@@ -175,12 +175,28 @@ class Trainer:
     """Which trainer runs an attempt and what it keeps.
 
     ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
+
+    The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
+    that launches one): dials override it, what no dial touches stays. ``python`` is the interpreter of the program's
+    environment (null: this one), ``workdir`` the folder it runs in (null: this one), ``arguments`` come last on its
+    command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
+    says how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
+    ``launcher`` is accelerate, torchrun or python, and ``launch_arguments`` its further options.
     """
 
     kind: str = "trl"
     keep: str = "best"
     log_completions: bool = False
     fake: Fake = field(default_factory=Fake)
+    recipe: str | None = None
+    python: str | None = None
+    workdir: str | None = None
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    script: str | None = None
+    takes: str = "config"
+    launcher: str = "accelerate"
+    launch_arguments: list[str] = field(default_factory=list)
 
 
 @dataclass

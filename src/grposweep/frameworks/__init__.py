@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import easyr1, keys, ms_swift, ms_swift_keys, open_r1, schema, trl, verl
+from grposweep.frameworks import easyr1, keys, ms_swift, ms_swift_keys, open_r1, schema, trl, trl_write, verl
 from grposweep.frameworks.keys import Key
 from grposweep.frameworks.keys import known as known_keys
 from grposweep.frameworks.native import native as in_trl_words
@@ -67,8 +67,10 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         open_r1.VERSION,
         keys.OPEN_R1_ONLY,
         re.compile("open[_-]r1"),
+        trl_write.write_open_r1,
         follows_trl=True,
     ),
+<<<<<<< HEAD
     "ms-swift": Framework(
         ms_swift.reading,
         ms_swift.native,
@@ -78,6 +80,9 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         takes=lambda *_: ms_swift_keys.known(),
     ),
     "trl": Framework(trl.reading, in_trl_words, TRL, follows_trl=True),
+=======
+    "trl": Framework(trl.reading, in_trl_words, TRL, write=trl_write.write_trl, follows_trl=True),
+>>>>>>> 7310f89 (trainer=script sweeps a training script of a person's own, under accelerate or torchrun)
 }
 
 

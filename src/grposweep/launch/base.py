@@ -13,12 +13,16 @@ FINISHED, CRASHED, BAD_INPUT, STOPPED = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher is asked to run: the ranks of one attempt in one trial folder, in the shape of ``cluster``."""
+    """What a launcher is asked to run: the ranks of one attempt in one trial folder, in the shape of ``cluster``.
+
+    ``starts_ranks``: a program starts its ranks itself, so one process of ours a node has all of the node's GPUs.
+    """
 
     folder: Path
     attempt: int
     cluster: Cluster
     environment: Mapping[str, str] = field(default_factory=dict)
+    starts_ranks: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from grposweep.errors import BadInput
 from grposweep.launch.base import End, Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
 from grposweep.launch.states import is_alive
+from grposweep.outside.script import check_launcher
 
 TRAINING = ["grposweep.train.life"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]
@@ -39,8 +40,8 @@ class Local:
 
     def submit(self, job: Job) -> str:
         """Start every rank; each writes logs/rank-N.log in the trial folder."""
-        processes = job.cluster.processes
-        gpus = [self._free_gpus.pop(0) for _ in range(processes)] if self._has_gpus else []
+        gpus = [self._free_gpus.pop(0) for _ in range(job.cluster.processes)] if self._has_gpus else []
+        processes = 1 if job.starts_ranks else job.cluster.processes
         (job.folder / "logs").mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
         if processes > 1:
@@ -49,7 +50,7 @@ class Local:
         for rank in range(processes):
             own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if processes > 1 else {}
             if gpus:
-                own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
+                own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus) if job.starts_ranks else gpus[rank]
             log = job.folder / "logs" / f"rank-{rank}.log"
             group.pids.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
         job_id = f"local-{group.pids[0]}"
@@ -110,6 +111,8 @@ def build_local(experiment: Experiment, parallel: int, processes: Processes) -> 
                 f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
             )
         slots = min(parallel, len(gpus) // needed)
+    else:
+        check_launcher(experiment.trainer, needed)
     return Local(processes, gpus, slots)
 
 

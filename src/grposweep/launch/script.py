@@ -56,7 +56,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
     return render(
         "trial.sbatch.j2",
         name=name,
-        options=sbatch_options(cluster, name),
+        options=sbatch_options(cluster, name, job.starts_ranks),
         setup=cluster.setup,
         log=quoted(job.folder / "logs" / "job.log"),
         working_directory=quoted(Path.cwd()),
@@ -65,7 +65,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         threads=cluster.threads,
         requeue_limit=cluster.requeue_limit,
         patience_seconds=max(cluster.warn_seconds * 3 // 4, LEAST_PATIENCE),
-        cpus_per_task=cpus_per_task(cluster),
+        cpus_per_task=cpus_per_task(cluster, job.starts_ranks),
         container=[shlex.quote(option) for option in cluster.container],
         python=shlex.quote(cluster.python or sys.executable),
         folder=quoted(job.folder.resolve()),
@@ -73,13 +73,13 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
     )
 
 
-def sbatch_options(cluster: Cluster, name: str) -> list[str]:
+def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> list[str]:
     """What the job asks for; ``extra`` comes last and wins."""
     options = [
         f"--job-name={name}",
         f"--nodes={cluster.nodes}",
-        f"--ntasks-per-node={cluster.gpus_per_node or cluster.tasks_per_node}",
-        f"--cpus-per-task={cpus_per_task(cluster)}",
+        f"--ntasks-per-node={1 if starts_ranks else ranks_per_node(cluster)}",
+        f"--cpus-per-task={cpus_per_task(cluster, starts_ranks)}",
     ]
     if cluster.gpus_per_node:
         options.append(f"--gres=gpu:{cluster.gpus_per_node}")
@@ -100,9 +100,15 @@ def asked_of(cluster: Cluster) -> list[str]:
     ]
 
 
-def cpus_per_task(cluster: Cluster) -> int:
-    """CPUs of a rank: its GPU's share, without GPUs one a thread."""
-    return cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
+def ranks_per_node(cluster: Cluster) -> int:
+    """A rank a GPU, without GPUs a rank a task."""
+    return cluster.gpus_per_node or cluster.tasks_per_node
+
+
+def cpus_per_task(cluster: Cluster, starts_ranks: bool = False) -> int:
+    """CPUs of a rank: its GPU's share, without GPUs one a thread; of all ranks of a node where one task starts them."""
+    each = cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
+    return each * ranks_per_node(cluster) if starts_ranks else each
 
 
 def submit_command(script: Path) -> list[str]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from grposweep.config.points import Points
-from grposweep.config.read import KEYS, SOURCES, prepared_key, read_fields
+from grposweep.config.read import SOURCES, base_setting, prepared_key, read_fields
 from grposweep.config.schema import GROUPS
 from grposweep.plan import realise
 from grposweep.search.space import Choice, Interval, Point, Space
@@ -23,14 +23,12 @@ _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
 
 
-_PLAIN_SETTING = Setting(framework="trl", keys=KEYS)
-
-
 class Fields:
     """Settings of a space's points; equal to composing each point and reading it, which a test shows."""
 
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
+        self._base = base_setting(points.base)
         values = {dial.name: dial.domain.values for dial in space.dials if isinstance(dial.domain, Choice)}
         raw = points.raw_values(values)
         self._references = {key: set().union(*map(_referred, found)) for key, found in raw.items()}
@@ -55,7 +53,7 @@ class Fields:
         for field, dial in self._direct.items():
             if dial in point:
                 fields[field] = point[dial]
-        return realise(_PLAIN_SETTING.altered(fields))
+        return realise(self._base.altered(fields))
 
     @cached_property
     def _base_auto(self) -> frozenset[str]:

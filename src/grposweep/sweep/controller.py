@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
 from grposweep.launch.base import FINISHED, STOPPED, Busy, End, Job, Launcher
+from grposweep.outside import is_outside
 from grposweep.search.judge import Judge, Verdict
 from grposweep.search.sampler import Valid
 from grposweep.search.space import Label, Point, freeze
@@ -243,7 +244,14 @@ class Controller:
             attempt = folder.next_attempt()
             if not self.is_dry:
                 folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
-        job_id = self.launcher.submit(Job(folder.path, attempt, verdict.experiment.cluster))
+        job_id = self.launcher.submit(
+            Job(
+                folder.path,
+                attempt,
+                verdict.experiment.cluster,
+                starts_ranks=is_outside(verdict.experiment.trainer.kind),
+            )
+        )
         if not self.is_dry:
             folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
         self.running[folder.number] = Running(folder, verdict.point, attempt, job_id, time.time())

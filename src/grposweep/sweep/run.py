@@ -164,7 +164,7 @@ def _preparable(judge: Judge, census: Census) -> dict[str, Experiment]:
         freeze({name: point[name] for name in dials if name in point}): point for point in census.valid_points()
     }
     experiments = [judge.verdict(point).experiment for point in distinct.values()]
-    return {prepared_key(item): item for item in experiments if item.trainer.kind != "fake"}
+    return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
 
 
 def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, census: Census, sampler: str) -> None:

@@ -1,1 +1,17 @@
-"""One attempt at a trial: real GRPO with TRL, or a fake of it; reached through files and a command only."""
+"""One attempt at a trial: real GRPO with TRL, a fake of it, or another program; reached through files and a command only.
+
+``from grposweep.train import Callback`` is for training scripts of a person's own (``trainer=script``).
+"""
+
+from typing import Any
+
+__all__ = ["Callback"]
+
+
+def __getattr__(name: str) -> Any:
+    """The callback, imported only when it is asked for: it brings transformers along."""
+    if name == "Callback":
+        from grposweep.train.callback import Callback
+
+        return Callback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,8 @@ from grposweep.config.read import prepared_key, read_setting
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
+from grposweep.outside import is_outside
+from grposweep.outside.recipe import trial_setting
 from grposweep.plan import Plan, build_plan
 from grposweep.setting import Setting
 from grposweep.train.pace import Pace, build_pace
@@ -25,7 +27,10 @@ FINISHED, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3  # exit codes
 
 @dataclass
 class Attempt:
-    """One rank of one execution of a trial; the files are rank 0's to write."""
+    """One rank of one execution of a trial; the files are rank 0's to write.
+
+    Where another program starts the ranks, ``rank`` and ``ranks`` count our processes, one a node.
+    """
 
     folder: Path
     number: int
@@ -54,9 +59,8 @@ class Attempt:
 
     @property
     def total(self) -> int:
-        """Optimizer steps of the whole trial."""
-        assert self.plan.total_steps is not None  # load_attempt() has made sure
-        return self.plan.total_steps
+        """Optimizer steps of the whole trial; 0 where only another program knows."""
+        return self.plan.total_steps or 0
 
     def asks_to_stop(self, step: int) -> bool:
         """Whether this rank has been told to end at this step; ranks must still agree."""
@@ -89,16 +93,16 @@ def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
     experiment = load_experiment(folder / "config.yaml")
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if ranks != experiment.cluster.processes:
+    outside = is_outside(experiment.trainer.kind)
+    if not outside and ranks != experiment.cluster.processes:
         raise BadInput(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
             f"(WORLD_SIZE). Start {experiment.cluster.processes} of them, or set cluster.processes={ranks}."
         )
-    entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
-    setting = read_setting(experiment, entries.get(prepared_key(experiment)))
+    setting = _setting(folder, experiment)
     plan = build_plan(setting)
-    check_schedule(setting, plan)
-    assert plan.total_steps  # check_schedule() has made sure
+    if not outside:  # another program may count prompts that we do not know
+        check_schedule(setting, plan)
     number = attempt_number(folder)
     return Attempt(
         folder=folder,
@@ -110,10 +114,18 @@ def load_attempt(folder: Path) -> Attempt:
         plan=plan,
         pace=build_pace(setting),
         metrics=Metrics(folder / "metrics.jsonl", number),
-        heartbeat=Heartbeat(folder / "heartbeat", plan.total_steps),
+        heartbeat=Heartbeat(folder / "heartbeat", plan.total_steps or 0),
         control=Control(folder / "control.json"),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
     )
+
+
+def _setting(folder: Path, experiment: Experiment) -> Setting:
+    """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
+    if is_outside(experiment.trainer.kind):
+        return trial_setting(folder, experiment)
+    entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
+    return read_setting(experiment, entries.get(prepared_key(experiment)))
 
 
 def check_schedule(setting: Setting, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from grposweep.errors import BadInput
+from grposweep.errors import BadInput, ProgramFailed
 from grposweep.files import read_json, read_lines, write_json
 from grposweep.train.attempt import (
     BAD_INPUT,
@@ -44,6 +44,10 @@ def run_attempt(folder: Path) -> int:
         print(error, file=sys.stderr)
         _write_failure(folder, "bad_input", str(error), [])
         return BAD_INPUT
+    except ProgramFailed as error:
+        print(error, file=sys.stderr)
+        _write_failure(folder, error.kind, str(error), error.last_lines)
+        return FAILED
     except Exception as error:  # noqa: BLE001 - the end of the line for whatever a training can raise: it is written down
         text = traceback.format_exc()
         print(text, file=sys.stderr)
@@ -77,7 +81,7 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
     elif kind == "trl":
         from grposweep.train.grpo import train
     else:
-        raise BadInput(f"trainer.kind={kind} is no trainer that we have. Set trainer=trl or trainer=fake.")
+        from grposweep.train.outside import train
     return train
 
 

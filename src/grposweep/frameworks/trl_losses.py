@@ -1,0 +1,103 @@
+"""What a recipe for TRL cannot say of a setting, or says otherwise, and why: by release, and of other frameworks' ideas.
+
+Sources: trl trainer/grpo_config.py by release (frameworks/trl_keys.json); the estimators' gradients and the defaults of
+EasyR1, verl and ms-swift are compared in docs/frameworks.md.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from grposweep.frameworks import trl
+from grposweep.frameworks.keys import known, text
+from grposweep.rules.loss import LOSSES
+from grposweep.setting import TRL_FAMILY, Setting, Version
+
+CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
+# Fields that do nothing unless another one is set, and that one; nothing is lost with them.
+NEEDS = {
+    "use_bias_correction_kl": "beta",
+    "ref_model_sync_steps": "sync_ref_model",
+    "ref_model_mixup_alpha": "sync_ref_model",
+    "kl_horizon": "kl_reward_coefficient",
+    "kl_target": "kl_reward_coefficient",
+}
+
+
+def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple[str, ...]]:
+    """The setting with nothing in it that this release does not know, and what that changes."""
+    lost = tuple(_elsewhere(s))
+    changes: dict[str, Any] = {}
+    if LOSSES.get(s.loss_type, (0,)) > version:
+        changes["loss_type"] = "bnpo"  # token means, as all later ones are
+    if s.scale_rewards == "batch" and version < (0, 22):
+        changes["scale_rewards"] = "group"
+    changed = tuple(
+        f"{name}={getattr(s, name)}: {framework} {text(version)} does not have it; {value} is the nearest"
+        for name, value in changes.items()
+    )
+    fits = s.altered({**changes, "framework": framework, "version": version})
+    return fits, (*lost, *changed, *_unsaid(s, framework, version))
+
+
+def _unsaid(s: Setting, framework: str, version: Version) -> Iterator[str]:
+    """Fields that this release has no key for, and that are not what it does anyway."""
+    takes, default = known(framework, version), trl.defaults(framework, version)
+    for name in sorted(trl.SAME - takes.keys() - ELSEWHERE):
+        value = getattr(s, name)
+        anyway = default.get(name, getattr(Setting(), name))
+        inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
+        if value is not None and value != anyway and not inert and not (value is False and anyway is None):
+            yield f"{name}={value}: {framework} {text(version)} has no such key{_does(anyway)}"
+
+
+def _does(anyway: Any) -> str:
+    return "" if anyway is None else f", and does as with {anyway}"
+
+
+# Words for what only other frameworks do; what is lost of them is said below.
+ELSEWHERE = frozenset(
+    [
+        "data_processes",
+        "pipeline_parallel_size",
+        "prompts_per_rollout",
+        "prompts_per_generation",
+        "experience_batch_size",
+        "reference_batch_size",
+        "dynamic_batching",
+        "ends_with_epochs",
+        "kl_placement",
+        "kl_estimator",
+        "kl_reward_coefficient",
+        "kl_reward_estimator",
+        "kl_controller",
+        "kl_horizon",
+        "kl_target",
+        "loads_reference",
+        "advantage_estimator",
+        "minimum_learning_rate_ratio",
+        "model_name_or_path",
+        "dataset_name",
+        "max_prompt_length",
+        "parameters",
+    ]
+)
+
+
+def _elsewhere(s: Setting) -> Iterator[str]:
+    """What other frameworks do and no TRL does."""
+    if s.advantage_estimator != "grpo":
+        yield f"advantage_estimator={s.advantage_estimator}: TRL's trainer has grpo only"
+    if s.kl_placement in ("reward", "both") and s.kl_reward_coefficient:
+        yield f"KL in the reward (coefficient {s.kl_reward_coefficient:g}): TRL has it in the loss only; it is left out"
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3"):
+        yield f"KL estimator {s.kl_estimator}: TRL's is k3, weighed by the importance ratio with use_bias_correction_kl"
+    if s.dynamic_batching:
+        yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"
+    if s.prompts_per_generation:
+        yield "rollouts generated in portions: TRL generates each at once"
+    if s.pipeline_parallel_size > 1 or (s.framework not in TRL_FAMILY and s.sequence_parallel_size > 1):
+        yield "sequence and pipeline parallelism: TRL's GRPO has none"
+    if s.minimum_learning_rate_ratio and s.lr_scheduler_type != "cosine":
+        yield f"minimum learning rate ({s.minimum_learning_rate_ratio:g} of the peak): only with a cosine"
+    if s.framework not in TRL_FAMILY:
+        yield "advantages are scaled with 1e-4 added to the standard deviation, micro-batches are shuffled within a rank"

@@ -1,0 +1,32 @@
+"""Trainers that are programs of their own, run as they are: a person's script, Open-R1, ms-swift, EasyR1, verl.
+
+Adding one is a module with ``build(trial) -> Program`` and its line in ``OUTSIDE``; its recipes are read and written by its
+framework's file in ``frameworks``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from grposweep.outside import script
+from grposweep.outside.program import Program, Trial
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One such trainer: whose words its recipe has, and what starts it."""
+
+    framework: str
+    build: Callable[[Trial], Program]
+
+
+OUTSIDE = {"script": Kind("trl", script.build)}
+
+
+def is_outside(kind: str) -> bool:
+    """Whether a ``trainer.kind`` is a program of its own, which also starts its ranks itself."""
+    return kind in OUTSIDE
+
+
+def build_program(trial: Trial) -> Program:
+    """What runs a trial on one node."""
+    return OUTSIDE[trial.trainer.kind].build(trial)

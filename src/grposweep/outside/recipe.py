@@ -1,0 +1,121 @@
+"""A person's recipe as the base of a sweep: its numbers in our words, and a point's numbers back in its own.
+
+Only what a point changes is written into the recipe; whatever no dial touches stays as its author wrote it.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grposweep import frameworks
+from grposweep.config.schema import Experiment, Trainer
+from grposweep.errors import BadInput
+from grposweep.files import read_json
+from grposweep.frameworks.completions import in_completions
+from grposweep.frameworks.keys import parse_version
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.frameworks.trl_write import native_keys
+from grposweep.outside import OUTSIDE
+from grposweep.outside.program import RECIPE
+from grposweep.plan import micro_steps_per_generation
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting, Version
+
+# A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+ASKED = "from importlib.metadata import version; print(version('{package}'))"
+
+
+def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
+    """The recipe to start from, an empty one where there is none.
+
+    Raises BadInput where it cannot be read.
+    """
+    framework = OUTSIDE[trainer.kind].framework
+    version = installed_version(trainer.python or sys.executable, framework)
+    if trainer.recipe is None:
+        return Recipe(framework, version, {}, processes)
+    path = Path(trainer.recipe)
+    try:
+        return _loaded(path, _stamp(path), Options(framework, version, processes))
+    except BadInput as error:
+        raise BadInput(f"trainer.recipe={trainer.recipe}: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
+    return load_recipe(path, options)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time and size of a file; zeros where there is none, which its reader says better."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=16)
+def installed_version(python: str, framework: str) -> Version:
+    """The TRL that an interpreter would import, for frameworks that are TRL; otherwise the framework's own."""
+    known = frameworks.version_of(framework, None)
+    if not frameworks.FRAMEWORKS[framework].follows_trl:
+        return known
+    try:
+        asked = [python, "-c", ASKED.format(package="trl")]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+    except OSError as error:
+        raise BadInput(
+            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
+        ) from error
+    return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
+
+
+def base_of(trainer: Trainer, processes: int) -> Setting:
+    """The base's numbers, sizes in completions; nothing in it counts as set by a person, since a point sets everything."""
+    setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
+    return setting.altered({"given": frozenset(), "lines": {}, "processes": processes})
+
+
+def point_recipe(base: Recipe, before: Setting, after: Setting, output: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The base with what differs between two settings of ours, and with the trial's output folder; and what differs.
+
+    ``before`` is the base itself, ``after`` the point, both as this package configures them.
+    """
+    old, new = _native(before, base), _native(after, base)
+    changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
+    recipe = {name: value for name, value in base.config.items() if name not in changed}
+    if not changed.keys().isdisjoint(SIZES) and recipe.pop("generation_batch_size", None) is not None:
+        changed["steps_per_generation"] = micro_steps_per_generation(after)
+    recipe |= {name: value for name, value in changed.items() if value is not None}
+    return {**recipe, "output_dir": str(output)}, dict(sorted(changed.items()))
+
+
+def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
+    """A setting in the words of the base's framework and release."""
+    return native_keys(s.altered({"framework": base.framework, "version": base.version}), base.framework, base.version)
+
+
+def render_recipe(recipe: Mapping[str, Any]) -> str:
+    """A recipe as a file."""
+    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+
+
+def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
+    """The recipe in a trial's folder, as it was when the trial was written."""
+    framework = OUTSIDE[experiment.trainer.kind].framework
+    noted = read_json(folder / "changed.json") or {}
+    version = parse_version(noted["version"]) if "version" in noted else None
+    options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
+    return load_recipe(folder / RECIPE, options)
+
+
+def trial_setting(folder: Path, experiment: Experiment) -> Setting:
+    """The numbers of the recipe in a trial's folder."""
+    return in_completions(frameworks.read(load_trial_recipe(folder, experiment)).setting)[0]

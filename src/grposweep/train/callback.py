@@ -1,0 +1,131 @@
+"""The line that a person adds to a training script of their own: metrics as they come, and a stop at a rollout boundary.
+
+``trainer = GRPOTrainer(..., callbacks=[Callback()])``; outside of a sweep it does nothing. It runs in the script's
+environment, so it needs nothing but transformers, and no more of us than these files.
+"""
+
+import os
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from grposweep.errors import BadInput
+from grposweep.files import read_json, write_json
+from grposweep.train.pace import Pace
+from grposweep.train.record import Control, Heartbeat, Metrics
+
+
+class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Rank 0 writes and reads the trial's files; all ranks stop at one step."""
+
+    def __init__(self) -> None:
+        folder = os.environ.get("GRPOSWEEP_TRIAL")
+        self.folder = Path(folder) if folder else None
+        self.attempt = int(os.environ.get("GRPOSWEEP_ATTEMPT", 0))
+        self.stopped = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
+    ) -> None:
+        if self.folder is None:
+            return
+        check_taken(self.folder, args)
+        self.pace = read_pace(args, known.get("train_dataloader"))
+        self.metrics = Metrics(self.folder / "metrics.jsonl", self.attempt)
+        self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps)
+        self.control = Control(self.folder / "control.json")
+        if state.is_world_process_zero:
+            self.metrics.rewind(state.global_step or None)
+            self._say(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        step = state.global_step
+        if self.folder is None or step >= state.max_steps or not self.pace.is_boundary(step):
+            return
+        if agree(self._asked(step) and state.is_world_process_zero, args):
+            self.stopped = control.should_training_stop = control.should_save = True
+            if state.is_world_process_zero:
+                self._say(state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        if self.folder is None or not logs or not state.is_world_process_zero or "train_runtime" in logs:
+            return  # train_runtime's line, the summary at the end, holds nothing but times
+        kind = "eval" if any(name.startswith("eval_") for name in logs) else "train"
+        self.metrics.write(kind, state.global_step, self.pace.completions_at(state.global_step), logs)
+        self._say(state)
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._beat(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state)  # an evaluation may be long: it lives
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.folder is not None and state.is_world_process_zero:
+            self._say(state)
+
+    def _beat(self, state: TrainerState) -> None:
+        if self.folder is not None and state.is_world_process_zero:
+            self.heartbeat.beat(state.global_step)
+
+    def _say(self, state: TrainerState) -> None:
+        """What the attempt's own process reads of us."""
+        assert self.folder is not None  # the callers know
+        said = {"attempt": self.attempt, "step": state.global_step, "total": state.max_steps, "stopped": self.stopped}
+        write_json(self.folder / "callback.json", said)
+        self.heartbeat.beat(state.global_step, force=True)
+
+    def _asked(self, step: int) -> bool:
+        assert self.folder is not None  # the callers know
+        passed_on = read_json(self.folder / "stop.json") or {}  # a signal that came to the attempt's own process
+        return passed_on.get("attempt") == self.attempt or self.control.asks_to_stop(step)
+
+
+def read_pace(args: TrainingArguments, dataloader: Any) -> Pace:
+    """The pace of the trainer's own arguments; before TRL 0.18 each accumulation generates for itself."""
+    accumulation = args.gradient_accumulation_steps
+    reuse = getattr(args, "num_iterations", 1)
+    steps = getattr(args, "steps_per_generation", None) or accumulation
+    rollout = args.per_device_train_batch_size * args.world_size * steps
+    micro_steps = steps * reuse
+    try:
+        length = len(dataloader)
+    except TypeError:  # an endless stream: one epoch
+        length = 0
+    return Pace(accumulation, micro_steps, rollout, ceil(length / accumulation) or None, length // micro_steps)
+
+
+def check_taken(folder: Path, args: TrainingArguments) -> None:
+    """Raise BadInput where the script trains with other numbers than the trial's recipe: a sweep of them is none."""
+    trial = read_json(folder / "changed.json") or {}
+    wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
+    for name, value in wanted.items():
+        actual = getattr(args, name, value)
+        actual = getattr(actual, "value", actual)  # an enumeration's word
+        if actual != value and not (name == "steps_per_generation" and value is None):
+            raise BadInput(
+                f"{name}={value} is this trial's, but the script trains with {name}={actual}: it does not take its "
+                "configuration from the recipe or the command line. Pass the parsed arguments on to the trainer."
+            )
+
+
+def agree(stop: bool, args: TrainingArguments) -> bool:
+    """Whether rank 0 was asked to stop: all must leave the loop at one step, or the others wait for ever."""
+    if args.world_size == 1:
+        return stop
+    import torch  # always there; only several ranks need it
+
+    flag = torch.tensor([int(stop)], device=args.device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
