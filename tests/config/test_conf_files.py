@@ -62,7 +62,9 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     written = OmegaConf.to_container(OmegaConf.load(CONF / path))
     assert isinstance(written, dict)
     for section, content in (written if group == "debug" else {group: written}).items():
-        plain = {key: value for key, value in content.items() if key not in ("path", "script") and "${" not in str(value)}
+        plain = {
+            key: value for key, value in content.items() if key not in ("path", "script") and "${" not in str(value)
+        }
         assert plain == {key: made[str(section)][key] for key in plain}
 
 
