@@ -70,7 +70,6 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         trl_write.write_open_r1,
         follows_trl=True,
     ),
-<<<<<<< HEAD
     "ms-swift": Framework(
         ms_swift.reading,
         ms_swift.native,
@@ -79,10 +78,7 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
         takes=lambda *_: ms_swift_keys.known(),
     ),
-    "trl": Framework(trl.reading, in_trl_words, TRL, follows_trl=True),
-=======
     "trl": Framework(trl.reading, in_trl_words, TRL, write=trl_write.write_trl, follows_trl=True),
->>>>>>> 7310f89 (trainer=script sweeps a training script of a person's own, under accelerate or torchrun)
 }
 
 
