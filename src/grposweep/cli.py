@@ -193,6 +193,25 @@ def cancel(
     raise typer.Exit(answer(work))
 
 
+@app.command()
+def doctor(
+    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
+    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
+) -> None:
+    """Check that a sweep's files can be read and agree, and say what would mend them.
+
+    Exit code: 0 sound, 1 problems found (and left), 2 unusable.
+    """
+
+    def work() -> int:
+        from grposweep.sweep.doctor import visit
+
+        return visit(sweep, outputs, repair, sys.stdout)
+
+    raise typer.Exit(answer(work))
+
+
 def _version(wanted: str | None) -> Version | None:
     """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
     from grposweep.frameworks.keys import parse_version, releases, text

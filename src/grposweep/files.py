@@ -1,5 +1,6 @@
 """Files that others read: written whole or not at all, appended a line at a time, read without trusting the tail."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -61,3 +62,17 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(value, dict):
             yield value
+
+
+def age_seconds(path: Path) -> float:
+    """Seconds since a file (or link) was last written; against a file made now beside it, since clocks differ.
+
+    Raises FileNotFoundError where it is not there.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
+        return max(os.fstat(now.fileno()).st_mtime - path.lstat().st_mtime, 0.0)
+
+
+def text_sha256(text: str) -> str:
+    """What tells whether somebody has changed a file since it was written."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,6 @@
 """Whatever happens to the journal, the study comes back from the trial folders as it was."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,11 @@ from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.rebuild import GONE, open_study
-from support import RUN, Ended, environment, read, trials
+from support import Ended, read, trials
+
+from .conftest import GRID
 
 Run = Callable[..., Ended]
-# Invalid points, a crash, a conditional dial, labels of three types.
-GRID = (
-    "trainer=fake", "name=s", "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3", "batch=small,open_r1_medium",
-    "kl.sync_ref_model=true,false", "kl=low",
-)  # fmt: skip
 TPE = ("trainer=fake", "name=s", "-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
 
 
@@ -50,20 +45,6 @@ def load(sweep: Path) -> list[tuple[Any, ...]]:
 def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[str]:
     """Open the study as the sweep's command does; what that took."""
     return open_study(SweepFolder(sweep), space_of(arguments), "maximize", "eval_reward")[1]
-
-
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished sweep, made once; tests work on copies."""
-    here = tmp_path_factory.mktemp("grid")
-    subprocess.run([sys.executable, str(RUN), *GRID], cwd=here, env=environment(), capture_output=True, check=True)
-    return here / "outputs" / "s"
-
-
-@pytest.fixture
-def sweep(grid: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return Path(shutil.copytree(grid, tmp_path / "s"))
 
 
 def test_a_deleted_journal_comes_back_whole(sweep: Path) -> None:

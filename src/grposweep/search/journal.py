@@ -6,7 +6,6 @@ cut where its damage begins; what it lacks then is in the trial folders.
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +16,8 @@ from optuna import Study
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
+
+from grposweep.files import age_seconds
 
 Direction = Literal["maximize", "minimize"]
 
@@ -125,24 +126,34 @@ class _Replay(BaseJournalBackend):
 
 
 def remove_stale_lock(path: Path) -> list[str]:
-    """Remove the lock of a writer (a notebook, optuna-dashboard) that died holding it; what was done, in words.
+    """Remove the lock of a writer (a notebook, optuna-dashboard) that died holding it; what was done, in words."""
+    age = lock_age(path)
+    if age > LOCK_SECONDS:
+        remove_lock(path)
+        return [f"{_lock(path).name}, left by a program that died, was removed"]
+    return [f"{_lock(path).name}: another program seems to write this study"] if age >= 0 else []
 
-    Its age is taken against a file made now on the same file system: the clocks of two machines differ.
-    """
-    lock = path.with_name(f"{path.name}.lock")
-    if not lock.is_symlink() and not lock.exists():
-        return []
+
+def lock_age(path: Path) -> float:
+    """Seconds since the journal was locked, below 0 where it is not."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
-            age = os.fstat(now.fileno()).st_mtime - lock.lstat().st_mtime
-        if age < LOCK_SECONDS:
-            return [f"{lock.name}: another program seems to write this study"]
-        gone = lock.with_name(f"{lock.name}.stale")
-        lock.rename(gone)  # of two that notice, one succeeds
+        return age_seconds(_lock(path)) if os.path.lexists(_lock(path)) else -1.0
+    except FileNotFoundError:  # given back meanwhile
+        return -1.0
+
+
+def remove_lock(path: Path) -> None:
+    """Remove a journal's lock; of two that do so at once, one succeeds and neither takes a new one."""
+    gone = _lock(path).with_name(f".{_lock(path).name}.stale")
+    try:
+        _lock(path).rename(gone)
         gone.unlink()
     except FileNotFoundError:
-        return []
-    return [f"{lock.name}, left by a program that died, was removed"]
+        return
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
 
 
 def open_study(storage: BaseStorage, direction: Direction) -> Study:

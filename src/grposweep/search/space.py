@@ -1,6 +1,6 @@
 """What a sweep searches: dials with their values, and the points they span. No Hydra, no Optuna."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -105,6 +105,23 @@ class Space:
     def describe(self) -> list[dict[str, Any]]:
         """The space as ``sweep.yaml`` and the sweep's identity hold it."""
         return [dial.describe() for dial in self.dials]
+
+
+def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
+    """The space behind ``Space.describe``: its labels stand for themselves, since the values behind them are not told.
+
+    Raises KeyError or TypeError for what is no description.
+    """
+    return Space(tuple(_read_dial(content) for content in description))
+
+
+def _read_dial(content: Mapping[str, Any]) -> Dial:
+    if "choices" in content:
+        labels = tuple(content["choices"])
+        domain: Choice | Interval = Choice(labels, labels)
+    else:
+        domain = Interval(content["low"], content["high"], bool(content.get("log")), bool(content.get("integer")))
+    return Dial(content["dial"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()})
 
 
 def freeze(point: Point) -> tuple[tuple[str, str, Label], ...]:

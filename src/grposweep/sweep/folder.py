@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grposweep.errors import BadInput
 from grposweep.files import append_line, read_json, read_lines, write_json
 
 
@@ -21,10 +22,11 @@ class Begun:
 
 @dataclass(frozen=True)
 class Record:
-    """A trial as the study holds it: its point, and the study's attributes of it."""
+    """A trial as the study holds it: its point and the study's attributes of it; and a hash of its ``config.yaml``."""
 
     point: dict[str, Any]
     attributes: dict[str, Any]
+    config_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class TrialFolder:
         """What the study must say of the trial; None where trial.json is missing, damaged or another trial's."""
         try:
             found = read_json(self.path / "trial.json") or {}
-            record = Record(dict(found["point"]), dict(found["attributes"]))
+            record = Record(dict(found["point"]), dict(found["attributes"]), str(found.get("config_sha256", "")))
         except (ValueError, KeyError, TypeError):
             return None
         return record if str(record.attributes.get("experiment"))[:6] == self.head else None
@@ -148,13 +150,20 @@ class SweepFolder:
         return self.path / "study.journal"
 
     def settings(self) -> dict[str, Any] | None:
-        """What ``sweep.yaml`` says; None for a folder that holds no sweep."""
+        """What ``sweep.yaml`` says; None for a folder that holds no sweep.
+
+        Raises BadInput for one that nobody can read: without it nobody knows whether this is the same sweep.
+        """
         import yaml  # PyYAML comes with omegaconf; not needed for --help
 
+        path = self.path / "sweep.yaml"
         try:
-            content = yaml.safe_load((self.path / "sweep.yaml").read_text(encoding="utf-8"))
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise BadInput(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
         return dict(content) if isinstance(content, dict) else {}
 
     def prepared(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Lease:
         Raises BadInput where a live controller holds it.
         """
         found = read_json(self._path)
-        if found is not None and self._is_alive(found):
+        if found is not None and is_held(self._path):
             where = f"process {found.get('pid')} on {found.get('host')}"
             raise BadInput(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
@@ -63,20 +63,6 @@ class Lease:
         found = read_json(self._path)
         return None if found is None else str(found.get("owner"))
 
-    def _is_alive(self, found: dict[str, object]) -> bool:
-        """A holder on this machine is asked for by its pid; any other is watched for a while."""
-        if found.get("host") == socket.gethostname() and not _runs(int(str(found.get("pid")))):
-            return False
-        until = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < until:
-            time.sleep(0.2)
-            now = read_json(self._path)
-            if now is None:
-                return False  # released meanwhile
-            if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
-                return True
-        return False
-
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             if self._holder() != self._owner:
@@ -93,6 +79,24 @@ class Lease:
             "owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "counter": self._counter,
         }  # fmt: skip
         write_json(self._path, content)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lease's holder lives: on this machine it is asked for by its pid, any other is watched for a while."""
+    found = read_json(path)
+    if found is None:
+        return False
+    if found.get("host") == socket.gethostname() and not _runs(int(str(found.get("pid")))):
+        return False
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        now = read_json(path)
+        if now is None:
+            return False  # released meanwhile
+        if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
+            return True
+    return False
 
 
 def _runs(pid: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from grposweep.config.compose import PROJECT, render_experiment
 from grposweep.config.read import experiment_id
-from grposweep.files import write_json, write_text
+from grposweep.files import text_sha256, write_json, write_text
 from grposweep.outside import is_outside
 from grposweep.outside.trial import write_program
 from grposweep.plan import build_plan
@@ -37,8 +37,14 @@ def write_trial(
         return folder
     folder.path.mkdir(parents=True, exist_ok=True)
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
-    recorded = {"experiment": identity, **(attributes or {})}
-    write_json(folder.path / "trial.json", {"number": number, "point": verdict.point, "attributes": recorded})
+    config = render_experiment(verdict.experiment)
+    record = {
+        "number": number,
+        "point": verdict.point,
+        "attributes": {"experiment": identity, **(attributes or {})},
+        "config_sha256": text_sha256(config),
+    }
+    write_json(folder.path / "trial.json", record)
     write_json(folder.path / "plan.json", build_plan(verdict.setting).as_dict())
     write_text(
         folder.path / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in [*overrides, *point_overrides])
@@ -50,7 +56,7 @@ def write_trial(
     write_text(folder.path / "command.sh", text)
     if is_outside(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
-    write_text(folder.path / "config.yaml", render_experiment(verdict.experiment))
+    write_text(folder.path / "config.yaml", config)
     return folder
 
 

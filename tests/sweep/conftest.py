@@ -1,0 +1,30 @@
+"""A finished sweep of the fake trainer, made once: tests work on copies."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import RUN, environment
+
+# Invalid points, a crash, labels of several types.
+GRID = (
+    "trainer=fake", "name=s", "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3", "batch=small,open_r1_medium",
+    "kl.sync_ref_model=true,false", "kl=low",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its folder."""
+    here = tmp_path_factory.mktemp("grid")
+    subprocess.run([sys.executable, str(RUN), *GRID], cwd=here, env=environment(), capture_output=True, check=True)
+    return here / "outputs" / "s"
+
+
+@pytest.fixture
+def sweep(grid: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(grid, tmp_path / "s"))

@@ -1,0 +1,241 @@
+"""The doctor finds what was broken, says what would mend it, and mends it without losing anything."""
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grposweep.errors import BadInput
+from grposweep.files import append_line, write_json
+from grposweep.sweep import lease as lease_module
+from grposweep.sweep.doctor import visit
+from grposweep.sweep.lease import Lease
+from support import environment, read, trials
+
+from .test_rebuild import load
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A holder of a lease is given up after half a second."""
+    monkeypatch.setattr(lease_module, "PATIENCE_SECONDS", 0.6)
+    monkeypatch.setattr(lease_module, "BEAT_SECONDS", 0.1)
+    return
+
+
+def doctor(sweep: Path, repair: bool = False) -> tuple[int, str]:
+    """The exit code and what was said."""
+    out = io.StringIO()
+    code = visit(str(sweep), Path("outputs"), repair, out)
+    return code, out.getvalue()
+
+
+def tree(sweep: Path) -> dict[str, bytes]:
+    """Every file with its content."""
+    return {str(path.relative_to(sweep)): path.read_bytes() for path in sweep.rglob("*") if path.is_file()}
+
+
+def test_a_finished_sweep_is_sound_and_looking_changes_nothing(sweep: Path) -> None:
+    """Not a byte."""
+    before = tree(sweep)
+    assert doctor(sweep) == (0, "s is sound: 4 trials, 2 finished, 2 failed, 0 unfinished\n")
+    assert doctor(sweep, repair=True)[0] == 0
+    assert tree(sweep) == before
+
+
+def write(path: Path, text: str) -> None:
+    """Replace or append, by the text's first letter."""
+    with path.open("a" if text.startswith("+") else "w") as file:
+        file.write(text.removeprefix("+"))
+
+
+def first(sweep: Path) -> Path:
+    """The first trial's folder."""
+    return trials(sweep)[0]
+
+
+def forget_result(sweep: Path) -> None:
+    """The study heard of an end that its folder does not know."""
+    (first(sweep) / "result.json").unlink()
+
+
+def change_result(sweep: Path) -> None:
+    """Another objective than the study's."""
+    path = trials(sweep)[-1] / "result.json"
+    path.write_text(json.dumps({**read(path), "objective": 0.123}))
+
+
+def write_twice(sweep: Path) -> None:
+    """A second folder for a number, never attempted."""
+    shutil.copytree(first(sweep), twin := first(sweep).with_name(first(sweep).name.split("-")[0] + "-000000"))
+    (twin / "attempts.jsonl").unlink()
+    (twin / "trial.json").write_text('{"point": {}, "attributes": {"experiment": "000000"}}')
+
+
+def leave_lock(sweep: Path) -> None:
+    """Of a notebook that died an hour ago."""
+    lock = sweep / "study.journal.lock"
+    lock.symlink_to(sweep / "study.journal")
+    age(lock)
+
+
+def leave_draft(sweep: Path, name: str) -> None:
+    """Of a writer that died an hour ago; a fresh one may be a living writer's."""
+    (first(sweep) / name).write_text("{")
+    age(first(sweep) / name)
+
+
+def age(path: Path) -> None:
+    """Make a file an hour old."""
+    os.utime(path, (time.time() - 3600,) * 2, follow_symlinks=False)
+
+
+def leave_lease(sweep: Path) -> None:
+    """Of a controller whose pid no process has."""
+    write_json(sweep / "lease.json", {"owner": "x", "host": socket.gethostname(), "pid": 2**22 + 1, "counter": 3})
+
+
+def reopen_attempt(sweep: Path) -> None:
+    """An attempt that nobody saw end, with its controller gone."""
+    append_line(first(sweep) / "attempts.jsonl", {"attempt": 1, "event": "intent", "time": 1.0})
+    append_line(first(sweep) / "attempts.jsonl", {"attempt": 1, "event": "started", "job_id": "local-77"})
+
+
+def repeat_step(sweep: Path) -> None:
+    """A step that two attempts wrote."""
+    path = first(sweep) / "metrics.jsonl"
+    write(path, "+" + path.read_text().splitlines()[-1] + "\n")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing journal": (lambda s: (s / "study.journal").unlink(), "study.journal is missing: make the study again"),
+    "torn journal": (lambda s: write(s / "study.journal", '+{"op_co'), "study.journal is damaged, its last 7 bytes"),
+    "cut journal": (
+        lambda s: write(s / "study.journal", (s / "study.journal").read_text().split("\n", 1)[0] + "\n"),
+        "the study lacks 4 trials (4, 5, 6, 7)",
+    ),
+    "another value": (change_result, "is worth 0."),
+    "two folders": (write_twice, "is a second folder of trial"),
+    "no record": (lambda s: (first(s) / "trial.json").unlink(), "trial.json does not tell the trial's point"),
+    "damaged control": (lambda s: write(first(s) / "control.json", "{"), "control.json is damaged: set it aside"),
+    "damaged preparation": (lambda s: write(s / "prepared.json", "[1]"), "prepared.json is damaged"),
+    "torn attempts": (lambda s: write(first(s) / "attempts.jsonl", '+{"atte'), "attempts.jsonl has 1 torn line"),
+    "torn metrics": (lambda s: write(first(s) / "metrics.jsonl", "+\x00\x00\n{"), "metrics.jsonl has 2 torn lines"),
+    "a step twice": (repeat_step, "metrics.jsonl has step"),
+    "an open attempt": (reopen_attempt, "attempt 1 of"),
+    "a draft": (lambda s: leave_draft(s, ".result.json.abcd1234"), "is the draft of a writer that died"),
+    "a heartbeat's draft": (lambda s: leave_draft(s, ".heartbeat.new"), "is the draft of a writer that died"),
+    "a lock": (leave_lock, "study.journal.lock was left"),
+    "a lease": (leave_lease, "lease.json was left by a controller that died"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_named_and_mended(sweep: Path, name: str) -> None:
+    """Exit code 1 and no change; with --repair 0, and the study is what it was (or what the folders say now)."""
+    damage, words = DAMAGE[name]
+    before = load(sweep)
+    damage(sweep)
+    damaged = tree(sweep)
+    code, said = doctor(sweep)
+    assert code == 1
+    assert words in said
+    assert tree(sweep) == damaged
+    code, said = doctor(sweep, repair=True)
+    assert (code, said.splitlines()[-1].startswith("s is sound")) == (0, True), said
+    assert name == "another value" or load(sweep) == before
+    assert doctor(sweep)[0] == 0
+
+
+PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no result": (forget_result, "has ended by the study, and has no result"),
+    "no folder": (lambda s: shutil.rmtree(first(s)), "has no folder: restore it"),
+    "no configuration": (lambda s: (first(s) / "config.yaml").unlink(), "has no config.yaml"),
+    "another configuration": (
+        lambda s: write(
+            first(s) / "config.yaml", (first(s) / "config.yaml").read_text().replace("seed: 0", "seed: 5", 1)
+        ),
+        "config.yaml is not what trial.json says",
+    ),
+    "attempts out of order": (
+        lambda s: write(
+            first(s) / "attempts.jsonl", '+{"attempt": 0, "event": "intent"}\n{"attempt": 0, "event": "ended"}\n'
+        ),
+        "attempt 0 was announced after attempt 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PERSONS)
+def test_what_only_a_person_can_mend_is_left_as_it_is(sweep: Path, name: str) -> None:
+    """Said, and still said after --repair."""
+    damage, words = PERSONS[name]
+    damage(sweep)
+    assert words in doctor(sweep)[1]
+    code, said = doctor(sweep, repair=True)
+    assert code == 1
+    assert words in said
+
+
+def test_everything_at_once_is_mended_in_one_go(sweep: Path) -> None:
+    """Damage that hides other damage as well."""
+    before = load(sweep)
+    for name in DAMAGE.keys() - {"another value", "missing journal", "cut journal", "two folders", "no record"}:
+        DAMAGE[name][0](sweep)
+    assert doctor(sweep, repair=True)[0] == 0
+    assert load(sweep) == before
+
+
+def test_nothing_that_was_damaged_is_thrown_away(sweep: Path) -> None:
+    """It lies beside what was mended."""
+    journal = (sweep / "study.journal").read_bytes()
+    (sweep / "study.journal").write_bytes(b"\xff" + journal[1:])
+    write(first(sweep) / "metrics.jsonl", "+torn")
+    doctor(sweep, repair=True)
+    assert (sweep / "study.journal.damaged").read_bytes() == b"\xff" + journal[1:]
+    assert (first(sweep) / "metrics.jsonl.damaged").read_text() == "torn\n"
+
+
+def test_a_living_controller_is_not_disturbed(sweep: Path) -> None:
+    """What it may be writing is no finding, and --repair is refused."""
+    with Lease(sweep / "lease.json"):
+        write(sweep / "study.journal", '+{"op_co')
+        reopen_attempt(sweep)
+        code, said = doctor(sweep)
+        assert (code, "a controller is at work" in said) == (0, True), said
+        (first(sweep) / "trial.json").unlink()
+        with pytest.raises(BadInput, match="another controller"):
+            doctor(sweep, repair=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "search: 3", "space: {}\nsearch: {direction: up, metric: x}", "\x00", "- 1"]
+)
+def test_a_sweep_that_does_not_say_what_was_searched_is_unusable(sweep: Path, text: str) -> None:
+    """One message."""
+    (sweep / "sweep.yaml").write_text(text)
+    with pytest.raises(BadInput, match=r"sweep\.yaml"):
+        doctor(sweep)
+
+
+def test_the_command_finds_a_sweep_by_name_and_exits_as_promised(sweep: Path) -> None:
+    """0, 1 and 2, and no traceback."""
+    shutil.copytree(sweep, sweep.parent / "outputs" / "s")
+    command = [sys.executable, "-m", "grposweep", "doctor"]
+    codes = []
+    for arguments in (["s"], ["nothing"]):
+        done = subprocess.run(
+            [*command, *arguments], cwd=sweep.parent, env=environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr
+        codes.append(done.returncode)
+    assert codes == [0, 2]
