@@ -4,22 +4,29 @@
 # Debian's slurmctld and two slurmd's under one state folder ($GRPOSWEEP_SLURM, default /tmp/grposweep-slurm), with a
 # munge key made on the spot, four simulated GPUs a node (character devices that no driver owns), and everything on
 # 127.0.0.1. Needs root: Slurm starts jobs as their users. It is no cluster to train on: nothing keeps jobs apart.
+# Accounts are kept by slurmdbd in a MariaDB of the cluster's own, in the same folder, reached by a socket.
 #
 # Partitions: main (the default), short (jobs of at most two minutes), low (its jobs are requeued when main wants their
-# place). Afterwards `export SLURM_CONF=<state folder>/slurm.conf`, as `status` says.
+# place). The quality of service `few` lets a user have three jobs in the queue. Afterwards
+# `export SLURM_CONF=<state folder>/slurm.conf`, as `status` says.
 set -euo pipefail
 
 STATE=${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}
-PORT=${GRPOSWEEP_SLURM_PORT:-16817} # slurmctld's; the nodes take the next two
+PORT=${GRPOSWEEP_SLURM_PORT:-16817} # slurmctld's; the nodes take the next two, slurmdbd the third
 GPUS=4                              # a node
 CPUS=32                             # a node; pretended, whatever this machine has
 export SLURM_CONF=$STATE/slurm.conf
 
 install_packages() {
-  if command -v slurmctld slurmd munged sbatch >/dev/null; then return; fi
-  echo "installing Debian's slurm-wlm and munge"
+  local wanted=0 tool
+  for tool in slurmctld slurmd slurmdbd mariadbd munged sbatch; do
+    command -v "$tool" >/dev/null || wanted=1
+  done
+  if ((!wanted)); then return; fi
+  echo "installing Debian's slurm-wlm, slurmdbd, munge and mariadb-server"
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    slurm-wlm slurmdbd munge mariadb-server >/dev/null
 }
 
 # Whether the daemon whose pid file is $1 runs; pids are used again, so its name ($2) must agree.
@@ -28,7 +35,7 @@ runs() {
 }
 
 write_configuration() {
-  mkdir -p "$STATE"/{munge,ctld,n1,n2,gpus}
+  mkdir -p "$STATE"/{munge,ctld,n1,n2,gpus,database}
   chmod 755 "$STATE" "$STATE"/*/
   if [[ ! -f $STATE/munge/key ]]; then
     (umask 077 && head -c 1024 /dev/urandom >"$STATE/munge/key")
@@ -63,7 +70,11 @@ SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort=$((PORT + 3))
+AccountingStoragePass=$STATE/munge/socket
+AccountingStorageEnforce=limits,qos
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 KillWait=5
@@ -78,6 +89,57 @@ PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE PriorityTier=10 Pre
 PartitionName=short Nodes=n[1-2] MaxTime=2 PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=n[1-2] MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
 CONF
+  (
+    umask 077 # slurmdbd wants it so
+    cat >"$STATE/slurmdbd.conf" <<CONF
+AuthType=auth/munge
+AuthInfo=socket=$STATE/munge/socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort=$((PORT + 3))
+SlurmUser=root
+LogFile=$STATE/slurmdbd.log
+PidFile=$STATE/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+CONF
+  )
+}
+
+start_database() {
+  if [[ ! -d $STATE/database/mysql ]]; then
+    mariadb-install-db --no-defaults --datadir="$STATE/database" --user=root --auth-root-authentication-method=socket \
+      --skip-test-db >/dev/null 2>&1
+  fi
+  if ! runs "$STATE/mariadbd.pid" mariadbd; then
+    mariadbd --no-defaults --user=root --datadir="$STATE/database" --socket="$STATE/mysql.socket" \
+      --pid-file="$STATE/mariadbd.pid" --skip-networking --innodb-buffer-pool-size=64M \
+      --innodb-flush-log-at-trx-commit=0 >"$STATE/mariadbd.log" 2>&1 &
+    for _ in $(seq 100); do
+      mariadb --no-defaults --socket="$STATE/mysql.socket" --execute="create database if not exists slurm" 2>/dev/null && break
+      sleep 0.2
+    done
+  fi
+  # libmariadb's own name for the socket; slurmdbd.conf has no word for it
+  runs "$STATE/slurmdbd.pid" slurmdbd ||
+    MYSQL_UNIX_PORT=$STATE/mysql.socket SLURM_CONF=$STATE/slurm.conf slurmdbd
+  for _ in $(seq 100); do
+    sacctmgr --immediate --noheader list cluster >/dev/null 2>&1 && break
+    sleep 0.2
+  done
+}
+
+# Whose jobs may run: this user's, in an account of this name; what exists already is no error.
+open_accounts() {
+  {
+    sacctmgr --immediate add cluster grposweep
+    sacctmgr --immediate add qos few MaxSubmitJobsPerUser=3
+    sacctmgr --immediate add account lab Cluster=grposweep QOS=normal,few DefaultQOS=normal
+    sacctmgr --immediate add user "$(id -un)" Account=lab Cluster=grposweep
+    sacctmgr --immediate modify user "$(id -un)" set DefaultAccount=lab
+  } >>"$STATE/sacctmgr.log" 2>&1 || true
 }
 
 start() {
@@ -88,6 +150,8 @@ start() {
     munged --force --key-file="$STATE/munge/key" --socket="$STATE/munge/socket" --pid-file="$STATE/munge/pid" \
       --log-file="$STATE/munge/log" --seed-file="$STATE/munge/seed" 2>/dev/null
   fi
+  start_database
+  open_accounts
   runs "$STATE/slurmctld.pid" slurmctld || slurmctld
   for node in n1 n2; do
     runs "$STATE/slurmd-$node.pid" slurmd || slurmd -N "$node"
@@ -104,7 +168,8 @@ start() {
 }
 
 stop() {
-  for entry in "slurmd-n1.pid slurmd" "slurmd-n2.pid slurmd" "slurmctld.pid slurmctld" "munge/pid munged"; do
+  for entry in "slurmd-n1.pid slurmd" "slurmd-n2.pid slurmd" "slurmctld.pid slurmctld" "slurmdbd.pid slurmdbd" \
+    "mariadbd.pid mariadbd" "munge/pid munged"; do
     read -r file name <<<"$entry"
     if runs "$STATE/$file" "$name"; then
       pid=$(cat "$STATE/$file")

@@ -40,6 +40,9 @@ class Setting:
     visible_gpus: int | None = None  # that one process sees, where it is known
     data_processes: int | None = None  # ranks that a batch is split over, where they are fewer than the processes
     pipeline_parallel_size: int = 1
+    nodes: int | None = None  # of a job of ours; None: not known
+    gpus_per_node: int | None = None
+    server_gpus: int = 0  # of the job's GPUs, those of a vLLM server: no training processes
     # the batch
     num_generations: int = 8
     per_device_train_batch_size: int = 8

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import PROJECT
-from grposweep.config.schema import Cluster
+from grposweep.config.schema import Cluster, Generation
 from grposweep.launch.base import Job
 from grposweep.launch.script import render_script, submit_environment
 
-GOLDEN = Path(__file__).with_name("trial.sbatch")
+GOLDEN = Path(__file__).parent
 ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launch/test_script.py"
 EVERYTHING = Cluster(
     kind="slurm", nodes=2, gpus_per_node=4, processes=8, cpus_per_gpu=6, threads=2, mem_gb=200, walltime_min=240,
@@ -20,21 +20,36 @@ EVERYTHING = Cluster(
 )  # fmt: skip
 
 
-def test_the_script_is_the_one_that_was_read_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes with four GPUs each, every option set."""
+SERVER = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=2, vllm_tensor_parallel_size=2)
+ONE_NODE = Cluster(kind="slurm", gpus_per_node=8, processes=6, cpus_per_gpu=6, python="python")
+LAST_NODE = Cluster(kind="slurm", nodes=3, gpus_per_node=2, processes=4, cpus_per_gpu=6, python="python")
+SCRIPTS = {
+    "trial.sbatch": (EVERYTHING, Generation()),
+    "vllm_one_node.sbatch": (ONE_NODE, SERVER),
+    "vllm_last_node.sbatch": (LAST_NODE, SERVER),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_the_one_that_was_read_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with every option set; a vLLM server on two of a node's GPUs, and on the last of three nodes."""
     monkeypatch.chdir("/")
-    sweep = Path("/runs/a sweep")
-    script = render_script(Job(sweep / "trials" / "0007-3f9a1c", 2, EVERYTHING), sweep, sweep / "code" / "7be1")
+    sweep, (cluster, generation) = Path("/runs/a sweep"), SCRIPTS[name]
+    script = render_script(
+        Job(sweep / "trials" / "0007-3f9a1c", 2, cluster, generation), sweep, sweep / "code" / "7be1"
+    )
     if os.environ.get("ACCEPT_SCRIPT"):
-        GOLDEN.write_text(script)
-    assert script == GOLDEN.read_text(), f"read the difference; to accept it: {ACCEPT}"
+        (GOLDEN / name).write_text(script)
+    assert script == (GOLDEN / name).read_text(), f"read the difference; to accept it: {ACCEPT}"
 
 
-@pytest.mark.parametrize("cluster", [EVERYTHING, Cluster(kind="slurm")], ids=["everything", "nothing"])
-def test_the_script_is_valid_shell(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "generation"), [*SCRIPTS.values(), (Cluster(kind="slurm"), Generation())], ids=[*SCRIPTS, "nothing"]
+)
+def test_the_script_is_valid_shell(cluster: Cluster, generation: Generation, tmp_path: Path) -> None:
     """Also for hostile folders."""
     folder = tmp_path / 'it\'s "x" %j $HOME `id`\nnew line' / "trials" / "0007-3f9a1c"
-    script = render_script(Job(folder, 0, cluster), folder.parent.parent, folder)
+    script = render_script(Job(folder, 0, cluster, generation), folder.parent.parent, folder)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     assert not [line for line in lines if "%" in line or "'" in line]

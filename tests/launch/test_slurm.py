@@ -14,6 +14,7 @@ from grposweep.files import append_line, write_json
 from grposweep.launch.base import Busy, End, Job
 from grposweep.launch.queue import wait_status
 from grposweep.launch.slurm import Slurm
+from grposweep.runs import start_run
 from grposweep.sweep.cancel import cancel_sweep
 from support import Ended, lines, read, trials, wait_for
 
@@ -188,7 +189,7 @@ def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state
 def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path: Path) -> None:
     """Restarts of its job count as new attempts do."""
     wanted = job(tmp_path, requeue_limit=2)
-    append_line(wanted.folder / "attempts.jsonl", {"attempt": 1, "event": "restarted"})
+    start_run(wanted.folder, attempt=1, devices=1, restarts=1)
     append_line(wanted.folder / "attempts.jsonl", {"attempt": 1, "event": "ended", "again": True})
     job_id = slurm.submit(wanted)
     stage(state, job_id, "PREEMPTED")

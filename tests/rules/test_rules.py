@@ -140,6 +140,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT103", VLLM | {"processes": 4, "vllm_tensor_parallel_size": 3}, VLLM | {"processes": 4, "vllm_tensor_parallel_size": 2}),
     ("GT104", VLLM | {"vllm_mode": "beside"}, {"vllm_mode": "beside"}),
     ("GT105", {"visible_gpus": 8, "launcher": "python"}, {"visible_gpus": 8, "launcher": "torchrun"}),
+    ("GT106", {"server_gpus": 4, "nodes": 2, "gpus_per_node": 8}, {"server_gpus": 8, "nodes": 2, "gpus_per_node": 8}),
     ("GT201", {"processes": None, "num_generations": 24}, {"processes": None}),
     ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),

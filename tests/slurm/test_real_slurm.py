@@ -12,6 +12,7 @@ import pytest
 import yaml
 from cluster_jobs import ours, slurm
 
+from grposweep.runs import read_runs
 from grposweep.train.record import TIMES
 from support import RUN, Ended, environment, lines, read, trials, wait_for
 
@@ -90,7 +91,7 @@ def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
     assert requeued.returncode == 0, output
     for folder in (trials(here / "outputs" / "s")[0], trials(limited.sweep)[0]):
         assert metrics(folder) == metrics(undisturbed)
-        assert events(folder, "restarted")
+        assert [run for run in read_runs(folder) if run.restarts]
         assert len(events(folder, "intent")) == 1  # the same job throughout
 
 

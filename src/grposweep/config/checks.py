@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.schema import AUTO, Cluster, Experiment, Trainer
+from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Trainer
 from grposweep.errors import BadInput
 from grposweep.outside import OUTSIDE
 from grposweep.outside.script import check_launcher
@@ -17,6 +17,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "trainer.keep": ("last", "best", "all", "none"),
     "cluster.kind": ("local", "slurm", "dry_run"),
     "cluster.controller": ("here", "job"),
+    "cluster.prepare": ("here", "job"),
+    "generation.vllm_mode": ("colocate", "server"),
     "search.sampler": ("auto", "grid", "tpe", "random", "gp"),
     "search.direction": ("maximize", "minimize"),
     "tracker.kind": ("none", "wandb"),
@@ -36,6 +38,8 @@ AT_LEAST_ONE = (
     "cluster.mem_gb",
     "cluster.walltime_min",
     "cluster.max_jobs",
+    "generation.vllm_tensor_parallel_size",
+    "generation.vllm_server_timeout",
     "search.parallel",
     "search.trials",
     "search.last",
@@ -53,6 +57,11 @@ def check_words(experiment: Experiment) -> None:
         value = _get(experiment, key)
         if isinstance(value, str) and value != AUTO:
             raise BadInput(f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto.")
+    budget = experiment.search.budget_gpu_hours
+    if budget is not None and not budget > 0:
+        raise BadInput(
+            f"search.budget_gpu_hours={budget}: nothing could start. Set a number of hours above 0, or null for no limit."
+        )
     for key in AT_LEAST_ONE:
         value = _get(experiment, key)
         if value is not None and value < 1:
@@ -67,8 +76,8 @@ def check_words(experiment: Experiment) -> None:
         raise BadInput(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
-    check_cluster(experiment.cluster)
-    check_program(experiment.trainer, experiment.cluster)
+    check_cluster(experiment.cluster, experiment.generation)
+    check_program(experiment.trainer, experiment.cluster, experiment.generation)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in OUTSIDE:
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
@@ -76,17 +85,22 @@ def check_words(experiment: Experiment) -> None:
         )
 
 
-def check_cluster(cluster: Cluster) -> None:
+def check_cluster(cluster: Cluster, generation: Generation) -> None:
     """Raise BadInput where a Slurm job's shape and its number of ranks disagree, or a line cannot stand in a script."""
+    check_server(cluster, generation)
     if cluster.kind == "local":
         return
     each = cluster.gpus_per_node or cluster.tasks_per_node
-    if cluster.processes != cluster.nodes * each:
+    ranks = max(cluster.nodes * each - generation.vllm_gpus, 1)
+    if cluster.processes != ranks:
         key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
+        served = (
+            f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
+        )
         raise BadInput(
             f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
-            f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}, which makes "
-            f"{cluster.nodes * each}. Set those two, and leave cluster.processes alone."
+            f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
+            f"{ranks}. Set those, and leave cluster.processes alone."
         )
     for option in (*cluster.extra, *cluster.container):
         if not option.startswith("-") or "\n" in option:
@@ -96,7 +110,30 @@ def check_cluster(cluster: Cluster) -> None:
             )
 
 
-def check_program(trainer: Trainer, cluster: Cluster) -> None:
+def check_server(cluster: Cluster, generation: Generation) -> None:
+    """Raise BadInput where a vLLM server is wanted and nothing would start it, or the other way round."""
+    gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
+    wanted = generation.use_vllm and generation.vllm_mode == "server"
+    if gpus and not wanted:
+        raise BadInput(
+            f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
+            "Set generation=vllm_server, or generation.vllm_gpus=0."
+        )
+    if not wanted:
+        return
+    if gpus and url is not None:
+        raise BadInput(
+            f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
+            "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
+        )
+    if cluster.kind != "local" and not gpus and url is None:
+        raise BadInput(
+            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
+            "generation.vllm_server_base_url to one that runs already."
+        )
+
+
+def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) -> None:
     """Raise BadInput where ``trainer=script`` lacks its script, or files that a program needs are not there."""
     if trainer.kind == "script" and trainer.script is None:
         raise BadInput(
@@ -104,6 +141,11 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
         )
     if trainer.kind not in OUTSIDE:
         return
+    if trainer.kind in OUTSIDE and generation.vllm_gpus:
+        raise BadInput(
+            f"generation.vllm_gpus={generation.vllm_gpus}: trainer={trainer.kind} starts its ranks itself, so the job has no "
+            "server of its own. Set generation=transformers, and let the program or another job run one."
+        )
     if trainer.launcher == "python" and cluster.processes > 1:
         raise BadInput(
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "

@@ -34,9 +34,9 @@ def register() -> None:
     )
 
 
-def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int) -> int:
-    """``${ranks:nodes,gpus_per_node,tasks_per_node}``: a rank a GPU, or without GPUs a rank a task."""
-    return nodes * (gpus_per_node or tasks_per_node)
+def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
+    """``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank a GPU that trains, or without GPUs a rank a task."""
+    return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 says where none is left
 
 
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:

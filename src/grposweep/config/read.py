@@ -59,6 +59,14 @@ KEYS = {
     "top_p": "generation.top_p",
     "top_k": "generation.top_k",
     "max_completion_length": "generation.max_completion_length",
+    "use_vllm": "generation.use_vllm",
+    "vllm_mode": "generation.vllm_mode",
+    "vllm_tensor_parallel_size": "generation.vllm_tensor_parallel_size",
+    "vllm_gpu_memory_utilization": "generation.vllm_gpu_memory_utilization",
+    "vllm_max_model_length": "generation.vllm_max_model_length",
+    "nodes": "cluster.nodes",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "server_gpus": "generation.vllm_gpus",
 }
 
 # Where a field's value stands in an Experiment, unless it is made from several keys (below).
@@ -151,6 +159,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     content["trainer"] = _trainer_content(experiment.trainer)
+    _forget_place(content["generation"])
     for name in _SIZES:
         content["batch"][name] = getattr(setting, name)
     for name in ("prompts_per_step", "max_per_device_train_batch_size"):
@@ -172,6 +181,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
     content["trainer"] = _trainer_content(base.trainer)
+    _forget_place(content["generation"])
     return _digest({"space": space, "base": content})
 
 
@@ -192,6 +202,12 @@ def _trainer_content(trainer: Trainer) -> dict[str, Any]:
 def file_digest(path: Path) -> str | None:
     """A hash of a file's content; None where there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _forget_place(generation: dict[str, Any]) -> None:
+    """Where a vLLM server is and how long it may take to come up change no number."""
+    for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
+        del generation[name]
 
 
 def _digest(content: Any) -> str:

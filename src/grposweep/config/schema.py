@@ -150,12 +150,27 @@ class Schedule:
 
 @dataclass
 class Generation:
-    """How completions are sampled; the length is the task's unless set here (tokens)."""
+    """How completions are sampled, and by whom; the length is the task's unless set here (tokens).
+
+    With ``use_vllm`` vLLM generates: ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a
+    Slurm job's GPUs run a server of its own (of several nodes the last one whole); they are no training ranks.
+    ``vllm_server_base_url`` is a server that somebody else runs, ``vllm_server_command`` a shell line that starts another
+    one than TRL's, on port $GRPOSWEEP_VLLM_PORT. It has ``vllm_server_timeout`` seconds to answer.
+    """
 
     max_completion_length: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    use_vllm: bool = False
+    vllm_mode: str = "colocate"
+    vllm_tensor_parallel_size: int = 1
+    vllm_gpu_memory_utilization: float = 0.3
+    vllm_max_model_length: int | None = None
+    vllm_gpus: int = 0
+    vllm_server_base_url: str | None = None
+    vllm_server_command: str | None = None
+    vllm_server_timeout: int = 600
 
 
 @dataclass
@@ -210,8 +225,8 @@ class Cluster:
     training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
     (null: the one that submits). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
     ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
-    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``snapshot`` keeps a copy of the code
-    in the sweep folder, which the jobs run.
+    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
+    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run.
     """
 
     kind: str = "local"
@@ -238,6 +253,7 @@ class Cluster:
     warn_seconds: int = 120
     requeue_limit: int = 20
     controller: str = "here"
+    prepare: str = "here"
     snapshot: bool = True
     poll_seconds: float = 30.0
 
@@ -246,6 +262,8 @@ class Cluster:
 class Search:
     """How points are chosen: ``sampler`` auto|grid|tpe|random|gp, ``trials`` counts started trials.
 
+    ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
+    job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
@@ -253,6 +271,7 @@ class Search:
 
     sampler: str = AUTO
     trials: int | None = None
+    budget_gpu_hours: float | None = None
     parallel: int | None = None
     seed: int = 0
     enqueue: list[dict[str, Any]] = field(default_factory=list)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from grposweep.config.schema import Cluster
+from grposweep.config.schema import Cluster, Generation
 
 # How an attempt's first rank ends (and with it the attempt): what train promises its launcher.
 FINISHED, CRASHED, BAD_INPUT, STOPPED = 0, 1, 2, 3
+SERVER_ENDED = 4  # a job's script says so of its vLLM server
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Job:
     folder: Path
     attempt: int
     cluster: Cluster
+    generation: Generation = field(default_factory=Generation)
     environment: Mapping[str, str] = field(default_factory=dict)
     starts_ranks: bool = False
 
@@ -60,6 +62,9 @@ class Launcher(Protocol):
 
     def poll(self, job_id: str) -> End | None:
         """How an attempt ended, None while it waits or runs."""
+
+    def waiting(self, job_id: str) -> str:
+        """Why an attempt does not run yet, in the place's own words; empty while it runs."""
 
     def cancel(self, job_id: str) -> None:
         """End an attempt now."""

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grposweep.config.schema import Experiment
+from grposweep.config.schema import Cluster, Experiment
 from grposweep.launch.base import Launcher
 from grposweep.launch.dry_run import DryRun
 from grposweep.launch.local import build_local
+from grposweep.launch.preparer import AsJob, Here, Preparer
 from grposweep.launch.processes import Processes
 from grposweep.launch.slurm import build_slurm, code_for
 
@@ -26,6 +27,13 @@ def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, co
             return DryRun(sweep, code, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
         case _:
             return build_local(experiment, parallel or 1, processes)
+
+
+def build_preparer(cluster: Cluster, sweep: Path, processes: Processes) -> Preparer:
+    """Who prepares models and data: this machine, or with ``cluster.prepare=job`` a job."""
+    if cluster.kind == "slurm" and cluster.prepare == "job":
+        return AsJob(cluster, code_for(cluster, sweep))
+    return Here(processes)
 
 
 def is_dry(experiment: Experiment) -> bool:

@@ -32,6 +32,10 @@ class DryRun:
         """None: nothing ends."""
         return None
 
+    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
+        """Nothing waits."""
+        return ""
+
     def cancel(self, job_id: str) -> None:
         """Nothing to cancel."""
 

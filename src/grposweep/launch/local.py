@@ -84,6 +84,10 @@ class Local:
         group.gpus = []
         return End(first_crash if first_crash is not None else max(group.codes.values()))
 
+    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
+        """Nothing waits: a slot that is free is used at once."""
+        return ""
+
     def cancel(self, job_id: str) -> None:
         """Kill every rank that still runs, and what it started."""
         group = self._groups[job_id]
@@ -99,8 +103,15 @@ class Local:
 def build_local(experiment: Experiment, parallel: int, processes: Processes) -> Local:
     """The launcher for this machine.
 
-    Raises BadInput where a trial needs more GPUs than there are; fewer than all parallel trials need means fewer at once.
+    Raises BadInput where a trial needs more GPUs than there are, or a server that nobody starts; fewer GPUs than all
+    parallel trials need means fewer at once.
     """
+    generation = experiment.generation
+    if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
+        raise BadInput(
+            "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
+            "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
+        )
     needed = experiment.cluster.processes
     gpus = visible_gpus(experiment.cluster.gpus)
     slots = parallel

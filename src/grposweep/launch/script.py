@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from grposweep.config.compose import PROJECT
 from grposweep.config.schema import Cluster
 from grposweep.files import write_text
-from grposweep.launch.base import STOPPED, Job
+from grposweep.launch.base import SERVER_ENDED, STOPPED, Job
 from grposweep.launch.processes import inherited
 
 TEMPLATES = PROJECT / "slurm"
@@ -70,7 +70,31 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         python=shlex.quote(cluster.python or sys.executable),
         folder=quoted(job.folder.resolve()),
         stopped=STOPPED,
+        server=_server(job),
+        ranks=cluster.processes,
+        single_node=cluster.nodes == 1,
     )
+
+
+def _server(job: Job) -> dict[str, Any] | None:
+    """The job's own vLLM server, where it has one: its shape, and the shell line that starts it."""
+    cluster, generation = job.cluster, job.generation
+    gpus = generation.vllm_gpus
+    if not gpus:
+        return None
+    own = f"{shlex.quote(cluster.python or sys.executable)} -m grposweep.train serve {quoted(job.folder.resolve())}"
+    command = generation.vllm_server_command
+    on_one_node = f" --gres=gpu:{cluster.gpus_per_node - gpus}"
+    on_the_others = f' --nodes={cluster.nodes - 1} --exclude="$server_node"'
+    return {
+        "gpus": gpus,
+        "cpus": gpus * cpus_per_task(cluster),
+        "elsewhere": on_one_node if cluster.nodes == 1 else on_the_others,
+        "command": own if command is None else f"bash -c {shlex.quote(command)}",
+        "log": quoted(job.folder / "logs" / "vllm.log"),
+        "seconds": generation.vllm_server_timeout,
+        "ended": SERVER_ENDED,
+    }
 
 
 def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ from grposweep.launch.queue import Entry, Unreachable
 from grposweep.launch.script import job_name, write_script
 from grposweep.launch.snapshot import snapshot_code
 from grposweep.launch.states import ALIVE, HOPELESS, VANISHED, end_of
+from grposweep.runs import read_runs
 
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
 CERTAIN = 2  # readings that must agree on a job's being hopeless
@@ -75,6 +76,16 @@ class Slurm:
         control = read_json(followed.job.folder / "control.json") or {}
         end = end_of(entry, _status(followed.job), control.get("action", "run") != "run")
         return _limited(end, followed.job)
+
+    def waiting(self, job_id: str) -> str:
+        """Slurm's state and reason, such as ``pending (Resources)``."""
+        entry = self._jobs[job_id].last if job_id in self._jobs else None
+        if entry is None:
+            return "submitted"
+        if entry.state == "RUNNING":
+            return ""
+        reason = "" if entry.reason in ("", "None") else f" ({entry.reason})"
+        return f"{entry.state.lower()}{reason}"
 
     def cancel(self, job_id: str) -> None:
         """Through scancel; a job that has ended already is no error."""
@@ -153,8 +164,8 @@ def _limited(end: End, job: Job) -> End:
     """The end, or where its trial was taken away too often already, a failure."""
     if not end.again:
         return end
-    lines = list(read_lines(job.folder / "attempts.jsonl"))
-    taken = sum(bool(line.get("again")) or line.get("event") == "restarted" for line in lines)
+    taken = sum(bool(line.get("again")) for line in read_lines(job.folder / "attempts.jsonl"))
+    taken += sum(run.restarts > 0 for run in read_runs(job.folder))
     limit = job.cluster.requeue_limit
     if taken < limit:
         return end

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from grposweep.launch import queue
-from grposweep.launch.base import CRASHED, FINISHED, STOPPED, End
+from grposweep.launch.base import CRASHED, FINISHED, SERVER_ENDED, STOPPED, End
 from grposweep.launch.queue import Entry
 
 # A job in one of these will end, or run again, by itself.
@@ -62,6 +62,8 @@ def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:
     if meaning is not None:
         message = f"Slurm job {entry.job_id} {entry.state}: {meaning.message}"
         return End(entry.code or CRASHED, meaning.kind, message, meaning.again)
+    if entry.code == SERVER_ENDED:
+        return End(SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why")
     if status == "stopped":
         # Nobody asked for it, so a signal did: the job's warning, or preemption.
         return End(STOPPED) if asked_to_stop else End(STOPPED, "stopped", "a signal stopped it", again=True)

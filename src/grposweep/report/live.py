@@ -16,13 +16,14 @@ from grposweep.report.tables import clock
 
 @dataclass(frozen=True)
 class Active:
-    """A running trial: its number, point, step of total, and last reward."""
+    """A trial under way: its number, point, step of total, last reward, and why it waits where it does."""
 
     number: int
     point: str
     step: int
     total: int
     reward: float | None
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Snapshot:
     best: str
     seconds_left: float | None
     running: Sequence[Active]
+    spent: str
     notice: str = ""
 
 
@@ -71,7 +73,7 @@ class Display:
         head = Table.grid(padding=(0, 2))
         head.add_row(
             f"[bold]{snapshot.finished}[/]/{snapshot.target} done",
-            f"{len(snapshot.running)} running",
+            _under_way(snapshot.running),
             f"{snapshot.failed} failed",
             f"{snapshot.invalid} invalid, pruned",
             f"{clock(time.monotonic() - self._since)} elapsed",
@@ -79,16 +81,27 @@ class Display:
         )
         rows = Table.grid(padding=(0, 2))
         for active in snapshot.running:
-            bar = ProgressBar(total=max(active.total, 1), completed=active.step, width=20)
-            reward = "" if active.reward is None else f"reward {active.reward:.3f}"
-            rows.add_row(
-                f"trial {active.number}", bar, f"{active.step}/{active.total}", reward, Text(active.point, "dim")
-            )
+            rows.add_row(f"trial {active.number}", *_progress(active), Text(active.point, "dim"))
         parts: list[RenderableType] = [
             head,
             Text(f"best so far: {snapshot.best}" if snapshot.best else "no trial has finished yet"),
+            Text(f"spent: {snapshot.spent}"),
             rows,
         ]
         if snapshot.notice:
             parts.append(Text(snapshot.notice, "yellow"))
         return Group(*parts)
+
+
+def _under_way(running: Sequence[Active]) -> str:
+    waiting = sum(bool(active.waits) for active in running)
+    return f"{len(running) - waiting} running" + (f", {waiting} waiting" if waiting else "")
+
+
+def _progress(active: Active) -> tuple[RenderableType, str, str]:
+    """A bar, its numbers and the last reward; a trial that waits has a step only if an earlier attempt made it."""
+    bar = ProgressBar(total=max(active.total, 1), completed=active.step, width=20)
+    if active.waits:
+        return Text(active.waits, "yellow"), f"{active.step}/{active.total}" if active.step else "", ""
+    reward = "" if active.reward is None else f"reward {active.reward:.3f}"
+    return bar, f"{active.step}/{active.total}", reward

@@ -21,6 +21,7 @@ class Row:
     start: float | None = None
     start_error: float | None = None
     seconds: float | None = None
+    gpu_hours: float = 0.0
     note: str = ""
 
 
@@ -79,13 +80,20 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     for name in dials:
         table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
+    shows_cost = any(row.gpu_hours * 3600 > (row.seconds or 0) + 1 for row in rows)  # several devices a trial
+    if shows_cost:
+        table.add_column("GPU h", justify="right", no_wrap=True)
+
+    def add(rank: str, row: Row, value: str, style: str) -> None:
+        cost = [f"{row.gpu_hours:.2f}"] if shows_cost else []
+        labels = (row.dials.get(name, "") for name in dials)
+        table.add_row(rank, str(row.number), value, *labels, clock(row.seconds), *cost, style=style)
+
     for rank, row in enumerate(finished[:limit], 1):
         value = f"{row.objective:.4f}" + (f" ± {row.error:.4f}" if row.error is not None else "")
-        cells = [str(rank), str(row.number), value, *(row.dials.get(name, "") for name in dials), clock(row.seconds)]
-        table.add_row(*cells, style="bold" if rank == 1 else "")
+        add(str(rank), row, value, "bold" if rank == 1 else "")
     for row in others[:limit]:
-        cells = ["", str(row.number), row.status, *(row.dials.get(name, "") for name in dials), clock(row.seconds)]
-        table.add_row(*cells, style="dim")
+        add("", row, row.status, "dim")
     hidden = max(len(finished) - limit, 0) + max(len(others) - limit, 0)
     if hidden:
         table.caption = f"and {hidden} more"

@@ -124,6 +124,35 @@ def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
     )
 
 
+@rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE)
+def a_vllm_server_has_its_gpus(s: Setting) -> Broken | None:
+    """A job's own vLLM server takes GPUs from training: some of a single node, or the last of several nodes whole.
+
+    Ranks are laid out evenly over the nodes that train, so a node is the server's or it is not, and a server on two nodes
+    would need Ray. It splits its GPUs into groups of ``vllm_tensor_parallel_size``. Source: slurm/trial.sbatch.j2;
+    Open-R1's slurm/train.slurm gives the server the last node.
+    """
+    if not s.server_gpus or s.nodes is None or s.gpus_per_node is None:
+        return None
+    key, size = s.key("server_gpus"), s.vllm_tensor_parallel_size
+    places = [s.gpus_per_node] if s.nodes > 1 else range(1, s.gpus_per_node)
+    fitting = [n for n in places if n > 0 and size > 0 and n % size == 0]
+    if s.server_gpus in fitting:
+        return None
+    if s.nodes > 1 and s.server_gpus != s.gpus_per_node:
+        why = f"of {s.nodes} nodes the server takes the last one whole, which has {s.gpus_per_node} GPUs"
+    elif s.server_gpus >= s.gpus_per_node:
+        why = f"the job has {s.gpus_per_node} GPUs, so none is left to train"
+    else:
+        why = f"the server splits them into groups of {s.key('vllm_tensor_parallel_size')}={size}"
+    return Broken(
+        what=f"{key}={s.server_gpus}",
+        why=why,
+        instead=f"Set {key}={' or '.join(map(str, fitting))}." if fitting else "Give the job other GPUs.",
+        fields=("server_gpus", "nodes", "gpus_per_node"),
+    )
+
+
 @rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE)
 def vllm_reads_its_options(s: Setting) -> Broken | None:
     """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size and model length."""

@@ -2,26 +2,21 @@
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.config.read import experiment_id
-from grposweep.config.schema import Search
+from grposweep import runs
 from grposweep.launch.base import FINISHED, STOPPED, Busy, End, Job, Launcher
 from grposweep.outside import is_outside
-from grposweep.search.judge import Judge, Verdict
-from grposweep.search.sampler import Valid
-from grposweep.search.space import Label, Point, freeze
-from grposweep.search.study import SweepStudy
+from grposweep.search.judge import Verdict
+from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
+from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.trial import write_trial
 
-DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 
 
@@ -42,25 +37,23 @@ class Controller:
     """Owns one sweep while its lease is held; everything it knows is also in files."""
 
     folder: SweepFolder
-    study: SweepStudy
-    judge: Judge
+    proposals: Proposals
     launcher: Launcher
     lease: Lease
-    search: Search
-    sampler: str  # resolved: grid, tpe, random or gp
-    valid_points: list[Point]  # valid combinations of the finite dials
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
-    enqueued: list[Point] = field(default_factory=list)
     keep: str = "best"  # trainer.keep
-    repeat: bool = False  # run a recorded experiment again
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
-    doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     stopping: bool = False
-    exhausted: bool = False
+    exhausted: bool = False  # no valid point is left
+    overspent: bool = False  # the budget is
+    costs: dict[int, float] = field(default_factory=dict)  # device-seconds of finished trials
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
+
+    def __post_init__(self) -> None:
+        self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
@@ -72,21 +65,8 @@ class Controller:
 
     @property
     def started(self) -> list[FrozenTrial]:
-        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
-        return [trial for trial in self.study.trials if not trial.user_attrs.get("invalid")]
-
-    @property
-    def target(self) -> int:
-        """How many trials the sweep starts in all."""
-        most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
-        wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
-        wanted = wanted if most is None else min(wanted, most)
-        return max(wanted, self._repeats)
-
-    @cached_property
-    def _repeats(self) -> int:
-        """With ``force``, one trial more than there are."""
-        return len(self.started) + 1 if self.repeat else 0
+        """All trials that were started, now or by an earlier controller."""
+        return self.proposals.started
 
     def collect(self) -> None:
         """Record what ended: in the trial folder first, then in the study."""
@@ -105,11 +85,11 @@ class Controller:
                 **said,
             )
             if end.code != STOPPED and not end.again and not running.killed:
-                self._record_crash(running, end)
+                _record_crash(running.folder, end)
                 self.tell(number, running.folder)
 
     def fill(self) -> None:
-        """Submit until the slots are full, or the launcher takes no more for now."""
+        """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""
         if time.monotonic() < self.busy_until:
             return
         try:
@@ -120,16 +100,14 @@ class Controller:
 
     def _fill(self) -> None:
         """Unfinished trials of an earlier controller first, then new points."""
-        while len(self.running) < self.launcher.slots:
+        while len(self.running) < self.launcher.slots and not (self.exhausted or self._overspends()):
             again = next((trial for trial in self._unfinished()), None)
             if again is not None:
                 self._resume(again)
-            elif len(self.started) < self.target:
-                if not self._start_new():
-                    self.exhausted = True
-                    return
-            else:
+            elif len(self.started) >= self.proposals.target:
                 return
+            elif not self._start_new():
+                self.exhausted = True
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
@@ -159,9 +137,27 @@ class Controller:
         sign = -1 if self.search.direction == "maximize" else 1
         return min(finished, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
+    def spent_hours(self) -> float:
+        """GPU hours of all trials so far, those that run among them; a rank without a GPU counts as one."""
+        passing = 0.0
+        for trial in self.started:
+            if trial.number not in self.costs:
+                seconds = runs.device_seconds(self.trial_folder(trial).path, trial.number in self.running)
+                if not trial.state.is_finished():
+                    passing += seconds
+                else:
+                    self.costs[trial.number] = seconds
+        return sum(self.costs.values(), passing) / 3600
+
     def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
         """The folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
+
+    def _overspends(self) -> bool:
+        """Whether the budget is spent, and nothing more may be started; what runs goes on."""
+        budget = self.search.budget_gpu_hours
+        self.overspent = budget is not None and self.spent_hours() >= budget
+        return self.overspent
 
     def _unfinished(self) -> list[FrozenTrial]:
         """Trials that are running by the study, but not under this controller."""
@@ -183,7 +179,7 @@ class Controller:
         begun = folder.open_attempt()
         if begun is None:
             return False
-        job_id = self.launcher.find(Job(folder.path, begun.number, verdict.experiment.cluster), begun.job_id)
+        job_id = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
         if job_id is None:
             return False
         if begun.job_id is None:
@@ -192,43 +188,13 @@ class Controller:
         return True
 
     def _start_new(self) -> bool:
-        """Ask for a point and start its trial; False where no valid point is left."""
-        used = {trial.user_attrs.get("enqueued") for trial in self.started}
-        index = next((i for i in range(len(self.enqueued)) if i not in used), None)
-        point = self._ask(self.enqueued[index] if index is not None else {})
-        if point is None:
+        """Start a trial of the next point; False where no valid point is left."""
+        proposal = self.proposals.next()
+        if proposal is None:
             return False
-        verdict = self.judge.verdict(point)
-        attributes: dict[str, Any] = {"experiment": experiment_id(verdict.experiment, verdict.setting)}
-        if index is not None:
-            attributes["enqueued"] = index
-        number = self.study.add(point, attributes)
-        self._submit(self._write(number, verdict), verdict)
+        number = self.study.add(proposal.verdict.point, proposal.attributes)
+        self._submit(self._write(number, proposal.verdict), proposal.verdict)
         return True
-
-    def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
-        """The next point of the grid, or what the sampler proposes."""
-        done = {trial.user_attrs["experiment"] for trial in self.started}
-        known = {freeze(trial.params) for trial in self.started} | self.doubles
-
-        def is_new(point: Point) -> bool:
-            if self.repeat:
-                return True
-            if freeze(point) in known:
-                return False
-            verdict = self.judge.verdict(point)
-            if not verdict.is_valid:
-                return False
-            if experiment_id(verdict.experiment, verdict.setting) in done:
-                self.doubles.add(freeze(point))
-                return False
-            return True
-
-        if self.sampler == "grid":
-            agreeing = (p for p in self.valid_points if all(p.get(name) == label for name, label in fixed.items()))
-            return next((point for point in agreeing if is_new(point)), None)
-        finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
-        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
 
     def _write(self, number: int, verdict: Verdict) -> TrialFolder:
         values = self.study.space.values(verdict.point)
@@ -244,38 +210,10 @@ class Controller:
             attempt = folder.next_attempt()
             if not self.is_dry:
                 folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
-        job_id = self.launcher.submit(
-            Job(
-                folder.path,
-                attempt,
-                verdict.experiment.cluster,
-                starts_ranks=is_outside(verdict.experiment.trainer.kind),
-            )
-        )
+        job_id = self.launcher.submit(_job(folder, attempt, verdict))
         if not self.is_dry:
             folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
         self.running[folder.number] = Running(folder, verdict.point, attempt, job_id, time.time())
-
-    def _record_crash(self, running: Running, end: End) -> None:
-        """An attempt that could not say how it ended is recorded as failed, with its last lines.
-
-        What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
-        """
-        result = running.folder.result
-        wanted = "finished" if end.code == FINISHED else "failed"
-        if result is not None and result.get("status") == wanted and not end.kind:
-            return
-        kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
-        message = end.message or f"the attempt ended with {kind}"
-        failure = {"kind": kind, "message": message, "last_lines": running.folder.last_lines()}
-        running.folder.write_result(
-            {
-                "status": "failed",
-                "objective": None,
-                "step": running.folder.heartbeat().get("step", 0),
-                "failure": failure,
-            }
-        )
 
     def _keep_best(self) -> None:
         """With ``trainer.keep=best`` only the winner's model stays."""
@@ -285,6 +223,23 @@ class Controller:
                 self.trial_folder(trial).delete_model()
 
 
-def recorded_points(study: SweepStudy) -> set[object]:
-    """The frozen points that the study holds as invalid."""
-    return {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
+def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:
+    experiment = verdict.experiment
+    starts_ranks = is_outside(experiment.trainer.kind)
+    return Job(folder.path, attempt, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)
+
+
+def _record_crash(folder: TrialFolder, end: End) -> None:
+    """An attempt that could not say how it ended is recorded as failed, with its last lines.
+
+    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
+    """
+    result = folder.result
+    wanted = "finished" if end.code == FINISHED else "failed"
+    if result is not None and result.get("status") == wanted and not end.kind:
+        return
+    kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
+    message = end.message or f"the attempt ended with {kind}"
+    failure = {"kind": kind, "message": message, "last_lines": folder.last_lines()}
+    step = folder.heartbeat().get("step", 0)
+    folder.write_result({"status": "failed", "objective": None, "step": step, "failure": failure})

@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, read_json, read_lines, write_json
+from grposweep.runs import read_runs
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ class TrialFolder:
         return list(read_lines(self.path / "attempts.jsonl"))
 
     def next_attempt(self) -> int:
-        """The number of the next attempt, from 0."""
-        return max((line["attempt"] for line in self.attempts() if "attempt" in line), default=-1) + 1
+        """The number of the next attempt, from 0; a job that Slurm restarted has used several."""
+        used = [line["attempt"] for line in self.attempts()] + [run.attempt for run in read_runs(self.path)]
+        return max(used, default=-1) + 1
 
     def open_attempt(self) -> Begun | None:
         """The last attempt, where nobody has noted its end."""

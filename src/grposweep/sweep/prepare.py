@@ -1,4 +1,4 @@
-"""Preparing models and data once, before the first trial, in a training process of its own."""
+"""Preparing models and data once, before the first trial, in a process or job of its own."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,7 +11,7 @@ from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launch.base import BAD_INPUT
-from grposweep.launch.processes import Processes, end_session
+from grposweep.launch.preparer import Preparer
 from grposweep.sweep.folder import SweepFolder
 
 
@@ -24,7 +24,7 @@ class Interrupted(Protocol):
 def prepare(
     folder: SweepFolder,
     experiments: Mapping[str, Experiment],
-    processes: Processes,
+    preparer: Preparer,
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
@@ -43,13 +43,14 @@ def prepare(
     log.unlink(missing_ok=True)
     (folder.path / "prepare.error").unlink(missing_ok=True)
     (folder.path / "prepare.progress").unlink(missing_ok=True)
-    console.print("preparing model and data (importing torch and trl takes a few seconds)", highlight=False)
+    preparer.start(folder.path, log)
+    console.print(f"preparing model and data ({preparer.where})", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        pid = processes.start(["prepare", str(folder.path)], {}, log)
-        while (code := processes.poll(pid, timeout=0.2)) is None:
+        while (code := preparer.poll()) is None:
             if interrupts.count:
-                end_session(pid)
+                preparer.end()
+                console.print("interrupted while preparing; the same command begins it again", highlight=False)
                 return False
             found = read_json(folder.path / "prepare.progress") or {}
             bar.update(

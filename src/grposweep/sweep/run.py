@@ -18,7 +18,7 @@ from grposweep.config.read import prepared_key, sweep_identity
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
-from grposweep.launch.build import build_launcher, is_dry
+from grposweep.launch.build import build_launcher, build_preparer, is_dry
 from grposweep.launch.controller_job import hands_over, submit_controller
 from grposweep.launch.local import build_processes
 from grposweep.report.live import Display
@@ -30,12 +30,13 @@ from grposweep.search.judge import Judge
 from grposweep.search.sampler import choose_sampler, continuous
 from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
-from grposweep.sweep.controller import Controller, recorded_points
+from grposweep.sweep.controller import Controller
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
 from grposweep.sweep.prepare import prepare
+from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.provenance import collect_provenance
 from grposweep.sweep.rebuild import open_study
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
@@ -92,9 +93,10 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
         processes = build_processes(base)
         stack.callback(processes.close)
+        preparer = build_preparer(base.cluster, folder.path, processes)
         launcher = build_launcher(base, folder.path, processes, console)
         stack.callback(launcher.close)
-        if not is_dry(base) and not prepare(folder, _preparable(judge, census), processes, console, interrupts):
+        if not is_dry(base) and not prepare(folder, _preparable(judge, census), preparer, console, interrupts):
             return EXIT_INTERRUPTED
         judge.learn(folder.prepared())
         census = _judged(console, judge)
@@ -103,10 +105,10 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         for repair in repairs:
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
+        proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
         controller = Controller(
-            folder, study, judge, launcher, lease, base.search, sampler, list(census.valid_points()), overrides, provenance,
-            enqueued=enqueued, keep=base.trainer.keep, repeat=base.force, is_dry=is_dry(base),
-        )  # fmt: skip
+            folder, proposals, launcher, lease, overrides, provenance, keep=base.trainer.keep, is_dry=is_dry(base)
+        )
         say_scale(console, controller, base)
         if hands_over(base.cluster):
             stack.close()  # the job takes the lease
@@ -176,7 +178,7 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
     if never:
         console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
     write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
-    if sampler == "grid" and not recorded_points(study):
+    if sampler == "grid" and not any(trial.user_attrs.get("invalid") for trial in study.trials):
         for point in islice(census.invalid_points(), RECORDED_INVALID):
             problems = errors(census.judge.verdict(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])

@@ -10,7 +10,7 @@ from grposweep.config.schema import Experiment
 from grposweep.report.tables import Row, leaderboard
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
-from grposweep.sweep.summary import rows
+from grposweep.sweep.summary import rows, spent
 
 WARNED_POINTS = 100  # looked through for warnings
 
@@ -18,15 +18,16 @@ WARNED_POINTS = 100  # looked through for warnings
 def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
     """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
     done = sum(trial.state.is_finished() for trial in controller.started)
-    at_once = min(controller.launcher.slots, max(controller.target, 1))
+    at_once = min(controller.launcher.slots, max(controller.proposals.target, 1))
     recorded = f", {done} of them recorded already" if done else ""
-    what = "one run" if not controller.study.space.dials else f"{controller.target} trials ({controller.sampler})"
+    proposals = controller.proposals
+    what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.dials else "one run"
     console.print(
         f"{what}{recorded}, {at_once} at once, {_count(base.cluster.processes, 'process')} each", highlight=False
     )
     warnings = {
         (problem.code, problem.message): problem
-        for point in controller.valid_points[:WARNED_POINTS]
+        for point in controller.proposals.valid_points[:WARNED_POINTS]
         for problem in controller.judge.verdict(point).problems
         if problem.severity == "warning"
     }
@@ -38,7 +39,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
         [entry.get("model", {}).get("parameters", 0) for entry in controller.folder.prepared().values()]
         + [base.model.shape.parameters]
     )
-    left = max(controller.target - done, 0)
+    left = max(controller.proposals.target - done, 0)
     if left:
         needed = estimate_bytes(base, parameters, left, at_once)
         console.print(disk_report(needed, controller.folder.path), highlight=False)
@@ -81,9 +82,22 @@ def say_results(controller: Controller, console: Console) -> None:
     failed = [row for row in table if row.status == "failed"]
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
+    console.print(f"spent: {spent(controller)}", highlight=False)
+    if controller.overspent:
+        _say_overspent(controller, console)
     if controller.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
+
+
+def _say_overspent(controller: Controller, console: Console) -> None:
+    """That the budget ended the sweep, where it did, and how to go on."""
+    ended = sum(trial.state.is_finished() for trial in controller.started)
+    left = controller.proposals.target - ended
+    if left:
+        budget = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}"
+        text = f"{budget} is spent with {_count(left, 'trial')} to go; the same command with a higher one goes on"
+        console.print(text, style="yellow", highlight=False)
 
 
 def _winner(row: Row) -> str:

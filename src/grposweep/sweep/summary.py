@@ -4,6 +4,7 @@ import time
 
 from optuna.trial import TrialState
 
+from grposweep import runs
 from grposweep.files import read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
@@ -20,10 +21,16 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     failed = sum(trial.state == TrialState.FAIL for trial in started)
     best = controller.best()
     text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
-    running = [_active(item) for item in controller.running.values()]
-    target = controller.target
+    running = [_active(item, controller.launcher.waiting(item.job_id)) for item in controller.running.values()]
+    target = controller.proposals.target
     left = _seconds_left(controller, running, target - finished - failed)
-    return Snapshot(target, finished, failed, invalid, text, left, running, notice)
+    return Snapshot(target, finished, failed, invalid, text, left, running, spent(controller), notice)
+
+
+def spent(controller: Controller) -> str:
+    """GPU hours so far, and of how many."""
+    budget = controller.search.budget_gpu_hours
+    return f"{controller.spent_hours():.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
 
 
 def rows(controller: Controller) -> list[Row]:
@@ -46,7 +53,8 @@ def rows(controller: Controller) -> list[Row]:
                 error=result.get("objective_se"),
                 start=result.get("start"),
                 start_error=result.get("start_se"),
-                seconds=result.get("seconds"),
+                seconds=runs.seconds(folder.path) or None,
+                gpu_hours=runs.device_seconds(folder.path) / 3600,
                 note=str(failure.get("message", "")),
             )
         )
@@ -74,12 +82,12 @@ def _invalid_row(census: Census, code: str, count: int) -> InvalidRow:
     return InvalidRow(code, count, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
 
 
-def _active(running: Running) -> Active:
+def _active(running: Running, waits: str) -> Active:
     beat = running.folder.heartbeat()
     reward = None
     for line in read_lines(running.folder.path / "metrics.jsonl"):
         reward = line.get("reward", reward)
-    return Active(running.folder.number, short(running.point), beat.get("step", 0), beat.get("total", 0), reward)
+    return Active(running.folder.number, short(running.point), beat.get("step", 0), beat.get("total", 0), reward, waits)
 
 
 def _seconds_left(controller: Controller, running: list[Active], left: int) -> float | None:

@@ -1,10 +1,13 @@
-"""``python -m grposweep.train <trial folder>`` runs one rank of one attempt; ``... prepare <sweep folder>`` prepares."""
+"""``python -m grposweep.train <trial folder>`` runs one rank of one attempt.
+
+``... prepare <sweep folder>`` prepares models and data, ``... serve <trial folder>`` is the trial's vLLM server.
+"""
 
 import os
 import sys
 from pathlib import Path
 
-USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder>"
+USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
 
 
 def main(arguments: list[str]) -> int:
@@ -13,6 +16,10 @@ def main(arguments: list[str]) -> int:
         from grposweep.train.prepare import prepare_sweep
 
         return prepare_sweep(Path(arguments[1]))
+    if len(arguments) == 2 and arguments[0] == "serve":
+        from grposweep.train.serve import serve
+
+        serve(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):
         from grposweep.train.life import run_attempt
         from grposweep.train.ranks import take_slurm_place

@@ -4,7 +4,6 @@ No torch here: the fake trainer starts in a fraction of a second.
 """
 
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ class Attempt:
     control: Control
     tracker: Tracker
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
-    started: float = field(default_factory=time.monotonic)
 
     @property
     def is_main(self) -> bool:
@@ -61,6 +59,13 @@ class Attempt:
     def total(self) -> int:
         """Optimizer steps of the whole trial; 0 where only another program knows."""
         return self.plan.total_steps or 0
+
+    @property
+    def devices(self) -> int:
+        """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
+        cluster = self.experiment.cluster
+        is_job = os.environ.get("GRPOSWEEP_RANKS") == "slurm"
+        return cluster.nodes * cluster.gpus_per_node or cluster.processes if is_job else cluster.processes
 
     def asks_to_stop(self, step: int) -> bool:
         """Whether this rank has been told to end at this step; ranks must still agree."""
@@ -84,7 +89,6 @@ class Outcome:
 
     stopped: bool
     step: int
-    gpus: int = 0
     model: str | None = None
     checkpoint: str | None = None
 

@@ -14,7 +14,7 @@ import numpy
 import torch
 import transformers
 from torch.utils.data import Sampler
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from grposweep.config.read import read_setting
 from grposweep.errors import BadInput
@@ -23,11 +23,10 @@ from grposweep.train.attempt import Attempt, Outcome, check_schedule
 from grposweep.train.callbacks import Conductor, HeldOut, mean_over_prompts
 from grposweep.train.checkpoints import drop_broken, drop_checkpoints, newest_checkpoint
 from grposweep.train.models import Loaded, load_model
+from grposweep.train.options import build_config
 from grposweep.train.pace import build_pace
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
-
-NEVER = 1 << 30  # optimizer steps
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
@@ -95,73 +94,6 @@ def check_counts(attempt: Attempt, data: Data) -> None:
             f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the data changed since. "
             "Restore it, or start a sweep under another name."
         )
-
-
-def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
-    """Every number that we know, explicitly: TRL's defaults have changed before."""
-    experiment, plan, setting = attempt.experiment, attempt.plan, attempt.setting
-    optimizer, kl, loss, generation = experiment.optimizer, experiment.kl, experiment.loss, experiment.generation
-    cpu = not torch.cuda.is_available()
-    evaluates = bool(plan.evaluation_steps)
-    return GRPOConfig(
-        output_dir=str(attempt.checkpoints),
-        model_init_kwargs=model.init_kwargs,
-        use_cpu=cpu,
-        ddp_backend="gloo" if cpu and attempt.ranks > 1 else None,
-        ddp_find_unused_parameters=False,  # every parameter has a gradient; looking for others costs a walk a step
-        bf16=model.init_kwargs["dtype"] == "bfloat16",
-        gradient_checkpointing=experiment.model.gradient_checkpointing,
-        seed=experiment.seed,
-        data_seed=experiment.seed,
-        # the batch: only steps_per_generation, since TRL refuses it together with generation_batch_size
-        per_device_train_batch_size=plan.per_device_train_batch_size,
-        gradient_accumulation_steps=plan.gradient_accumulation_steps,
-        steps_per_generation=plan.steps_per_generation,
-        num_generations=plan.num_generations,
-        num_iterations=setting.num_iterations,
-        per_device_eval_batch_size=setting.per_device_eval_batch_size,
-        num_generations_eval=setting.num_generations_eval or plan.num_generations,
-        # the objective
-        beta=kl.beta,
-        use_bias_correction_kl=kl.use_bias_correction_kl,
-        sync_ref_model=kl.sync_ref_model,
-        ref_model_sync_steps=kl.ref_model_sync_steps,
-        ref_model_mixup_alpha=kl.ref_model_mixup_alpha,
-        loss_type=loss.loss_type,
-        epsilon=loss.epsilon,
-        epsilon_high=loss.epsilon_high,
-        delta=loss.delta,
-        scale_rewards=loss.scale_rewards,
-        importance_sampling_level=loss.importance_sampling_level,
-        mask_truncated_completions=loss.mask_truncated_completions,
-        reward_weights=experiment.task.reward_weights,
-        # the optimizer
-        learning_rate=optimizer.learning_rate,
-        optim=optimizer.optim,
-        weight_decay=optimizer.weight_decay,
-        adam_beta1=optimizer.adam_beta1,
-        adam_beta2=optimizer.adam_beta2,
-        adam_epsilon=optimizer.adam_epsilon,
-        max_grad_norm=optimizer.max_grad_norm,
-        lr_scheduler_type=optimizer.lr_scheduler_type,
-        warmup_steps=optimizer.warmup_steps,
-        max_steps=attempt.total,
-        # generation
-        max_completion_length=generation.max_completion_length,
-        temperature=generation.temperature,
-        top_p=generation.top_p,
-        top_k=generation.top_k,
-        # Evaluations and checkpoints are the Conductor's; eval_strategy is on so that TRL checks the evaluation batch.
-        eval_strategy="steps" if evaluates else "no",
-        eval_steps=NEVER if not evaluates else attempt.total,
-        save_strategy="no",
-        save_total_limit=None if experiment.trainer.keep == "all" else 1,
-        logging_steps=1,
-        log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
-        num_completions_to_print=0,
-        report_to=[],  # the tracker is ours
-        disable_tqdm=True,
-    )
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
@@ -257,15 +189,14 @@ def listen(reward: Reward, number: int, held_out: HeldOut) -> Callable[..., list
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will go on from."""
     step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
-    gpus = 0 if trainer.args.use_cpu else attempt.ranks
     stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, Conductor))
     if not stopped and step < attempt.total:
         raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
     if stopped or keep in ("last", "all"):
-        return Outcome(stopped=stopped, step=step, gpus=gpus, checkpoint=f"checkpoints/checkpoint-{step}")
+        return Outcome(stopped=stopped, step=step, checkpoint=f"checkpoints/checkpoint-{step}")
     if keep == "best":
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
     if attempt.is_main:
         drop_checkpoints(attempt.checkpoints)
-    return Outcome(stopped=False, step=step, gpus=gpus, model="model" if keep == "best" else None)
+    return Outcome(stopped=False, step=step, model="model" if keep == "best" else None)

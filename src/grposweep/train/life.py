@@ -3,14 +3,15 @@
 No torch here: the trainer is imported only when it is wanted.
 """
 
+import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from grposweep import runs
 from grposweep.errors import BadInput, ProgramFailed
 from grposweep.files import read_json, read_lines, write_json
 from grposweep.train.attempt import (
@@ -64,12 +65,17 @@ def _train(attempt: Attempt) -> int:
 
     before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # ranks.py has kept it until now
+    if attempt.is_main:
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        runs.start_run(attempt.folder, attempt.number, attempt.devices, restarts)
     try:
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
         return _write_outcome(attempt, outcome) if attempt.is_main else STOPPED if outcome.stopped else FINISHED
     finally:
         attempt.tracker.finish()
+        if attempt.is_main:
+            runs.end_run(attempt.folder, attempt.number)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -91,7 +97,6 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     found = summarise(lines, search.metric, search.last)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
-    seconds = time.monotonic() - attempt.started
     result = {
         "status": "stopped" if outcome.stopped else "finished",
         "attempt": attempt.number,
@@ -99,8 +104,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         "step": outcome.step,
         "total_steps": attempt.total,
         "completions": attempt.pace.completions_at(outcome.step),
-        "seconds": round(seconds, 3),  # of this attempt
-        "gpu_seconds": round(seconds * outcome.gpus, 3),
+        "seconds": round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
+        "gpu_seconds": round(runs.device_seconds(attempt.folder, is_running=True), 3),
         "failure": None,
         "model": outcome.model,
         "checkpoint": outcome.checkpoint,

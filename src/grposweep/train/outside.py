@@ -174,12 +174,10 @@ def _outcome(attempt: Attempt, trial: Trial, watch: Watch, code: int) -> Outcome
     stopped = bool(watch.said.get("stopped")) if watch.said else watch.asked_at is not None and code != 0
     if code != 0 and not (watch.asked_at is not None and not watch.said):
         raise ProgramFailed(code, _last_lines(attempt))
-    gpus = attempt.experiment.cluster.processes if os.environ.get("CUDA_VISIBLE_DEVICES") else 0
     newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes) if stopped else None
     return Outcome(
         stopped=stopped,
         step=watch.step,
-        gpus=gpus,
         model=None if stopped else trial.output.name,
         checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None,
     )

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,20 @@ def nobody(_what: str, _done: int, _total: int) -> None:
     """Nobody waits."""
 
 
+def check_vllm(experiment: Experiment) -> None:
+    """Raise BadInput where vLLM is to generate and is not installed in the environment that trains, if that is this one."""
+    cluster = experiment.cluster
+    elsewhere = cluster.kind == "slurm" and (cluster.python is not None or cluster.container)
+    if experiment.generation.use_vllm and not elsewhere and find_spec("vllm") is None:
+        raise BadInput(
+            f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not installed here, so TRL would refuse "
+            "to start. Install it (pip install 'trl[vllm]'), or set generation=transformers."
+        )
+
+
 def prepare_experiment(experiment: Experiment, progress: Callable[[str, int, int], None] = nobody) -> dict[str, Any]:
     """The entry of one model and task."""
+    check_vllm(experiment)
     data = load_data(experiment.task)
     rewards = load_rewards(experiment.task.rewards)
     weights = experiment.task.reward_weights

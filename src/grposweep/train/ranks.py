@@ -3,11 +3,8 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
-
-from grposweep.files import append_line
 
 FIRST_PORT, PORTS = 20_000, 10_000  # below what systems give to outgoing connections
 
@@ -29,11 +26,6 @@ def take_slurm_place(folder: Path) -> None:
     sys.stdout.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    if rank == 0 and restarts:
-        job = os.environ.get("SLURM_JOB_ID")
-        append_line(
-            folder / "attempts.jsonl", {"attempt": attempt, "event": "restarted", "time": time.time(), "job_id": job}
-        )
 
 
 def torch_place(slurm: Mapping[str, str]) -> dict[str, str]:

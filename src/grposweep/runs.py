@@ -1,0 +1,77 @@
+"""The runs of a trial: when each began and ended, and on how many devices; its first rank writes, whoever counts cost reads.
+
+An attempt has several runs where Slurm restarts its job. A file of its own, because two writers on two machines tear
+what they append to a shared folder: attempts.jsonl is the controller's.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grposweep.files import append_line, read_lines
+
+NAME = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: clock times in seconds; no ``end``: it goes on, or nobody could note its end.
+
+    ``restarts`` is how often Slurm had restarted the job by then.
+    """
+
+    attempt: int
+    devices: int
+    restarts: int
+    start: float
+    end: float | None = None
+
+
+def start_run(folder: Path, attempt: int, devices: int, restarts: int = 0) -> None:
+    """Note that a run begins now; an earlier one that could not note its own end has ended at its last sign of life."""
+    before = read_runs(folder)
+    if before and before[-1].end is None:
+        append_line(
+            folder / NAME, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
+        )
+    line = {"event": "start", "attempt": attempt, "time": time.time(), "devices": devices, "restarts": restarts}
+    append_line(folder / NAME, line)
+
+
+def end_run(folder: Path, attempt: int) -> None:
+    """Note that it ends now."""
+    append_line(folder / NAME, {"event": "end", "attempt": attempt, "time": time.time()})
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """All runs of a trial, in order."""
+    found: list[Run] = []
+    for line in read_lines(folder / NAME):
+        if line.get("event") == "start":
+            found.append(Run(line["attempt"], line["devices"], line["restarts"], line["time"]))
+        elif found and found[-1].end is None:
+            found[-1] = replace(found[-1], end=line["time"])
+    return found
+
+
+def seconds(folder: Path, is_running: bool = False) -> float:
+    """How long a trial ran, all its runs together."""
+    return sum(_length(folder, run, is_running) for run in read_runs(folder))
+
+
+def device_seconds(folder: Path, is_running: bool = False) -> float:
+    """What a trial has cost: its runs' seconds, each times the devices that it held."""
+    return sum(run.devices * _length(folder, run, is_running) for run in read_runs(folder))
+
+
+def _length(folder: Path, run: Run, is_running: bool) -> float:
+    end = run.end if run.end is not None else time.time() if is_running else _last_sign(folder, run)
+    return max(end - run.start, 0.0)
+
+
+def _last_sign(folder: Path, run: Run) -> float:
+    """When an unfinished run last moved its heartbeat; its start where it never did."""
+    try:
+        return max((folder / "heartbeat").stat().st_mtime, run.start)
+    except FileNotFoundError:
+        return run.start

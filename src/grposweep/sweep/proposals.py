@@ -1,0 +1,91 @@
+"""Which point a sweep starts next: enqueued ones, the next of a grid, or what the sampler asks for; none twice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from optuna.trial import FrozenTrial
+
+from grposweep.config.read import experiment_id
+from grposweep.config.schema import Search
+from grposweep.search.judge import Judge, Verdict
+from grposweep.search.sampler import Valid
+from grposweep.search.space import Label, Point, freeze
+from grposweep.search.study import SweepStudy
+
+DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
+
+
+class Proposal(NamedTuple):
+    """A valid point that nobody has tried, judged, and what the study is to remember of it."""
+
+    verdict: Verdict
+    attributes: dict[str, Any]
+
+
+@dataclass
+class Proposals:
+    """What has been started of a space, and what comes next."""
+
+    study: SweepStudy
+    judge: Judge
+    search: Search
+    sampler: str  # resolved: grid, tpe, random or gp
+    valid_points: list[Point]  # valid combinations of the finite dials
+    enqueued: list[Point] = field(default_factory=list)
+    repeat: bool = False  # run a recorded experiment again
+    doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
+
+    @property
+    def started(self) -> list[FrozenTrial]:
+        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
+        return [trial for trial in self.study.trials if not trial.user_attrs.get("invalid")]
+
+    @property
+    def target(self) -> int:
+        """How many trials the sweep starts in all."""
+        most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
+        wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
+        wanted = wanted if most is None else min(wanted, most)
+        return max(wanted, self._repeats)
+
+    @cached_property
+    def _repeats(self) -> int:
+        """With ``force``, one trial more than there are."""
+        return len(self.started) + 1 if self.repeat else 0
+
+    def next(self) -> Proposal | None:
+        """The next point; None where no valid one is left."""
+        used = {trial.user_attrs.get("enqueued") for trial in self.started}
+        index = next((i for i in range(len(self.enqueued)) if i not in used), None)
+        point = self._ask(self.enqueued[index] if index is not None else {})
+        if point is None:
+            return None
+        verdict = self.judge.verdict(point)
+        attributes: dict[str, Any] = {"experiment": experiment_id(verdict.experiment, verdict.setting)}
+        return Proposal(verdict, attributes if index is None else {**attributes, "enqueued": index})
+
+    def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
+        """The next point of the grid, or what the sampler proposes."""
+        done = {trial.user_attrs["experiment"] for trial in self.started}
+        known = {freeze(trial.params) for trial in self.started} | self.doubles
+
+        def is_new(point: Point) -> bool:
+            if self.repeat:
+                return True
+            if freeze(point) in known:
+                return False
+            verdict = self.judge.verdict(point)
+            if not verdict.is_valid:
+                return False
+            if experiment_id(verdict.experiment, verdict.setting) in done:
+                self.doubles.add(freeze(point))
+                return False
+            return True
+
+        if self.sampler == "grid":
+            agreeing = (p for p in self.valid_points if all(p.get(name) == label for name, label in fixed.items()))
+            return next((point for point in agreeing if is_new(point)), None)
+        finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
+        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
