@@ -45,8 +45,9 @@ def per_process(s: Setting) -> int:
 def _whole_group_counts(s: Setting) -> int:
     if s.num_generations < 1 or s.version < COMPLETIONS:
         return counts.ALL
-    if s.generation_batch_size is not None and s.version >= ROLLOUTS:
-        return counts.NONE if s.generation_batch_size % s.num_generations else counts.ALL
+    if s.generation_batch_size and s.version >= ROLLOUTS:
+        torn = s.generation_batch_size > 0 and s.generation_batch_size % s.num_generations
+        return counts.NONE if torn else counts.ALL
     per = per_process(s)
     return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
 
