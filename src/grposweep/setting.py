@@ -13,6 +13,7 @@ FRAMEWORKS = ("trl", "open-r1", "ms-swift", "easyr1", "verl")  # spelled so ever
 NAMES = {"trl": "TRL", "open-r1": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl"}  # who trains
 TRL_FAMILY = frozenset({"trl", "open-r1"})
 TRL_LIKE = TRL_FAMILY | {"ms-swift"}  # sized in TRL's words and run by TRL's sampler
+IN_PROMPTS = frozenset({"easyr1", "verl"})  # sized in prompts, and scheduled in rollouts
 EVERY = frozenset(FRAMEWORKS)
 
 
@@ -57,6 +58,7 @@ class Setting:
     reference_batch_size: int | None = None  # the same for the reference
     offloads_parameters: bool = False  # FSDP keeps the weights in main memory
     filters_groups: bool = False  # groups without variety are replaced by further ones
+    engine: str | None = None  # what shards the model, where a framework has several: fsdp, megatron
     removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
     dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
     auto: frozenset[str] = frozenset()  # sizes left to the planner

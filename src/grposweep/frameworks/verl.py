@@ -174,6 +174,7 @@ def _topology(recipe: Recipe, found: Values) -> dict[str, Any]:
         "processes": recipe.processes if recipe.processes is not None else gpus if is_known else None,
         "sequence_parallel_size": 1 if is_megatron else max(ulysses, key=lambda size: (size > 1, size)),
         "vllm_tensor_parallel_size": prod(engine),
+        "engine": "megatron" if is_megatron else "fsdp",
         "use_vllm": True,
         "vllm_mode": "colocate",
         **(megatron if is_megatron else {}),
@@ -190,11 +191,29 @@ def _sizes(fields: Mapping[str, Any], found: Values) -> dict[str, Any]:
     if fields["dynamic_batching"]:
         size = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
     return {
+        **({"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}),
         "per_device_train_batch_size": 1 if size is None else size,
         "experience_batch_size": found.get(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "int"),
         "reference_batch_size": found.get(f"{REF}.log_prob_micro_batch_size_per_gpu", "int"),
-        "prompts_per_generation": found.get("data.gen_batch_size", "int"),
+        "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
     }
+
+
+def _fully_asynchronous(found: Values) -> int:
+    """The fully asynchronous trainer wants ``train_batch_size`` 0 and fetches of 1: it updates on so many steps' prompts.
+
+    Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
+    """
+    if found.whole("data.gen_batch_size") != 1:
+        return 0
+    return found.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * found.whole("async_training.require_batches", 1)
+
+
+def refills(found: Values) -> bool:
+    """Whether the trainer fetches prompts one by one, to replace groups that it drops, whatever ``gen_batch_size`` says."""
+    is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
+    wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
+    return not is_synchronous or any(found.flag(key) for key in wanted)
 
 
 def _switches(found: Values) -> dict[str, Any]:

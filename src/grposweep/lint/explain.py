@@ -6,7 +6,8 @@ from typing import TextIO
 
 from grposweep.errors import BadInput
 from grposweep.lint.judge import choose
-from grposweep.rules.registry import FAMILIES, RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grposweep.rules.on_recipes import RECIPE_RULES
+from grposweep.rules.registry import FAMILIES, REGISTRY, RecipeRule, Rule
 
 
 def explain_rules(code: str | None, out: TextIO) -> None:

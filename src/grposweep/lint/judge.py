@@ -10,8 +10,8 @@ from grposweep.fixes import find_fixes
 from grposweep.frameworks import Reading
 from grposweep.recipe import Recipe
 from grposweep.rules import REGISTRY, Problem, check
-from grposweep.rules import on_recipes as _registers_gv  # noqa: F401  # importing it registers the family
-from grposweep.rules.registry import RECIPE_RULES, Broken, Severity
+from grposweep.rules.on_recipes import RECIPE_RULES
+from grposweep.rules.registry import Broken, Severity
 from grposweep.setting import Setting
 
 SIZES = frozenset(

@@ -11,11 +11,16 @@ from grposweep.rules import (
     batch,
     clipping,
     data,
+    engines,
     evaluation,
     kl,
+    kl_places,
     loss,
     ms_swift,
+    padded,
+    prompts,
     reference,
+    rollouts,
     schedule,
     sizes,
     topology,
@@ -27,7 +32,25 @@ from grposweep.setting import Setting
 __all__ = ["FAMILIES", "REGISTRY", "Broken", "Problem", "Rule", "Severity", "check", "errors"]
 
 # Named so that importing this package registers them all.
-FILES = (advice, batch, clipping, data, evaluation, kl, loss, ms_swift, reference, schedule, sizes, topology)
+FILES = (
+    advice,
+    batch,
+    clipping,
+    data,
+    engines,
+    evaluation,
+    kl,
+    kl_places,
+    loss,
+    ms_swift,
+    padded,
+    prompts,
+    reference,
+    rollouts,
+    schedule,
+    sizes,
+    topology,
+)
 
 
 def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:

@@ -4,8 +4,8 @@ import inspect
 import sys
 from pathlib import Path
 
-from grposweep.rules import on_recipes
-from grposweep.rules.registry import FAMILIES, RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grposweep.rules.on_recipes import RECIPE_RULES
+from grposweep.rules.registry import FAMILIES, REGISTRY, RecipeRule, Rule
 from grposweep.setting import FRAMEWORKS, TRL_FAMILY
 
 COMMAND = "python -m grposweep.rules.document"
@@ -19,7 +19,6 @@ Symbols: B `per_device_train_batch_size`, W training processes, A `gradient_accu
 (micro-steps), G `num_generations`, mu `num_iterations`, D training prompts, P prompts a rollout.
 """
 RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
-assert on_recipes  # the rules on recipes register themselves where they are imported
 
 
 def render() -> str:

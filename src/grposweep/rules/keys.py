@@ -7,11 +7,12 @@ frameworks/trl_keys.json, read from the releases.
 from collections.abc import Iterator
 from typing import Any
 
-from grposweep.frameworks import keys, open_r1, trl
+from grposweep.frameworks import easyr1, keys, open_r1, trl, verl
 from grposweep.frameworks.renames import HABITS, instead
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Broken, recipe_rule
 from grposweep.rules.values import cut, show
+from grposweep.setting import EVERY, IN_PROMPTS
 
 # `trl grpo` hands these to accelerate launch, also from the YAML.
 LAUNCHER_KEYS = frozenset(
@@ -67,7 +68,7 @@ def keys_are_known(recipe: Recipe) -> Iterator[Broken]:
             yield _stranger(recipe, key, near, _happens(recipe))
 
 
-@recipe_rule("GV105", "warning")
+@recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
     """A key that a file sets twice: YAML's reader takes the last one without a word."""
     for twice in recipe.duplicates:
@@ -81,11 +82,11 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
         )
 
 
-@recipe_rule("GV106", "warning")
+@recipe_rule("GV106", "warning", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
     """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
     for key, text in recipe.unresolved.items():
-        if key not in (text, "num_processes") and not trl.fields_of({key}):
+        if key not in (text, "num_processes") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
         yield Broken(
             what=f"{key}: {show(text)}" if key != text else key,
@@ -95,7 +96,14 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
         )
 
 
-@recipe_rule("GV107", "error")
+def _matters(recipe: Recipe, key: str) -> bool:
+    """Whether some field of a setting is read from a key."""
+    if recipe.framework in IN_PROMPTS:
+        return key.lstrip("+") in {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()}
+    return bool(trl.fields_of({key}))
+
+
+@recipe_rule("GV107", "error", of=EVERY)
 def the_launch_is_whole(recipe: Recipe) -> Iterator[Broken]:
     r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
 

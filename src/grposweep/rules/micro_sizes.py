@@ -1,0 +1,261 @@
+"""GB and GK, verl and EasyR1, on the recipe: sizes that must be stated in one of two words, and KL keys nobody reads.
+
+Sources: verl 0.9.1 workers/config/actor.py (__post_init__), utils/config.py (check_mutually_exclusive),
+workers/engine_workers.py:616-637, trainer/ppo/v1/trainer_separate_async.py:59; EasyR1 verl/trainer/ray_trainer.py.
+"""
+
+from collections.abc import Iterator
+
+from grposweep.frameworks import easyr1, schema, verl
+from grposweep.frameworks.prompts import Values, collect
+from grposweep.recipe import Recipe
+from grposweep.rules.prompts import VERL
+from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.values import show
+from grposweep.setting import IN_PROMPTS
+
+FILTERS = "algorithm.filter_groups.enable"
+MICRO = f"{verl.ACTOR}.ppo_micro_batch_size"
+LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_micro_batch_size")
+
+
+@recipe_rule("GB407", "error", of=VERL)
+def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Broken]:
+    """P must be a multiple of ``gen_batch_size``, the prompts of one fetch.
+
+    verl at the first step: "num_prompts (64) must be a positive multiple of gen_batch_size (48); it is submitted in whole
+    gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1, whatever is set;
+    more than P is only ever set for these, so a configuration that does not say whether it filters is not blamed.
+    """
+    found, name = verl.values_of(recipe), "data.gen_batch_size"
+    size, prompts = found.get(name, "int"), found.whole("data.train_batch_size", 1024)
+    if size is None or size < 1 or prompts < 1 or prompts % size == 0 or verl.refills(found):
+        return
+    if size > prompts and recipe.file is None and FILTERS not in recipe.config:
+        return
+    fitting = [n for n in range(min(size, prompts), 0, -1) if prompts % n == 0][:3]
+    yield Broken(
+        what=f"{name}={size}",
+        why=f"it does not divide data.train_batch_size={prompts}, and prompts are fetched in whole portions",
+        instead=f"Leave {name} out, or choose a divisor of {prompts}.",
+        fields=(name, "data.train_batch_size"),
+        suggestions=({name: None}, *({name: n} for n in fitting)),
+    )
+
+
+@recipe_rule("GB408", "error", of=VERL)
+def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Broken]:
+    """Each micro-batch has a size per GPU, unless micro-batches are dynamic: there is no default.
+
+    verl at start: "[actor] Please set at least one of 'actor.ppo_micro_batch_size' or 'actor.ppo_micro_batch_size_per_gpu'
+    if use_dynamic_bsz is not enabled." For log-probabilities of the policy, and of the reference where there is one:
+    "[actor_rollout_ref.rollout] Please set at least one of ..." A configuration in JSON that says nothing at all about
+    log-probabilities may be a part, and is not asked for these.
+    """
+    found = verl.values_of(recipe)
+    is_part = recipe.file is None and not any("log_prob_micro_batch_size" in key for key in recipe.config)
+    for name in _sized(found):
+        if name != MICRO and is_part:
+            continue
+        if found.get(name, "int") is None and found.get(f"{name}_per_gpu", "int") is None and not _unread(found, name):
+            size = found.get(f"{MICRO}_per_gpu", "int") or 1
+            yield Broken(
+                what=f"{name}_per_gpu is not set",
+                why="it has no default, and without dynamic micro-batches verl stops at start",
+                instead=f"Set {name}_per_gpu={size}.",
+                fields=(f"{name}_per_gpu",),
+                suggestions=({f"{name}_per_gpu": size}, {f"{name}_per_gpu": 1}),
+            )
+
+
+def _sized(found: Values) -> tuple[str, ...]:
+    """The micro-batches that need a size."""
+    if found.flag(f"{verl.ACTOR}.use_dynamic_bsz"):
+        return ()
+    has_reference = found.flag("algorithm.use_kl_in_reward") or found.flag(f"{verl.ACTOR}.use_kl_loss")
+    return (MICRO, *LOGGED) if has_reference else (MICRO, LOGGED[0])
+
+
+def _unread(found: Values, name: str) -> bool:
+    return bool({name, f"{name}_per_gpu"} & found.bad)
+
+
+@recipe_rule("GB409", "error", of=VERL)
+def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Broken]:
+    """A micro-batch is sized per GPU or for all GPUs (deprecated), not both.
+
+    verl at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
+    """
+    found = verl.values_of(recipe)
+    for name in _sized(found):
+        whole, each = found.get(name, "int"), found.get(f"{name}_per_gpu", "int")
+        if whole is not None and each is not None:
+            yield Broken(
+                what=f"{name}={whole} and {name}_per_gpu={each}",
+                why="both size the same micro-batch, and verl refuses the two together",
+                instead=f"Leave {name} out.",
+                fields=(name, f"{name}_per_gpu"),
+                suggestions=({name: None},),
+            )
+
+
+@recipe_rule("GV406", "error", of=VERL)
+def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Broken]:
+    """``ppo_micro_batch_size`` and ``log_prob_micro_batch_size``, for all GPUs together, are deprecated.
+
+    They pass verl's validation, and then a bare AssertionError ends the run when the workers are set up, because only the
+    sizes per GPU are read. Releases of 2024 and early 2025 took them.
+    """
+    found = verl.values_of(recipe)
+    for name in _sized(found):
+        whole = found.get(name, "int")
+        if whole is None or found.get(f"{name}_per_gpu", "int") is not None:
+            continue
+        gpus = recipe.processes or found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
+        each = max(whole // max(gpus, 1), 1)
+        if name in recipe.config:
+            yield Broken(
+                what=f"{name}={whole}",
+                why="verl no longer reads it: it passes validation, and the workers stop with an AssertionError",
+                instead=f"Set {name}_per_gpu={each} instead.",
+                fields=(name,),
+                suggestions=({name: None, f"{name}_per_gpu": each},),
+            )
+
+
+@recipe_rule("GB410", "error", of=VERL)
+def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Broken]:
+    """``ppo_micro_batch_size``, for all GPUs, divides ``ppo_mini_batch_size`` and gives every GPU a completion.
+
+    verl at start: "ppo_mini_batch_size (100) must be divisible by ppo_micro_batch_size (64)", "ppo_micro_batch_size (4) *
+    ulysses_sequence_parallel_size (1) must be >= n_gpus (8)".
+    """
+    found = verl.values_of(recipe)
+    size, step = found.get(MICRO, "int"), found.whole(f"{verl.ACTOR}.ppo_mini_batch_size", 256)
+    if size is None or size < 1 or MICRO not in _sized(found):
+        return
+    gpus = recipe.processes or found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
+    shared = found.whole(f"{verl.ACTOR}.ulysses_sequence_parallel_size", 1)
+    if step % size:
+        yield _deprecated(size, f"it does not divide {verl.ACTOR}.ppo_mini_batch_size={step}")
+    if size * shared < gpus:
+        yield _deprecated(size, f"it is shared by {gpus} GPUs" + (f", {shared} to a sequence" if shared > 1 else ""))
+
+
+def _deprecated(size: int, why: str) -> Broken:
+    return Broken(f"{MICRO}={size}", why, f"Set {MICRO}_per_gpu instead.", (MICRO,))
+
+
+@recipe_rule("GB411", "error", of=VERL)
+def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Broken]:
+    """Micro-batches are dynamic for updates and for log-probabilities alike.
+
+    verl stops with a bare AssertionError when the workers are set up. By default the second follows the first.
+    """
+    found, name = verl.values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
+    update = found.flag(f"{verl.ACTOR}.use_dynamic_bsz")
+    if found.get(name, "bool") is None or found.flag(name) == update:
+        return
+    yield Broken(
+        what=f"{name}={str(found.flag(name)).lower()}",
+        why=f"{verl.ACTOR}.use_dynamic_bsz={str(update).lower()}, and the workers assert that the two agree",
+        instead=f"Leave {name} out: it follows.",
+        fields=(name,),
+        suggestions=({name: None},),
+    )
+
+
+@recipe_rule("GB412", "error", of=VERL)
+def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Broken]:
+    """A separate asynchronous trainer takes ``parameter_sync_step`` steps of p prompts a rollout: P is their product.
+
+    verl at start: AssertionError unless train_batch_size equals parameter_sync_step x ppo_mini_batch_size.
+    """
+    found = verl.values_of(recipe)
+    if found.word("trainer.v1.trainer_mode", "sync") != "separate_async":
+        return
+    steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
+    prompts, step = found.whole("data.train_batch_size", 1024), found.whole(f"{verl.ACTOR}.ppo_mini_batch_size", 256)
+    if prompts != steps * step:
+        yield Broken(
+            what=f"data.train_batch_size={prompts}",
+            why=f"this trainer takes {steps} steps of {step} prompts a rollout, {steps * step} in all",
+            instead=f"Set data.train_batch_size={steps * step}.",
+            fields=("data.train_batch_size",),
+            suggestions=({"data.train_batch_size": steps * step},),
+        )
+
+
+@recipe_rule("GT401", "error", of=VERL)
+def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Broken]:
+    """Sequence parallelism by ``actor.ulysses_sequence_parallel_size`` needs packed sequences.
+
+    verl at start: "When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`."
+    """
+    found, name = verl.values_of(recipe), f"{verl.ACTOR}.ulysses_sequence_parallel_size"
+    if found.whole(name, 1) <= 1 or found.flag(f"{verl.MODEL}.use_remove_padding") or verl.engine_of(recipe) != "dp":
+        return
+    yield Broken(
+        what=f"{name}={found.whole(name)}",
+        why=f"it needs packed sequences, and {verl.MODEL}.use_remove_padding is false",
+        instead=f"Set {verl.MODEL}.use_remove_padding=true.",
+        fields=(name, f"{verl.MODEL}.use_remove_padding"),
+        suggestions=({f"{verl.MODEL}.use_remove_padding": True},),
+    )
+
+
+@recipe_rule("GK310", "warning", of=IN_PROMPTS)
+def kl_keys_are_read(recipe: Recipe) -> Iterator[Broken]:
+    """KL keys that are set where KL is not: a coefficient, an estimator or a controller that nothing reads.
+
+    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
+    EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
+    and ``disable_kl`` ends all.
+    """
+    dead, why = _dead_keys(recipe)
+    named = [key for key in dead if key in recipe.config]
+    if named:
+        words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
+        yield Broken(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+                     "Remove what has no effect, or switch on what was meant.", tuple(named))  # fmt: skip
+
+
+def _dead_keys(recipe: Recipe) -> tuple[tuple[str, ...], str]:
+    """The KL keys without effect, and where KL is instead."""
+    if recipe.framework == "verl":
+        return _dead_in_verl(verl.values_of(recipe))
+    found = collect(recipe, schema.easyr1(recipe.version), easyr1.RENAMED)
+    if recipe.version >= schema.ALGORITHM_KL:
+        if not found.flag("algorithm.disable_kl"):
+            return (), ""
+        words = ("use_kl_loss", "kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
+        return tuple(f"algorithm.{word}" for word in words), "algorithm.disable_kl=true ends all of KL"
+    if found.flag("worker.actor.use_kl_loss", True):
+        active = f"KL is in the loss, with worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"
+        return tuple(
+            f"algorithm.{word}" for word in ("kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
+        ), active
+    return (
+        "worker.actor.kl_loss_coef",
+        "worker.actor.kl_loss_type",
+    ), "worker.actor.use_kl_loss=false puts KL into the reward"
+
+
+def _dead_in_verl(found: Values) -> tuple[tuple[str, ...], str]:
+    in_loss, in_reward = found.flag(f"{verl.ACTOR}.use_kl_loss"), found.flag("algorithm.use_kl_in_reward")
+    loss = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
+    reward = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
+              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
+    if in_loss and in_reward:
+        return (), ""
+    if in_loss:
+        return (
+            reward,
+            f"algorithm.use_kl_in_reward is false; KL is in the loss, with {loss[0]}={found.number(loss[0]):g}",
+        )
+    if in_reward:
+        return (
+            loss,
+            f"{verl.ACTOR}.use_kl_loss is false; KL is in the reward, with {reward[0]}={found.number(reward[0]):g}",
+        )
+    return (*loss, *reward), f"{verl.ACTOR}.use_kl_loss and algorithm.use_kl_in_reward are both false: there is no KL"
