@@ -47,7 +47,7 @@ def _with_liger(*names: str) -> Callable[[Values], bool]:
 REFUSED = (
     Trap(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
     Trap(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
-                                           or _teaches(v)),
+                                           or _teaches(v) or v["vllm_mode"] == "server"),
          "nothing rewards a completion: ms-swift stops after the model is loaded (You must specify reward_funcs or "
          "reward_model)", instead="Name reward_funcs or a reward_model."),
     Trap(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
@@ -154,6 +154,18 @@ OVERRULED = (
 )  # fmt: skip
 
 
+OTHER_METHODS = {
+    "ppo": ("num_ppo_epochs", "whiten_rewards", "kl_coef", "cliprange", "vf_coef", "cliprange_value", "gamma", "lam",
+            "num_mini_batches", "local_rollout_forward_batch_size", "num_sample_generations", "missing_eos_penalty"),
+    "dpo": ("label_smoothing", "rpo_alpha", "ld_alpha", "discopop_tau"),
+    "cpo": ("cpo_alpha", "simpo_gamma"),
+    "kto": ("desirable_weight", "undesirable_weight"),
+    "rm": ("center_rewards_coefficient",),
+    "gkd": ("sft_alpha", "lmbda", "seq_kd", "gkd_logits_topk"),
+}  # fmt: skip
+MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_iterations"}
+
+
 @recipe_rule("GV505", "error", of=MS_SWIFT)
 def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Broken]:
     """Keys that ms-swift refuses together, at its start or after the model is loaded.
@@ -172,6 +184,23 @@ def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Broken]:
     trainers/patcher.py (``max_epochs``).
     """
     yield from _broken(recipe, OVERRULED)
+
+
+@recipe_rule("GV507", "warning", of=MS_SWIFT)
+def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Broken]:
+    """A key of another method that `swift rlhf` also trains: it is taken, and nothing of GRPO reads it.
+
+    So ``kl_coef`` is PPO's penalty, and GRPO's stays at ``beta``, 0.04 unless set. arguments/rlhf_args.py.
+    """
+    for key, value in recipe.config.items():
+        name = spelled(str(key))
+        method = next((method for method, names in OTHER_METHODS.items() if name in names), None)
+        if method is not None:
+            meant = MEANT.get(name)
+            advice = f"GRPO's word is {meant}." if meant else "Leave it out."
+            change = {str(key): None}
+            yield Broken(f"{key}={show(value)}", f"it is a key of rlhf_type {method}, and GRPO does not read it", advice,
+                         (str(key),), (change,), without_effect=frozenset(change))  # fmt: skip
 
 
 def _broken(recipe: Recipe, traps: tuple[Trap, ...]) -> Iterator[Broken]:
