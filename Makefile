@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions docs clean
+.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -49,6 +49,13 @@ trl-versions: $(VENV)/ready
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
+
+# The rules beside ms-swift's own argument classes, and a sweep that it trains; minutes each.
+ms-swift: $(VENV)/ready .venvs/ms-swift/ready
+	$(BIN)/python benchmarks/frameworks/ms_swift.py
+
+ms-swift-sweep: $(VENV)/ready .venvs/ms-swift/ready
+	$(BIN)/python benchmarks/frameworks/ms_swift_sweep.py
 
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document

@@ -177,8 +177,8 @@ def to_argv(config: dict[str, Any]) -> list[str]:
 def ask(
     python: str, model: str, cases: Iterable[tuple[int, dict[str, Any]]]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The versions behind an interpreter, and its answer to each recipe over a model and data that exist."""
-    files = ["--model", model, "--dataset", f"{model}/train.jsonl"]
+    """The versions behind an interpreter, and its answer to each recipe over a model and data in a folder."""
+    files = ["--model", f"{model}/model", "--dataset", f"{model}/train.jsonl"]
     lines = [json.dumps({"processes": n, "argv": [*files, *to_argv(config)]}) for n, config in cases]
     done = subprocess.run(
         [python, str(ASK)], input="\n".join(lines), capture_output=True, text=True, timeout=3600, check=False
@@ -199,6 +199,44 @@ class Comparison:
     derived: int = 0
     by_mutation: Counter[str] = field(default_factory=Counter)  # refused mutants
     differences: list[str] = field(default_factory=list)
+    verdicts: list[dict[str, Any]] = field(default_factory=list)  # recipes with what the classes said
+    flagged: int = 0  # by lint
+    rightly: int = 0
+
+    @property
+    def precision(self) -> float:
+        """Of the recipes that lint refuses, the share that ms-swift refuses too (or that is known to fail late)."""
+        return self.rightly / self.flagged
+
+    @property
+    def recall(self) -> float:
+        """Of the recipes that fail, the share that lint refuses."""
+        return self.rightly / sum(is_broken(line) for line in self.verdicts)
+
+    @property
+    def right(self) -> float:
+        """The share of recipes that lint judges rightly."""
+        broken = sum(is_broken(line) for line in self.verdicts)
+        return (len(self.verdicts) - self.flagged - broken + 2 * self.rightly) / len(self.verdicts)
+
+    @property
+    def fine(self) -> float:
+        """The share of recipes that work, all of which a linter that always says ok judges rightly."""
+        return 1 - sum(is_broken(line) for line in self.verdicts) / len(self.verdicts)
+
+    def kept(self, most: int) -> list[dict[str, Any]]:
+        """Some verdicts of each kind."""
+        seen, found = Counter[str](), []
+        for line in self.verdicts:
+            seen[line["mutation"]] += 1
+            if seen[line["mutation"]] <= most * (6 if not line["mutation"] else 1):
+                found.append(line)
+        return found
+
+
+def is_broken(line: dict[str, Any]) -> bool:
+    """Whether a recorded recipe fails, early or late."""
+    return bool(line["error"]) or line["mutation"] in LATE
 
 
 def compare(python: str, model: str, count: int, seed: int) -> Comparison:
@@ -239,6 +277,10 @@ def _compare_one(name: str, verdict: Verdict, answer: dict[str, Any], done: Comp
     done.refused += bool(error)
     if name and error:
         done.by_mutation[name] += 1
+    line = {"mutation": name, "processes": verdict.recipe.processes, "config": verdict.recipe.config, "error": error}
+    done.verdicts.append(line)
+    done.flagged += bool(codes_of(verdict))
+    done.rightly += bool(codes_of(verdict)) and is_broken(line)
     where = f"{name or 'drawn'}: {dict(verdict.recipe.config)} on {verdict.recipe.processes}"
     if not agrees(verdict, error) and name not in LATE:
         done.differences.append(f"{where}: lint {sorted(codes_of(verdict))}, ms-swift {error!r}")

@@ -1,7 +1,7 @@
 """What ms-swift's own argument classes say to command lines; run by its environment's interpreter, JSON lines in and out.
 
-In: ``{"processes": 8, "argv": ["--rlhf_type", "grpo", ...]}``. First out: versions. Then, a line each, ``{"error": ""}`` with what
-ms-swift derived, or the error. Everything is real but the number of processes, which no process group stands behind.
+In: ``{"processes": 8, "argv": ["--rlhf_type", "grpo", ...]}``. First out: versions. Then, a line each, ``{"error": ""}``
+with what ms-swift derived, or the error. Everything is real but the number of processes, which no process group stands behind.
 """
 
 import contextlib

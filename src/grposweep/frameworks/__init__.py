@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import easyr1, keys, ms_swift, ms_swift_keys, open_r1, schema, trl, trl_write, verl
+from grposweep.frameworks import (
+    easyr1,
+    keys,
+    ms_swift,
+    ms_swift_keys,
+    ms_swift_write,
+    open_r1,
+    schema,
+    trl,
+    trl_write,
+    verl,
+)
 from grposweep.frameworks.keys import Key
 from grposweep.frameworks.keys import known as known_keys
 from grposweep.frameworks.native import native as in_trl_words
@@ -27,7 +38,8 @@ class Framework:
     """What one framework's file offers.
 
     ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``takes`` are all
-    keys of a release with their types, for reading a command line. ``keys`` are words
+    keys of a release with their types, for reading a command line; ``native_keys`` a setting in a release's words, without
+    the launch and the losses of ``write``. ``keys`` are words
     that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
     by where nobody asks for another; ``follows_trl`` says that it is one of TRL's. ``is_dotted`` says that keys are nested,
     and are overridden as ``a.b=c`` on a command line.
@@ -42,6 +54,7 @@ class Framework:
     follows_trl: bool = False
     is_dotted: bool = False
     takes: Callable[[str, Version], Mapping[str, Key]] = known_keys
+    native_keys: Callable[[Setting, str, Version], Mapping[str, Any]] = trl_write.native_keys
 
 
 FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
@@ -76,7 +89,9 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         ms_swift.VERSION,
         ms_swift.ONLY,
         re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
+        ms_swift_write.write,
         takes=lambda *_: ms_swift_keys.known(),
+        native_keys=ms_swift_write.native_keys,
     ),
     "trl": Framework(trl.reading, in_trl_words, TRL, write=trl_write.write_trl, follows_trl=True),
 }

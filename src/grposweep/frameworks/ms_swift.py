@@ -35,6 +35,7 @@ DERIVED = {
     "vllm_max_model_length": "vllm_max_model_len",
     "vllm_importance_sampling_mode": "rollout_importance_sampling_mode",
     "max_prompt_length": "max_length",
+    "mask_truncated_completions": "overlong_filter",
 }
 KEYS = {**DERIVED, "split_batches": "accelerator_config.split_batches"}
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
@@ -46,7 +47,8 @@ SAME = frozenset(
         "load_best_model_at_end", "beta", "sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha",
         "advantage_estimator", "epsilon", "epsilon_high", "delta", "scale_rewards", "importance_sampling_level",
         "use_liger_kernel", "learning_rate", "lr_scheduler_type", "weight_decay", "max_grad_norm", "seed", "temperature",
-        "top_p", "max_completion_length", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+        "top_p", "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_completion_length",
+        "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
         "vllm_gpu_memory_utilization", "log_completions",
     ]
 )  # fmt: skip
@@ -150,6 +152,9 @@ def _derive_rollout(values: Mapping[str, Any]) -> dict[str, Any]:
         found["split_batches"] = bool(config["split_batches"])
     if "max_length" in values:
         found["max_prompt_length"] = values["max_length"]
+    if "overlong_filter" in values:
+        found["mask_truncated_completions"] = values["overlong_filter"]
+    found["top_k"] = max(values.get("top_k", 0), 0)  # -1 is all of them
     teacher = values.get("teacher_model") or values.get("teacher_model_server")
     return found | ({"distils": True} if teacher else {})
 
@@ -251,6 +256,11 @@ def processes_of(environment: Any) -> int | None:
     if not found.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
         return None
     return int(counts[0]) * int(counts[1])
+
+
+def fields_of(names: set[str]) -> frozenset[str]:
+    """The fields behind keys that could not be read."""
+    return frozenset(field for field in (*SAME, *KEYS) if {KEYS.get(field, field), SHARE_KEYS.get(field)} & names)
 
 
 def native(change: Mapping[str, Any], _: Recipe, setting: Setting) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ framework's file in ``frameworks``.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grposweep.outside import script
+from grposweep.outside import ms_swift, script
 from grposweep.outside.program import Program, Trial
 
 
@@ -19,7 +19,7 @@ class Kind:
     build: Callable[[Trial], Program]
 
 
-OUTSIDE = {"script": Kind("trl", script.build)}
+OUTSIDE = {"script": Kind("trl", script.build), "ms-swift": Kind("ms-swift", ms_swift.build)}
 
 
 def is_outside(kind: str) -> bool:

@@ -19,7 +19,6 @@ from grposweep.files import read_json
 from grposweep.frameworks.completions import in_completions
 from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.load import Options, load_recipe
-from grposweep.frameworks.trl_write import native_keys
 from grposweep.outside import OUTSIDE
 from grposweep.outside.program import RECIPE
 from grposweep.plan import micro_steps_per_generation
@@ -99,7 +98,8 @@ def point_recipe(base: Recipe, before: Setting, after: Setting, output: Path) ->
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """A setting in the words of the base's framework and release."""
-    return native_keys(s.altered({"framework": base.framework, "version": base.version}), base.framework, base.version)
+    named = s.altered({"framework": base.framework, "version": base.version})
+    return frameworks.FRAMEWORKS[base.framework].native_keys(named, base.framework, base.version)
 
 
 def render_recipe(recipe: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ frameworks/trl_keys.json, read from the releases.
 from collections.abc import Iterator
 from typing import Any
 
-from grposweep.frameworks import easyr1, keys, open_r1, trl, verl
+from grposweep.frameworks import easyr1, keys, ms_swift, open_r1, trl, verl
 from grposweep.frameworks.renames import HABITS, instead
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Broken, recipe_rule
@@ -100,7 +100,7 @@ def _matters(recipe: Recipe, key: str) -> bool:
     """Whether some field of a setting is read from a key."""
     if recipe.framework in IN_PROMPTS:
         return key.lstrip("+") in {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()}
-    return bool(trl.fields_of({key}))
+    return bool(ms_swift.fields_of({key}) if recipe.framework == "ms-swift" else trl.fields_of({key}))
 
 
 @recipe_rule("GV107", "error", of=EVERY)

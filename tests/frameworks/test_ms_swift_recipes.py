@@ -1,0 +1,166 @@
+"""ms-swift's recipes as ms-swift reads them: its defaults, its words, its scripts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep import frameworks, plan
+from grposweep.errors import BadInput
+from grposweep.frameworks import ms_swift, ms_swift_keys
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.lint.judge import Verdict, judge
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting
+
+
+def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:
+    """The setting behind a recipe."""
+    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
+    return frameworks.read(recipe).setting
+
+
+def lint(processes: int = 8, train_prompts: int | None = None, **config: Any) -> dict[str, str]:
+    """What lint says, by code."""
+    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
+    return {finding.code: finding.message for finding in judge(recipe).findings}
+
+
+def of_script(tmp_path: Path, text: str, **options: Any) -> Verdict:
+    """The verdict on a launch script."""
+    path = tmp_path / "grpo.sh"
+    path.write_text(text)
+    return judge(load_recipe(path, Options(**options)))
+
+
+def test_the_table_of_keys_is_of_the_version_judged_by() -> None:
+    """Otherwise keys would be judged by one release and rules by another."""
+    assert ms_swift_keys.table()["version"] == ".".join(map(str, ms_swift.VERSION))
+
+
+def test_an_empty_recipe_has_ms_swifts_defaults_and_not_trls() -> None:
+    """arguments/rlhf_args.py, sft_args.py, trainers/arguments.py."""
+    s = read()
+    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_generations) == (1, 1, 8)
+    assert (s.beta, s.loss_type, s.temperature, s.learning_rate) == (0.04, "grpo", 0.9, 1e-4)
+    assert (s.lr_scheduler_type, s.max_completion_length, s.epochs) == ("cosine", 512, 3.0)
+    assert not s.evaluates  # nothing is held out
+
+
+def test_the_learning_rate_follows_the_tuner() -> None:
+    """sft_args.py _init_override."""
+    assert [read(tuner_type=tuner).learning_rate for tuner in ("full", "lora", "adalora")] == [1e-5, 1e-4, 1e-4]
+
+
+def test_the_guides_case_takes_1320_steps() -> None:
+    """8,000 rows, of which a hundredth is held out, on 6 processes: 7,920 prompts in rollouts of 12."""
+    s = read(
+        6, 8000, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_iterations=2, num_train_epochs=1,
+        split_dataset_ratio=0.01, per_device_eval_batch_size=4,
+    )  # fmt: skip
+    assert (s.train_prompts, s.eval_prompts) == (7920, 80)
+    assert (plan.prompts_per_rollout(s), plan.total_steps(s)) == (12, 1320)
+
+
+def test_both_sizes_of_a_rollout_may_be_set_if_they_agree() -> None:
+    """TRL refuses the two together."""
+    both = {"per_device_train_batch_size": 4, "steps_per_generation": 2}
+    assert "GB501" not in lint(generation_batch_size=64, **both)
+    assert "8 x 4 x 2" in lint(generation_batch_size=96, **both)["GB501"]
+
+
+@pytest.mark.parametrize(("processes", "fits"), [(1, False), (7, False), (8, True), (16, True)])
+def test_the_defaults_fit_eight_processes_and_not_one(processes: int, fits: bool) -> None:
+    """B = A = 1 and G = 8, as its classes say."""
+    assert ("GB101" not in lint(processes)) == fits
+
+
+def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
+    """And with the group's deviation its coefficient cancels out."""
+    s = read(beta=0.1, kl_in_reward=True)
+    assert (s.kl_placement, s.beta, s.kl_reward_coefficient, s.kl_reward_estimator) == ("reward", 0.0, 0.1, "k1")
+    assert "GK503" in lint(beta=0.1, kl_in_reward=True)
+    assert read(beta=0.1, advantage_estimator="rloo").kl_placement == "reward"
+    assert read(beta=0.1, kl_in_reward=True, scale_rewards="gdpo").kl_placement == "loss"
+
+
+def test_an_adapter_is_synchronised_with_nothing_and_nobody_says_so() -> None:
+    """TRL refuses it."""
+    assert "GK501" in lint(sync_ref_model=True, tuner_type="lora", beta=0.04)
+    assert "GK501" not in lint(sync_ref_model=True, tuner_type="full", beta=0.04)
+
+
+def test_ppos_penalty_is_not_grpos() -> None:
+    """`swift rlhf` takes the keys of all its methods."""
+    said = lint(kl_coef=0.1)
+    assert "GRPO does not read it" in said["GV507"]
+    assert "GV501" not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"), [("train_type", "full", "tuner_type"), ("num_generation_s", 8, "num_generations")]
+)
+def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(key: str, value: Any, meant: str) -> None:
+    """An older release's word, or a typo: the fix is the key of today."""
+    recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", key: value}, 8)
+    found = next(finding for finding in judge(recipe).findings if finding.code == "GV501")
+    assert found.repairs[0].change == {key: None, meant: value}
+
+
+def test_the_beginning_of_one_key_is_that_key() -> None:
+    """As argparse has it; of two it is none."""
+    assert read(per_device_train=8).per_device_train_batch_size == 8
+    assert "GV501" in lint(num_generation=8)  # or num_generations_eval
+
+
+def test_null_is_the_word_none_to_ms_swift() -> None:
+    """A YAML's values become words of a command line."""
+    assert "the word None" in lint(num_generations=None)["GV502"]
+
+
+def test_text_that_is_a_number_is_one() -> None:
+    """YAML 1.1 takes 1e-6 for text; argparse does not mind."""
+    assert read(learning_rate="1e-6").learning_rate == 1e-6
+    assert "GV502" not in lint(learning_rate="1e-6")
+
+
+def test_a_script_says_its_processes_in_variables(tmp_path: Path) -> None:
+    """On the command itself or exported before; without them there is one process."""
+    command = "swift rlhf --rlhf_type grpo --per_device_train_batch_size 8 --reward_funcs format --dataset a\n"
+    for head, processes in (("NPROC_PER_NODE=4 \\\nNNODES=2 \\\n", 8), ("export NPROC_PER_NODE=6\n", 6), ("", 1)):
+        assert of_script(tmp_path, f"#!/bin/bash\n{head}{command}").setting.processes == processes
+    assert of_script(tmp_path, f"NPROC_PER_NODE=$GPUS \\\n{command}").setting.processes is None
+
+
+def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
+    """`swift rlhf FILE`: what the shell has set stays, and the command line wins over the file."""
+    (tmp_path / "grpo.yaml").write_text("ENV: {NPROC_PER_NODE: 2}\nrlhf_type: grpo\nnum_generations: 4\nbeta: 0.1\n")
+    found = of_script(tmp_path, "swift rlhf grpo.yaml --beta 0.2\n").setting
+    assert (found.processes, found.num_generations, found.beta) == (2, 4, 0.2)
+    assert of_script(tmp_path, "NPROC_PER_NODE=4 swift rlhf grpo.yaml\n").setting.processes == 4
+    assert frameworks.read(load_recipe(tmp_path / "grpo.yaml", Options())).setting.processes == 2
+
+
+def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
+    """Bash ends the command there."""
+    text = "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# sizes\n--num_generations 4\n"
+    assert "GV107" in {finding.code for finding in of_script(tmp_path, text).findings}
+
+
+def test_a_megatron_recipe_is_not_read_and_says_why(tmp_path: Path) -> None:
+    """Its sizes and steps have other units."""
+    with pytest.raises(BadInput, match="Megatron"):
+        of_script(tmp_path, "megatron rlhf --rlhf_type grpo --micro_batch_size 1 --global_batch_size 16\n")
+
+
+def test_another_training_is_no_grpo() -> None:
+    """Without rlhf_type `swift rlhf` trains DPO."""
+    with pytest.raises(BadInput, match="rlhf_type is dpo, the default"):
+        frameworks.read(Recipe("ms-swift", ms_swift.VERSION, {"beta": 0.1}))
+
+
+def test_held_out_prompts_that_fill_no_batch_are_never_scored() -> None:
+    """ms-swift always drops the last evaluation batch."""
+    sizes = {"per_device_eval_batch_size": 8, "split_dataset_ratio": 0.01}
+    assert "2 of 10 held-out prompts" in lint(4, 1000, per_device_train_batch_size=8, **sizes)["GE502"]
+    assert "GE501" in lint(4, 100, per_device_train_batch_size=8, **sizes)
