@@ -45,6 +45,17 @@ CASES = {
     "an enqueued dial that is not searched": (
         ["-m", "lr=1e-3,1e-4", "search.enqueue=[{kl:low}]"], ["kl is not searched"],
     ),
+    "a vLLM server that nobody starts": (
+        ["generation=vllm_server"], ["only a Slurm job starts a server", "generation.vllm_server_base_url"],
+    ),
+    "a vLLM server that leaves no GPU to train": (
+        ["cluster=dry_run", "generation=vllm_server"], ["GT106 generation.vllm_gpus=1", "none is left to train"],
+    ),
+    "eight GPUs of which one is vLLM's": (
+        ["cluster=dry_run", "cluster.gpus_per_node=8", "generation=vllm_server", "batch=open_r1_large"],
+        ["GB101 batch.num_generations=8", "7 processes"],
+    ),
+    "a budget that buys nothing": (["search.budget_gpu_hours=0"], ["search.budget_gpu_hours=0", "null for no limit"]),
     "a missing data file's path": (["task=jsonl"], ["task.path"]),
 }  # fmt: skip
 

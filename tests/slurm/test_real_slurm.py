@@ -252,3 +252,35 @@ def test_jobs_run_the_code_of_their_submission(run: Run) -> None:
     assert str(code) in (trials(ended.sweep)[0] / "job-0.sbatch").read_text()
     assert (code / "grposweep" / "train" / "life.py").exists()
     assert list(code.rglob("__pycache__")), "nothing ran from it"
+
+
+def test_a_full_queue_is_filled_again_as_its_jobs_end(run: Run) -> None:
+    """This quality of service lets a user have three jobs in the queue; the sweep would have six."""
+    ended = run(*FAKE, "cluster.qos=few", "cluster.max_jobs=6", "-m", "lr=1e-4,2e-4,3e-4,1e-3,2e-3,3e-3")
+    assert ended.code == 0, ended.err
+    assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 6
+    assert all(len(events(trial, "intent")) == 1 for trial in trials(ended.sweep))
+
+
+def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(run: Run, start: Start, here: Path) -> None:
+    """Cancelled while nobody watched, and gone from squeue: told apart from one that has to be run again."""
+    process = start(*SLOW, "lr=1e-3")
+    wait_for(is_at(here, 0, 10))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    (job,) = ours()
+    slurm("scancel", job)
+    wait_for(lambda: job not in slurm("squeue", "--noheader", "--states=all", "--format=%i").split(), 120)
+    ended = run(*SLOW, "lr=1e-3")
+    assert ended.code == 1
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "result.json")["failure"]["kind"] == "cancelled"
+
+
+def test_models_and_data_may_be_prepared_in_a_job(run: Run) -> None:
+    """Where the login node has no network, say; this machine's part never needs torch."""
+    ended = run("name=s", *ONE_RANK, "cluster.prepare=job", "debug=smoke", timeout=300)
+    assert ended.code == 0, ended.err + ended.out
+    assert "preparing model and data (as Slurm job" in ended.out
+    assert (ended.sweep / "prepare" / "job.sbatch").is_file()
+    assert "prepare" in slurm("sacct", "--noheader", "--format=JobName%80", "--starttime=now-1hour")

@@ -126,6 +126,10 @@ def check_server(cluster: Cluster, generation: Generation) -> None:
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
             "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
         )
+    if cluster.kind != "local" and gpus and not cluster.gpus_per_node:
+        raise BadInput(
+            f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
+        )
     if cluster.kind != "local" and not gpus and url is None:
         raise BadInput(
             "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "

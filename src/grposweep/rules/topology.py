@@ -132,7 +132,7 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Broken | None:
     would need Ray. It splits its GPUs into groups of ``vllm_tensor_parallel_size``. Source: slurm/trial.sbatch.j2;
     Open-R1's slurm/train.slurm gives the server the last node.
     """
-    if not s.server_gpus or s.nodes is None or s.gpus_per_node is None:
+    if not s.server_gpus or s.nodes is None or not s.gpus_per_node:
         return None
     key, size = s.key("server_gpus"), s.vllm_tensor_parallel_size
     places = [s.gpus_per_node] if s.nodes > 1 else range(1, s.gpus_per_node)

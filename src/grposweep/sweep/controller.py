@@ -75,6 +75,7 @@ class Controller:
             if end is None:
                 continue
             del self.running[number]
+            self.busy_until = 0.0  # there may be room now
             said = {"kind": end.kind, "again": end.again} if end.kind else {}
             running.folder.note_attempt(
                 running.attempt,

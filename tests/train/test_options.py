@@ -1,0 +1,45 @@
+"""What TRL is told of vLLM, and the server that a trial starts."""
+
+from pathlib import Path
+
+import pytest
+
+from grposweep.config.schema import Experiment, Generation, Model
+from grposweep.train.options import vllm_options
+from grposweep.train.serve import server_command
+
+pytest.importorskip("trl")
+
+
+def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script says where it is; two jobs on a node send their weights over different ports."""
+    monkeypatch.setenv("GRPOSWEEP_VLLM_SERVER", "http://n2:31234")
+    monkeypatch.setenv("SLURM_JOB_ID", "71234")
+    options = vllm_options(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
+    assert options["vllm_server_base_url"] == "http://n2:31234"
+    assert options["vllm_server_timeout"] == 300
+    assert options["vllm_group_port"] == 41234
+
+
+def test_colocated_vllm_gets_its_share_of_the_memory() -> None:
+    """And nothing of a server."""
+    options = vllm_options(Generation(use_vllm=True, vllm_tensor_parallel_size=2, vllm_gpu_memory_utilization=0.4))
+    assert (options["vllm_tensor_parallel_size"], options["vllm_gpu_memory_utilization"]) == (2, 0.4)
+    assert "vllm_server_base_url" not in options
+
+
+def test_the_server_is_the_one_that_trl_would_start() -> None:
+    """Its GPUs in tensor parallel groups, the endpoints for weights among its options."""
+    model = Model(path="org/model", revision="abc", dtype="bfloat16")
+    generation = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=4, vllm_tensor_parallel_size=2)
+    command = server_command(Experiment(model=model, generation=generation), "/models/x", 31234)
+    assert command[command.index("serve") + 1] == "/models/x"
+    given = {option: command[command.index(option) + 1] for option in ("--port", "--revision")}
+    assert given == {"--port": "31234", "--revision": "abc"}
+    assert (
+        command[command.index("--tensor-parallel-size") + 1]
+        == command[command.index("--data-parallel-size") + 1]
+        == "2"
+    )
+    assert "--weight-transfer-config" in command
+    assert Path(command[0]).name.startswith("python")
