@@ -23,7 +23,7 @@ def own_values(s: Setting) -> dict[str, Any]:
         value = getattr(s, name)
         if not key and value is not None:
             found[path] = value
-        elif group in NUMBERS and (value is not None or _is_optional(path)):
+        elif group in NUMBERS and (value not in (None, "") or _is_optional(path)):
             found[group][key] = value
     found["optimizer"]["learning_rate"] = "${lr}"
     found["kl"]["enabled"] = s.beta != 0

@@ -258,13 +258,16 @@ def sequences_are_shared_by_whole_groups(s: Setting) -> Broken | None:
     )
 
 
-@rule("GT502", "error", ("use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"), of=MS_SWIFT)
+@rule("GT502", "error", ("given", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"), of=MS_SWIFT)
 def vllm_has_a_named_place(s: Setting) -> Broken | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 
     arguments/rlhf_args.py _init_rollout: "vllm_mode is required when use_vllm is true", "vllm_mode is not supported when
-    use_vllm is false", and for a server an assertion without words.
+    use_vllm is false", and for a server an assertion without words. In experiments of ours the mode always has a value, which
+    is written where it counts.
     """
+    if not s.given:
+        return None
     if s.use_vllm and not s.vllm_mode:
         what, why = f"{s.key('use_vllm')}=true", f"{s.key('vllm_mode')} is not set, and has no default"
         changes: tuple[dict[str, object], ...] = ({"vllm_mode": "colocate"}, {"use_vllm": False})

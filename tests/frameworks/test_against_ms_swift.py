@@ -1,0 +1,56 @@
+"""Lint beside ms-swift's own argument classes: recorded verdicts, and (slow, where its environment is) new ones.
+
+Recorded by benchmarks/frameworks/ms_swift.py: drawn recipes, each also broken in one of the known ways.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.compose import PROJECT
+from grposweep.lint.judge import judge
+from real_ms_swift import LATE, MUTATIONS, agrees, build_recipe, codes_of, compare, is_broken
+
+VERDICTS = Path(__file__).parent / "ms_swift_verdicts.jsonl"
+PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
+TINY = PROJECT / "outputs" / "ms-swift-tiny"
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Recipes with what ms-swift 4.6.0 said."""
+    return [json.loads(line) for line in VERDICTS.read_text().splitlines()]
+
+
+def test_lint_agrees_with_every_recorded_verdict() -> None:
+    """Accepted by both, or refused by both for the same reason; what fails late is refused."""
+    for line in recorded():
+        verdict = judge(build_recipe(line["processes"], line["config"]), with_fixes=False)
+        if line["mutation"] in LATE:
+            assert codes_of(verdict), line
+        else:
+            assert agrees(verdict, line["error"]), (line, codes_of(verdict))
+
+
+def test_precision_and_recall_on_mutants_are_better_than_of_one_that_always_says_ok() -> None:
+    """At least 200 broken recipes of every kind beside recipes that work; always-ok has a recall of 0."""
+    lines = recorded()
+    broken = [line for line in lines if is_broken(line)]
+    flagged = [
+        line for line in lines if codes_of(judge(build_recipe(line["processes"], line["config"]), with_fixes=False))
+    ]
+    rightly = sum(is_broken(line) for line in flagged)
+    assert len(broken) >= 200
+    assert {line["mutation"] for line in broken} >= set(MUTATIONS)
+    assert len(lines) - len(broken) >= 40
+    assert (rightly / len(flagged), rightly / len(broken)) == (1.0, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists() or not TINY.exists(), reason="make ms-swift makes its environment and a model")
+def test_lint_agrees_with_the_real_classes_on_new_recipes() -> None:
+    """Another seed than that of the record."""
+    done = compare(str(PYTHON), str(TINY), 100, seed=2)
+    assert not done.differences
+    assert min(done.accepted, done.refused, done.fixes) > 50
