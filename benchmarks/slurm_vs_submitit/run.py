@@ -1,7 +1,8 @@
 """One grid on one Slurm, ours and the incumbent's: python benchmarks/slurm_vs_submitit/run.py (needs $SLURM_CONF).
 
 Durations only (trainer=fake, and a sleep): 32 lognormal ones times two batches, of which one is invalid; 8 slots. Then 8
-trials of which one job is killed. Prints the table that RESULTS.md keeps. The incumbent's environment is made under .venvs.
+trials of which one job is killed. Then real GRPO of the tiny model: 6 learning rates times the same two batches, 2 slots.
+Prints the tables that RESULTS.md keeps. The incumbent's environment is made under .venvs.
 """
 
 import math
@@ -20,7 +21,10 @@ PROJECT = HERE.parents[1]
 VENV = PROJECT / ".venvs" / "submitit"
 SLOTS, TRIALS, STEPS, SEED = 8, 32, 10, 0
 MEDIAN_SECONDS, SIGMA = 4.0, 1.0
-LIMIT_SECONDS = 180  # for one sweep
+LIMIT_SECONDS = 180  # for one sweep of durations
+REAL_SLOTS, REAL_LIMIT_SECONDS = 2, 900
+REAL_LRS = "1e-4,2e-4,3e-4,1e-3,2e-3,3e-3"
+REAL = ["schedule=steps", "schedule.max_steps=40", "schedule.evaluations=2", "trainer.keep=none"]
 
 
 @dataclass
@@ -61,6 +65,51 @@ def main() -> None:
         found = measure([10 + index / 10 for index in range(8)], True)
         ended = f"none, still waiting after {LIMIT_SECONDS} s" if found.code is None else str(found.code)
         print(f"| {found.name} | {ended} | {found.finished} of 7 |", flush=True)
+    prepare_model()
+    print("\n| real GRPO | makespan s | jobs | invalid when launched | finished |\n|---|---|---|---|---|")
+    for real in (ours_real, incumbent_real):
+        found = real()
+        print(f"| {found.name} | {found.seconds:.0f} | {found.jobs} | {found.invalid} | {found.finished} |", flush=True)
+
+
+def prepare_model() -> None:
+    """The tiny model is made before anybody's time is taken."""
+    command = [sys.executable, str(PROJECT / "src" / "run.py"), "debug=smoke"]
+    subprocess.run(command, cwd=tempfile.mkdtemp(), check=True, stdout=subprocess.DEVNULL)
+
+
+def ours_real() -> Measured:
+    """Every trial a job of its own."""
+    arguments = [
+        *REAL, "cluster=slurm", "cluster.gpus_per_node=0", f"cluster.max_jobs={REAL_SLOTS}", "name=s", "-m",
+        f"lr={REAL_LRS}", "batch=small,open_r1_medium",
+    ]  # fmt: skip
+    folder = Path(tempfile.mkdtemp())
+    command = [sys.executable, str(PROJECT / "src" / "run.py"), *arguments]
+    seconds, code = timed(command, folder, kill=False, limit=REAL_LIMIT_SECONDS)
+    trials = list(folder.glob("outputs/s/trials/*"))
+    return Measured("grposweep", seconds, len(trials), 0, finished_in(folder), code)
+
+
+def incumbent_real() -> Measured:
+    """The same trainings, each by a run of ours inside its job."""
+    folder = Path(tempfile.mkdtemp())
+    arguments = [
+        f"lr=choice({REAL_LRS})", "batch=choice(small,open_r1_medium)", "hydra.sweeper.n_trials=12",
+        f"hydra.sweep.dir={folder / 'out'}", f"python={sys.executable}", f"run={PROJECT / 'src' / 'run.py'}",
+        f"folder={folder}", f"arguments=[{','.join([*REAL, 'cluster.warm=false'])}]",
+    ]  # fmt: skip
+    command = [str(VENV / "bin" / "python"), str(HERE / "incumbent_grpo.py"), "-m", *arguments]
+    seconds, code = timed(command, folder, kill=False, limit=REAL_LIMIT_SECONDS)
+    jobs = [path for path in folder.glob("out/[0-9]*") if path.is_dir()]
+    results = [path.read_bytes() for path in folder.glob("out/.submitit/*/*_result.pkl")]
+    invalid = sum(b"must be divisible" in result for result in results)
+    return Measured("hydra-optuna-sweeper + submitit", seconds, len(jobs), invalid, finished_in(folder), code)
+
+
+def finished_in(folder: Path) -> int:
+    """Trials that trained to their end."""
+    return sum('"finished"' in path.read_text() for path in folder.glob("outputs/*/trials/*/result.json"))
 
 
 def ours(durations: list[float], kill: bool) -> Measured:
@@ -73,8 +122,7 @@ def ours(durations: list[float], kill: bool) -> Measured:
     folder = Path(tempfile.mkdtemp())
     seconds, code = timed([sys.executable, str(PROJECT / "src" / "run.py"), *arguments], folder, kill)
     trials = list(folder.glob("outputs/s/trials/*"))
-    finished = sum('"finished"' in path.read_text() for path in folder.glob("outputs/s/trials/*/result.json"))
-    return Measured("grposweep", seconds, len(trials), 0, finished, code)
+    return Measured("grposweep", seconds, len(trials), 0, finished_in(folder), code)
 
 
 def incumbent(durations: list[float], kill: bool) -> Measured:
@@ -93,7 +141,7 @@ def incumbent(durations: list[float], kill: bool) -> Measured:
     return Measured("hydra-optuna-sweeper + submitit", seconds, len(jobs), invalid, finished, code)
 
 
-def timed(command: list[str], folder: Path, kill: bool) -> tuple[float, int | None]:
+def timed(command: list[str], folder: Path, kill: bool, limit: float = LIMIT_SECONDS) -> tuple[float, int | None]:
     """Wall time and exit code; ``kill`` ends one running job by SIGKILL once it has run for a few seconds."""
     since = time.monotonic()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -104,7 +152,7 @@ def timed(command: list[str], folder: Path, kill: bool) -> tuple[float, int | No
             time.sleep(4)
             subprocess.run(["scancel", "--full", "--signal=KILL", running()[0]], check=True)
         try:
-            code = process.wait(LIMIT_SECONDS)
+            code = process.wait(limit)
         except subprocess.TimeoutExpired:
             process.kill()
             code = None
