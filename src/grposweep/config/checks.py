@@ -13,7 +13,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
     "trainer.kind": ("trl", "fake", *OUTSIDE),
     "trainer.takes": ("config", "flags"),
-    "trainer.launcher": ("accelerate", "torchrun", "python"),
+    "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
     "cluster.kind": ("local", "slurm", "dry_run"),
     "cluster.controller": ("here", "job"),

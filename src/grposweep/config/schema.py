@@ -196,7 +196,8 @@ class Trainer:
     environment (null: this one), ``workdir`` the folder it runs in (null: this one), ``arguments`` come last on its
     command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
     says how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
-    ``launcher`` is accelerate, torchrun or python, and ``launch_arguments`` its further options.
+    ``launcher`` is accelerate, torchrun, python, or ``auto``: accelerate where it has ``launch_arguments`` (such as
+    ``--config_file``), torchrun for several processes, python for one.
     """
 
     kind: str = "trl"
@@ -210,7 +211,7 @@ class Trainer:
     environment: dict[str, str] = field(default_factory=dict)
     script: str | None = None
     takes: str = "config"
-    launcher: str = "accelerate"
+    launcher: str = AUTO
     launch_arguments: list[str] = field(default_factory=list)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from grposweep.config.schema import Trainer
+from grposweep.config.schema import AUTO, Trainer
 from grposweep.errors import BadInput
 from grposweep.outside.program import Place, Program, Trial
 from grposweep.outside.trainer_state import StateLog
@@ -28,18 +28,25 @@ def build(trial: Trial) -> Program:
 def launch(trainer: Trainer, place: Place) -> list[str]:
     """The command up to the script's name; ports are found anew where one node has its ranks to itself."""
     python = trainer.python or sys.executable
-    several = place.nodes > 1
-    if trainer.launcher == "torchrun":
+    several, launcher = place.nodes > 1, chosen_launcher(trainer, place.processes)
+    if launcher == "torchrun":
         meet = ["--nnodes", str(place.nodes), "--node_rank", str(place.node), "--master_addr", place.address,
                 "--master_port", str(place.port)] if several else ["--standalone"]  # fmt: skip
         ranks = ["--nproc_per_node", str(place.ranks)]
         return [python, "-m", "torch.distributed.run", *ranks, *meet, *trainer.launch_arguments]
-    if trainer.launcher == "python":
+    if launcher == "python":
         return [python, *trainer.launch_arguments]
     meet = ["--num_machines", str(place.nodes), "--machine_rank", str(place.node), "--main_process_ip", place.address,
             "--main_process_port", str(place.port)] if several else ["--main_process_port", "0"]  # fmt: skip
     ranks = ["--num_processes", str(place.processes)]
     return [python, "-m", "accelerate.commands.launch", *ranks, *meet, *trainer.launch_arguments]
+
+
+def chosen_launcher(trainer: Trainer, processes: int) -> str:
+    """The launcher, ``auto`` resolved: a plain process hides no exit code, and torchrun starts several on CPUs as well."""
+    if trainer.launcher != AUTO:
+        return trainer.launcher
+    return "accelerate" if trainer.launch_arguments else "torchrun" if processes > 1 else "python"
 
 
 def check_launcher(trainer: Trainer, processes: int) -> None:

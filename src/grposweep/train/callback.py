@@ -31,7 +31,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
     ) -> None:
         if self.folder is None:
             return
-        check_taken(self.folder, args)
+        if refused := trouble(self.folder, args):
+            write_json(self.folder / "callback.json", {"attempt": self.attempt, "step": 0, "refused": refused})
+            raise BadInput(refused)
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics = Metrics(self.folder / "metrics.jsonl", self.attempt)
         self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps)
@@ -106,18 +108,19 @@ def read_pace(args: TrainingArguments, dataloader: Any) -> Pace:
     return Pace(accumulation, micro_steps, rollout, ceil(length / accumulation) or None, length // micro_steps)
 
 
-def check_taken(folder: Path, args: TrainingArguments) -> None:
-    """Raise BadInput where the script trains with other numbers than the trial's recipe: a sweep of them is none."""
+def trouble(folder: Path, args: TrainingArguments) -> str | None:
+    """Where the script trains with other numbers than the trial's recipe, which ones: a sweep of them would be none."""
     trial = read_json(folder / "changed.json") or {}
     wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
     for name, value in wanted.items():
         actual = getattr(args, name, value)
         actual = getattr(actual, "value", actual)  # an enumeration's word
         if actual != value and not (name == "steps_per_generation" and value is None):
-            raise BadInput(
-                f"{name}={value} is this trial's, but the script trains with {name}={actual}: it does not take its "
-                "configuration from the recipe or the command line. Pass the parsed arguments on to the trainer."
+            return (
+                f"{name}={value} is this trial's, but the script trains with {name}={actual}: it does not take that from "
+                "the recipe or the command line. Pass the parsed arguments on to the trainer as they are."
             )
+    return None
 
 
 def agree(stop: bool, args: TrainingArguments) -> bool:

@@ -26,7 +26,7 @@ from grposweep.train.checkpoints import newest_checkpoint
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
-LAST_LINES = 15  # of its output, kept in result.json
+LAST_LINES = 25  # of its output, kept in result.json
 # What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
 NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
 
@@ -171,6 +171,8 @@ class Watch:
 
 def _outcome(attempt: Attempt, trial: Trial, watch: Watch, code: int) -> Outcome:
     """How it ended: a stop that was asked for is none of the program's failures."""
+    if refused := watch.said.get("refused"):
+        raise BadInput(str(refused))
     stopped = bool(watch.said.get("stopped")) if watch.said else watch.asked_at is not None and code != 0
     if code != 0 and not (watch.asked_at is not None and not watch.said):
         raise ProgramFailed(code, _last_lines(attempt))
