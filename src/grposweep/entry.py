@@ -18,7 +18,7 @@ from grposweep.config.compose import register
 from grposweep.config.messages import check_groups, message
 from grposweep.config.points import Compose, Points
 from grposweep.errors import BadInput, LostLease
-from grposweep.outside import is_outside
+from grposweep.programs import is_program
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 
@@ -85,7 +85,7 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     searched = {dial.name for dial in space.dials}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer
-    if is_outside(trainer.kind):  # model and task are the program's
+    if is_program(trainer.kind):  # model and task are the program's
         hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
     return run_sweep(space, points, overrides, hint or "sweep")
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Trainer
 from grposweep.errors import BadInput
-from grposweep.outside import OUTSIDE
-from grposweep.outside.script import check_launcher
+from grposweep.programs import PROGRAMS
+from grposweep.programs.script import check_launcher
 
 WORDS: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
-    "trainer.kind": ("trl", "fake", *OUTSIDE),
+    "trainer.kind": ("trl", "fake", *PROGRAMS),
     "trainer.takes": ("config", "flags"),
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
@@ -78,7 +78,7 @@ def check_words(experiment: Experiment) -> None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_cluster(experiment.cluster, experiment.generation)
     check_program(experiment.trainer, experiment.cluster, experiment.generation)
-    if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in OUTSIDE:
+    if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in PROGRAMS:
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
@@ -143,9 +143,9 @@ def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) ->
         raise BadInput(
             "trainer=script: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
-    if trainer.kind not in OUTSIDE:
+    if trainer.kind not in PROGRAMS:
         return
-    if trainer.kind in OUTSIDE and generation.vllm_gpus:
+    if trainer.kind in PROGRAMS and generation.vllm_gpus:
         raise BadInput(
             f"generation.vllm_gpus={generation.vllm_gpus}: trainer={trainer.kind} starts its ranks itself, so the job has no "
             "server of its own. Set generation=transformers, and let the program or another job run one."

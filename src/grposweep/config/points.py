@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.compose import explain, to_experiment
 from grposweep.config.schema import GROUPS, Experiment
 from grposweep.errors import BadInput
-from grposweep.outside.offer import offer_recipe
+from grposweep.programs.offer import offer_recipe
 
 Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
 

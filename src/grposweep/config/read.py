@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.schema import AUTO, Experiment, Trainer
-from grposweep.outside import is_outside
 from grposweep.plan import realise
+from grposweep.programs import is_program
 from grposweep.setting import Setting
 
 # The setting's field, and the key of ours that a person edits.
@@ -82,7 +82,7 @@ _MADE: dict[str, tuple[str, ...]] = {
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
 }
-OUTSIDE_OWNS = ("lora", "eval_prompts")  # where another program trains, these are as its recipe says, or unknown
+PROGRAM_OWNS = ("lora", "eval_prompts")  # where another program trains, these are as its recipe says, or unknown
 # Every field that an Experiment decides, and the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in _PATHS.items()}, **_MADE}
 PLAIN = Setting(framework="trl", keys=KEYS)
@@ -98,9 +98,9 @@ def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = No
 
 def base_setting(experiment: Experiment) -> Setting:
     """What an experiment's own fields are put on: for a program of its own its recipe's numbers, otherwise nothing."""
-    if not is_outside(experiment.trainer.kind):
+    if not is_program(experiment.trainer.kind):
         return PLAIN
-    from grposweep.outside.recipe import base_of  # reading recipes: not for sweeps of our own
+    from grposweep.programs.recipe import base_of  # reading recipes: not for sweeps of our own
 
     return base_of(experiment.trainer, experiment.cluster.processes).altered({"keys": KEYS})
 
@@ -111,8 +111,8 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     auto = frozenset(name for name in _SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
-    if is_outside(experiment.trainer.kind):
-        return _outside_fields(experiment, fields | {"auto": auto})
+    if is_program(experiment.trainer.kind):
+        return _program_fields(experiment, fields | {"auto": auto})
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
@@ -125,10 +125,10 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     }
 
 
-def _outside_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
+def _program_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
     """Model, data and rewards are the program's, which says nothing of them here; so are evaluations not asked for."""
     base = base_setting(experiment)
-    fields |= {name: getattr(base, name) for name in (*OUTSIDE_OWNS, *(field for field in _MADE if field != "auto"))}
+    fields |= {name: getattr(base, name) for name in (*PROGRAM_OWNS, *(field for field in _MADE if field != "auto"))}
     schedule = experiment.schedule
     asked = schedule.evaluations > 0
     return fields | {
@@ -188,7 +188,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 def _trainer_content(trainer: Trainer) -> dict[str, Any]:
     """What of the trainer can change a trial's numbers; of files that a program reads, their content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
-    if not is_outside(trainer.kind):
+    if not is_program(trainer.kind):
         return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
     files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]

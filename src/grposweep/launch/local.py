@@ -11,7 +11,7 @@ from grposweep.errors import BadInput
 from grposweep.launch.base import End, Job
 from grposweep.launch.processes import Fresh, Processes, Warm, end_session
 from grposweep.launch.states import is_alive
-from grposweep.outside.script import check_launcher
+from grposweep.programs.script import check_launcher
 
 TRAINING = ["grposweep.train.life"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.grpo"]

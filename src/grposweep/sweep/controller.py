@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grposweep import runs
 from grposweep.launch.base import FINISHED, STOPPED, Busy, End, Job, Launcher
-from grposweep.outside import is_outside
+from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
@@ -226,7 +226,7 @@ class Controller:
 
 def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:
     experiment = verdict.experiment
-    starts_ranks = is_outside(experiment.trainer.kind)
+    starts_ranks = is_program(experiment.trainer.kind)
     return Job(folder.path, attempt, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from grposweep.config.compose import PROJECT, render_experiment
 from grposweep.config.read import experiment_id
 from grposweep.files import text_sha256, write_json, write_text
-from grposweep.outside import is_outside
-from grposweep.outside.trial import write_program
 from grposweep.plan import build_plan
+from grposweep.programs import is_program
+from grposweep.programs.trial import write_program
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
@@ -54,7 +54,7 @@ def write_trial(
     command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
     write_text(folder.path / "command.sh", text)
-    if is_outside(verdict.experiment.trainer.kind):
+    if is_program(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
     write_text(folder.path / "config.yaml", config)
     return folder

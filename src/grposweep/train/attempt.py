@@ -13,9 +13,9 @@ from grposweep.config.read import prepared_key, read_setting
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
-from grposweep.outside import is_outside
-from grposweep.outside.recipe import trial_setting
 from grposweep.plan import Plan, build_plan
+from grposweep.programs import is_program
+from grposweep.programs.recipe import trial_setting
 from grposweep.setting import Setting
 from grposweep.train.pace import Pace, build_pace
 from grposweep.train.record import Control, Heartbeat, Metrics
@@ -97,15 +97,15 @@ def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
     experiment = load_experiment(folder / "config.yaml")
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    outside = is_outside(experiment.trainer.kind)
-    if not outside and ranks != experiment.cluster.processes:
+    is_theirs = is_program(experiment.trainer.kind)
+    if not is_theirs and ranks != experiment.cluster.processes:
         raise BadInput(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
             f"(WORLD_SIZE). Start {experiment.cluster.processes} of them, or set cluster.processes={ranks}."
         )
     setting = _setting(folder, experiment)
     plan = build_plan(setting)
-    if not outside:  # another program may count prompts that we do not know
+    if not is_theirs:  # another program may count prompts that we do not know
         check_schedule(setting, plan)
     number = attempt_number(folder)
     return Attempt(
@@ -126,7 +126,7 @@ def load_attempt(folder: Path) -> Attempt:
 
 def _setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
-    if is_outside(experiment.trainer.kind):
+    if is_program(experiment.trainer.kind):
         return trial_setting(folder, experiment)
     entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
     return read_setting(experiment, entries.get(prepared_key(experiment)))

@@ -87,7 +87,7 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
     elif kind == "trl":
         from grposweep.train.grpo import train
     else:
-        from grposweep.train.outside import train
+        from grposweep.train.program import train
     return train
 
 

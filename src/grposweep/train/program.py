@@ -17,10 +17,10 @@ from typing import Any
 import grposweep
 from grposweep.errors import BadInput, ProgramFailed
 from grposweep.files import read_json, write_json
-from grposweep.outside import build_program
-from grposweep.outside.marked import MARK, end_marked, start_guard
-from grposweep.outside.program import Place, Program, Trial
-from grposweep.outside.recipe import load_trial_recipe
+from grposweep.programs import build_program
+from grposweep.programs.marked import MARK, end_marked, start_guard
+from grposweep.programs.program import Place, Program, Trial
+from grposweep.programs.recipe import load_trial_recipe
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grposweep.outside.program import Entry, Program, Trial
+from grposweep.programs.program import Entry, Program, Trial
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"

@@ -1,14 +1,14 @@
 """Trainers that are programs of their own, run as they are: a person's script, Open-R1, ms-swift, EasyR1, verl.
 
-Adding one is a module with ``build(trial) -> Program`` and its line in ``OUTSIDE``; its recipes are read and written by its
+Adding one is a module with ``build(trial) -> Program`` and its line in ``PROGRAMS``; its recipes are read and written by its
 framework's file in ``frameworks``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grposweep.outside import ms_swift, script
-from grposweep.outside.program import Program, Trial
+from grposweep.programs import ms_swift, script
+from grposweep.programs.program import Program, Trial
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Kind:
     build: Callable[[Trial], Program]
 
 
-OUTSIDE = {"script": Kind("trl", script.build), "ms-swift": Kind("ms-swift", ms_swift.build)}
+PROGRAMS = {"script": Kind("trl", script.build), "ms-swift": Kind("ms-swift", ms_swift.build)}
 
 
-def is_outside(kind: str) -> bool:
+def is_program(kind: str) -> bool:
     """Whether a ``trainer.kind`` is a program of its own, which also starts its ranks itself."""
-    return kind in OUTSIDE
+    return kind in PROGRAMS
 
 
 def build_program(trial: Trial) -> Program:
     """What runs a trial on one node."""
-    return OUTSIDE[trial.trainer.kind].build(trial)
+    return PROGRAMS[trial.trainer.kind].build(trial)

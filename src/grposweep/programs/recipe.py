@@ -19,9 +19,9 @@ from grposweep.files import read_json
 from grposweep.frameworks.completions import in_completions
 from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.load import Options, load_recipe
-from grposweep.outside import OUTSIDE
-from grposweep.outside.program import RECIPE
 from grposweep.plan import micro_steps_per_generation
+from grposweep.programs import PROGRAMS
+from grposweep.programs.program import RECIPE
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
@@ -35,7 +35,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
     Raises BadInput where it cannot be read.
     """
-    framework = OUTSIDE[trainer.kind].framework
+    framework = PROGRAMS[trainer.kind].framework
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
         return Recipe(framework, version, {}, processes)
@@ -109,7 +109,7 @@ def render_recipe(recipe: Mapping[str, Any]) -> str:
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """The recipe in a trial's folder, as it was when the trial was written."""
-    framework = OUTSIDE[experiment.trainer.kind].framework
+    framework = PROGRAMS[experiment.trainer.kind].framework
     noted = read_json(folder / "changed.json") or {}
     version = parse_version(noted["version"]) if "version" in noted else None
     options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grposweep.outside.program import Entry
+from grposweep.programs.program import Entry
 
 NAME = "trainer_state.json"
 

@@ -10,9 +10,9 @@ from grposweep.config.read import read_setting
 from grposweep.config.schema import Experiment
 from grposweep.files import write_json, write_text
 from grposweep.frameworks.keys import text
-from grposweep.outside import build_program
-from grposweep.outside.program import RECIPE, Place, Trial
-from grposweep.outside.recipe import base_of, load_base, point_recipe, render_recipe
+from grposweep.programs import build_program
+from grposweep.programs.program import RECIPE, Place, Trial
+from grposweep.programs.recipe import base_of, load_base, point_recipe, render_recipe
 from grposweep.setting import Setting
 
 

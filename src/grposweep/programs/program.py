@@ -1,6 +1,6 @@
 """A trainer that is a program of its own: what starts it, where it stands, and how its log is read; one contract for all.
 
-Pure: nothing runs here, so that a command can be shown where nothing is submitted. ``train/outside.py`` runs it.
+Pure: nothing runs here, so that a command can be shown where nothing is submitted. ``train/program.py`` runs it.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,8 +11,8 @@ from typing import Any
 
 from grposweep.config.schema import AUTO, Trainer
 from grposweep.errors import BadInput
-from grposweep.outside.program import Place, Program, Trial
-from grposweep.outside.trainer_state import StateLog
+from grposweep.programs.program import Place, Program, Trial
+from grposweep.programs.trainer_state import StateLog
 
 
 def build(trial: Trial) -> Program:

@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.own import NUMBERS, own_values
 from grposweep.config.schema import Trainer
-from grposweep.outside import is_outside
-from grposweep.outside.recipe import base_of
+from grposweep.programs import is_program
+from grposweep.programs.recipe import base_of
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
 
@@ -21,7 +21,7 @@ def offer_recipe(composed: DictConfig) -> list[str]:
 
     None for trainers of our own.
     """
-    if not is_outside(str(composed.trainer.kind)):
+    if not is_program(str(composed.trainer.kind)):
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     assert isinstance(trainer, Trainer)  # structured() keeps the type

@@ -1,0 +1,122 @@
+"""Sweeps of a script that somebody already has, from the command line: its recipe, its log, its end."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grposweep.programs.marked import MARK
+from support import Ended, lines, read, trials, wait_for
+
+Run = Callable[..., Ended]
+Script = tuple[str, ...]
+
+
+def recipes(sweep: Path) -> list[dict]:
+    """The trials' own recipes."""
+    return [yaml.safe_load((folder / "recipe.yaml").read_text()) for folder in trials(sweep)]
+
+
+def results(sweep: Path) -> list[dict]:
+    """The trials' results."""
+    return [read(folder / "result.json") for folder in trials(sweep)]
+
+
+def marked_processes(folder: Path) -> list[int]:
+    """Processes that carry the mark of a program in this trial."""
+    wanted = f"GRPOSWEEP_TRIAL={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if wanted in environment and any(word.startswith(MARK.encode()) for word in environment):
+            found.append(int(entry.name))
+    return found
+
+
+def test_dials_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
+    """Two learning rates; the better one wins by the script's own evaluations, read from the state that it saves."""
+    ended = run(*script, "-m", "lr=0.1,0.3")
+    assert ended.code == 0, ended.out + ended.err
+    assert [recipe["learning_rate"] for recipe in recipes(ended.sweep)] == [0.1, 0.3]
+    assert all(
+        recipe["weight_decay"] == 0.1 and recipe["generation_batch_size"] == 32 for recipe in recipes(ended.sweep)
+    )
+    assert [result["objective"] for result in results(ended.sweep)] == [0.9, 0.7]
+    metrics = lines(trials(ended.sweep)[0] / "metrics.jsonl")
+    assert [(line["kind"], line["step"]) for line in metrics] == [
+        (kind, s) for s in (1, 2, 3) for kind in ("train", "eval")
+    ]
+
+
+@pytest.mark.slow
+def test_flags_reach_a_script_that_takes_no_file(run: Run, script: Script, here: Path) -> None:
+    """``trainer.takes=flags``, with the script's own further arguments last."""
+    ended = run(*script, "trainer.takes=flags", "trainer.arguments=[--note,mine]", "lr=0.2")
+    assert ended.code == 0, ended.err
+    seen = read(here / "seen.json")["arguments"]
+    assert seen[seen.index("--learning_rate") + 1] == "0.2"
+    assert seen[-2:] == ["--note", "mine"]
+
+
+def test_a_scripts_exit_code_is_told_as_it_was(run: Run, script: Script) -> None:
+    """7, in the result; the sweep's own code says that nothing finished."""
+    ended = run(*script, "+trainer.environment.EXIT_AT='2'")
+    assert ended.code == 1
+    assert results(ended.sweep)[0]["failure"]["kind"] == "exit code 7"
+
+
+@pytest.mark.slow
+def test_another_script_is_another_experiment(run: Run, script: Script, here: Path) -> None:
+    """Its content counts, so results are not mixed."""
+    assert run(*script).code == 0
+    (here / "train.py").write_text((here / "train.py").read_text() + "\n# changed\n")
+    ended = run(*script)
+    assert ended.code == 2
+    assert "another base configuration" in ended.err
+
+
+@pytest.mark.slow
+def test_a_script_that_reports_no_objective_is_told_what_it_reports(run: Run, script: Script) -> None:
+    """The metric, what there is, and what to set."""
+    ended = run(*script, "search.metric=eval_accuracy")
+    assert "search.metric=eval_accuracy" in ended.out
+    assert "eval_reward" in ended.out
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_script_whose_controller_was_killed(start: Callable, script: Script, here: Path) -> None:
+    """Not the script, nor what it started in a session of its own."""
+    (here / "train.py").write_text(
+        "import subprocess, sys, time\nsubprocess.Popen(['sleep', '300'], start_new_session=True)\ntime.sleep(300)\n"
+    )
+    process = start(*script)
+    folder = here / "outputs" / "s" / "trials"
+    wait_for(lambda: folder.exists() and trials(here / "outputs" / "s"), 60)
+    (trial,) = trials(here / "outputs" / "s")
+    wait_for(lambda: len(marked_processes(trial)) == 2, 60)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not marked_processes(trial), 20)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_script_and_the_same_command_goes_on(
+    start: Callable, run: Run, script: Script, here: Path
+) -> None:
+    """Without our callback it is a SIGTERM; the trial is stopped, not failed."""
+    slow = (*script, "+trainer.environment.STEP_SECONDS='0.1'", "schedule=steps", "schedule.max_steps=60")
+    process = start(*slow)
+    wait_for(lambda: list(here.glob("outputs/s/trials/*/metrics.jsonl")), 60)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    (trial,) = trials(here / "outputs" / "s")
+    assert read(trial / "result.json")["status"] == "stopped"
+    assert run(*slow).code == 0
+    steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+    assert steps == list(range(1, 61))
