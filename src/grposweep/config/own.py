@@ -3,7 +3,7 @@
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
-from grposweep.config.read import KEYS
+from grposweep.config.read import KEYS, PROGRAM_OWNS
 from grposweep.config.schema import Experiment
 from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting
@@ -21,6 +21,8 @@ def own_values(s: Setting) -> dict[str, Any]:
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
+        if name in PROGRAM_OWNS:
+            continue
         if not key and value is not None:
             found[path] = value
         elif group in NUMBERS and (value not in (None, "") or _is_optional(path)):

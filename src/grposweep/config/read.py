@@ -82,7 +82,10 @@ _MADE: dict[str, tuple[str, ...]] = {
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
 }
-PROGRAM_OWNS = ("lora", "eval_prompts")  # where another program trains, these are as its recipe says, or unknown
+# Where another program trains, these are as its own recipe says, or unknown: its model, data, and how it generates.
+PROGRAM_OWNS = frozenset(
+    ["lora", "eval_prompts", "server_gpus", "use_vllm", *(name for name in KEYS if name.startswith("vllm_"))]
+)
 # Every field that an Experiment decides, and the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in _PATHS.items()}, **_MADE}
 PLAIN = Setting(framework="trl", keys=KEYS)
@@ -102,7 +105,10 @@ def base_setting(experiment: Experiment) -> Setting:
         return PLAIN
     from grposweep.programs.recipe import base_of  # reading recipes: not for sweeps of our own
 
-    return base_of(experiment.trainer, experiment.cluster.processes).altered({"keys": KEYS})
+    base = base_of(experiment.trainer, experiment.cluster.processes)
+    return base.altered(
+        {"keys": {**base.keys, **{name: key for name, key in KEYS.items() if name not in PROGRAM_OWNS}}}
+    )
 
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
