@@ -36,8 +36,9 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
 
     @cache
-    def row(index: int, debug: str) -> Composed:
-        choices = {group: names[index % len(names)] for group, names in by_group.items()} | {"debug": debug}
+    def row(index: int, debug: str, generation: str = "transformers") -> Composed:
+        fixed = {"debug": debug, "generation": generation}
+        choices = {group: names[index % len(names)] for group, names in by_group.items()} | fixed
         own = [needs[name] for name in choices.values() if name in needs]
         config = compose([*(f"{group}={name}" for group, name in choices.items()), *own])
         return dict(config.hydra.runtime.choices), to_experiment(config)
@@ -45,6 +46,8 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     def of(path: Path) -> Composed:
         if path.parent.name == "debug":  # its options set keys of other groups
             return row(0, path.stem)
+        if path.parent.name == "generation":  # a program of its own takes no vLLM server of ours
+            return row(by_group["trainer"].index("trl"), "none", path.stem)
         return row(by_group[path.parent.name].index(path.stem), "none")
 
     return of

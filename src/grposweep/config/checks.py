@@ -145,7 +145,7 @@ def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) ->
         )
     if trainer.kind not in PROGRAMS:
         return
-    if trainer.kind in PROGRAMS and generation.vllm_gpus:
+    if generation.vllm_gpus:
         raise BadInput(
             f"generation.vllm_gpus={generation.vllm_gpus}: trainer={trainer.kind} starts its ranks itself, so the job has no "
             "server of its own. Set generation=transformers, and let the program or another job run one."
