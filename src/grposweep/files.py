@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 VERSION = 1  # of every line and object on disk, as "v"
@@ -32,11 +33,12 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``; None where there is none."""
+    """The object in ``path``; None where there is none that can be read (``grposweep doctor`` tells the two apart)."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
+    return value if isinstance(value, dict) else None
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
@@ -49,8 +51,11 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         file.write(data)
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of ``path``; a torn line (its writer was killed) is skipped, a missing file is empty."""
+def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, Any]]:
+    """The JSON lines of ``path``; a torn line (its writer was killed) is skipped, a missing file is empty.
+
+    ``shape`` names what a line must have, and as what: ``step=int``; others are skipped as well.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -58,10 +63,20 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in text.split("\n"):  # splitlines() would also cut at U+2028, which JSON strings may hold
         try:
             value = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in shape.items()):
             yield value
+
+
+def as_number(value: object) -> float | None:
+    """A JSON number as a float; None for anything else, and for what no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def age_seconds(path: Path) -> float:

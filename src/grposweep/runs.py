@@ -46,9 +46,12 @@ def end_run(folder: Path, attempt: int) -> None:
 def read_runs(folder: Path) -> list[Run]:
     """All runs of a trial, in order."""
     found: list[Run] = []
-    for line in read_lines(folder / NAME):
+    for line in read_lines(folder / NAME, attempt=int, time=int | float):
         if line.get("event") == "start":
-            found.append(Run(line["attempt"], line["devices"], line["restarts"], line["time"]))
+            devices, restarts = (
+                line[name] if isinstance(line.get(name), int) else 0 for name in ("devices", "restarts")
+            )
+            found.append(Run(line["attempt"], devices, restarts, line["time"]))
         elif found and found[-1].end is None:
             found[-1] = replace(found[-1], end=line["time"])
     return found

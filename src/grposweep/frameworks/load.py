@@ -20,6 +20,7 @@ DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.i
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 EASYR1_EXAMPLE = "examples/config.yaml"  # on which its scripts build
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
+MOST_KEYS = 2000  # verl's longest configuration has about 700
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     version = version_of(framework, options.version, options.own_version)
     if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
+    if len(config) > MOST_KEYS:
+        raise BadInput(f"it has {len(config):,} keys, so it is no recipe.")
     return Recipe(framework, version, config, processes, options.train_prompts, **more)
 
 

@@ -6,10 +6,12 @@ unknown.
 
 from dataclasses import dataclass, field
 
-from grposweep.frameworks.shell_words import ASSIGNMENT, Unknown, Values, Word, WordReader
+from grposweep.errors import BadInput
+from grposweep.frameworks.shell_words import ASSIGNMENT, Unknown, Values, Word, WordReader, keep
 
 __all__ = ["Command", "Word", "parse_script"]
 
+LONGEST = 256 * 2**10  # characters; the longest launch scripts have ten thousand
 OPENERS = frozenset({"if", "for", "while", "until", "case", "select"})
 CLOSERS = frozenset({"fi", "done", "esac"})
 LEADERS = OPENERS | CLOSERS | {"then", "else", "elif", "do", "{", "}", "!", "time", "in"}
@@ -25,8 +27,16 @@ class Command:
 
 
 def parse_script(text: str, values: Values | None = None) -> list[Command]:
-    """The simple commands of a script in order, variables that it assigns itself expanded."""
-    return _Commands(text.replace("\r\n", "\n"), values if values is not None else {}).commands()
+    """The simple commands of a script in order, variables that it assigns itself expanded.
+
+    Raises BadInput for what is too long or nested too deep for a launch script.
+    """
+    if len(text) > LONGEST:
+        raise BadInput(f"it has more than {LONGEST // 2**10} KiB, so it is no launch script.")
+    try:
+        return _Commands(text.replace("\r\n", "\n"), values if values is not None else {}).commands()
+    except RecursionError:
+        raise BadInput("its brackets are nested too deep, so it is no launch script.") from None
 
 
 class _Commands:
@@ -74,7 +84,7 @@ class _Commands:
     def _loop(self, words: list[Word]) -> None:
         """``for NAME in a b c``: one value is a value, several are not one."""
         values = [word.text for word in words[2:]]
-        self.values[words[0].text] = values[0] if len(values) == 1 else Unknown(f"${words[0].text}")
+        keep(self.values, words[0].text, values[0] if len(values) == 1 else Unknown(f"${words[0].text}"))
 
     def _assign(self, name: str, value: str, unknown: bool, more: bool) -> None:
         old = self.values.get(name)
@@ -85,4 +95,4 @@ class _Commands:
         is_known = not unknown and (self.depth == 0 or old is None or old == value)
         if self.depth > 0 and old is None and not unknown:
             is_known = False  # the branch may not be taken
-        self.values[name] = value if is_known else Unknown(f"${name}")
+        keep(self.values, name, value if is_known else Unknown(f"${name}"))

@@ -7,10 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from grposweep.errors import BadInput
 from grposweep.frameworks.arithmetic import calculate
 
 OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
+MOST_VARIABLES = 500
+LONGEST_VALUE = 10_000  # characters of a variable
+MOST_EXPANDED = 2**22  # characters that variables may stand for in all: A=$A$A doubles with every line
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_ASSIGNS = re.compile(r"[A-Za-z_]\w{0,99}\+?=")
 _NAME = re.compile(r"\w+|[@*#?$!-]")
 _REDIRECTION = re.compile(r"\d*(?:>>|>&|<&|&>>|&>|>\||>|<<<|<)")
 
@@ -31,12 +36,23 @@ class Unknown(str):
 Values = dict[str, "str | list[Word] | Unknown"]
 
 
+def keep(values: Values, name: str, value: "str | list[Word] | Unknown") -> None:
+    """Remember a variable; one that has grown too long is unknown from then on, and one too many is not remembered."""
+    if name in values or len(values) < MOST_VARIABLES:
+        values[name] = value if _length(value) <= LONGEST_VALUE else Unknown(f"${name}")
+
+
+def _length(value: "str | list[Word] | Unknown") -> int:
+    return sum(len(word.text) + 1 for word in value) if isinstance(value, list) else len(value)
+
+
 class WordReader:
     """One pass over a text, words as they come; ``values`` are the variables known so far."""
 
     def __init__(self, text: str, values: Values):
         self.text, self.at, self.line, self.values = text, 0, 1, values
         self.heredocs: list[str] = []
+        self.expanded = 0  # characters
 
     def words(self) -> Iterator[Word | None]:
         """Words, and None where a command ends."""
@@ -116,9 +132,7 @@ class WordReader:
                 if isinstance(value, list):
                     return [*words, *value]
                 unknown = unknown or isinstance(value, Unknown)
-                pieces = (
-                    value.split() if not isinstance(value, Unknown) and not ASSIGNMENT.fullmatch(parts) else [value]
-                )
+                pieces = value.split() if not isinstance(value, Unknown) and not _ASSIGNS.match(parts) else [value]
                 if len(pieces) > 1:
                     words += [Word(piece, line) for piece in (parts + pieces[0], *pieces[1:-1])]
                     parts = pieces[-1]
@@ -171,10 +185,23 @@ class WordReader:
         self._skip(min(1, len(self.text) - self.at))
         name, more, _ = ASSIGNMENT.fullmatch(head).groups()  # type: ignore[union-attr]  # the caller matched it
         old = self.values.get(name)
-        self.values[name] = [*(old if more and isinstance(old, list) else []), *words]
+        keep(self.values, name, [*(old if more and isinstance(old, list) else []), *words])
         return Word(f"{name}=", line, unknown=True)
 
     def _expand(self) -> "str | list[Word] | Unknown":
+        """What stands for a ``$`` and what follows it.
+
+        Raises BadInput where variables stand for more text than any launch has.
+        """
+        value = self._value()
+        self.expanded += _length(value)
+        if self.expanded > MOST_EXPANDED:
+            raise BadInput(
+                f"its variables stand for more than {MOST_EXPANDED // 2**20} MiB, so it launches nothing we know."
+            )
+        return value
+
+    def _value(self) -> "str | list[Word] | Unknown":
         """``$NAME``, ``${NAME:-default}``, ``$((1+1))``; the text itself, as Unknown, for everything else."""
         start = self.at
         if self.text.startswith("$((", start):

@@ -13,6 +13,8 @@ from grposweep.recipe import Duplicate
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same values, ten times faster
 DEEPEST = 100  # levels
+MOST_VALUES = 20_000  # keys and values with aliases written out; the longest recipes have hundreds
+LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
 
 
 class Flat(NamedTuple):
@@ -39,6 +41,8 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], Flat]) -> Flat:
             raise BadInput("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
             raise BadInput(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
+        if _count_values(node, {}) > MOST_VALUES:
+            raise BadInput(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
         return read(loader, node)
     except yaml.YAMLError as error:
         raise BadInput(_explain(error)) from None
@@ -72,6 +76,22 @@ def _refuse_depth(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise BadInput(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+
+
+def _count_values(node: Any, known: dict[int, int]) -> int:
+    """The nodes below a node, and it: a few lines of aliases of aliases stand for more values than fit into memory.
+
+    Raises ValueError for a number that nobody can write, such as one in base 60 over pages.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(node.value):,} characters")
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 1  # a node may hold itself
+        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_count_values(part, known) for part in below)
+    return known[id(node)]
 
 
 def _name(node: Any) -> str:

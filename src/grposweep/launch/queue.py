@@ -1,6 +1,7 @@
 """Slurm's commands and the text they speak: sbatch, squeue, sacct, scancel. Nothing here remembers anything."""
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,11 @@ def submit(script: Path, cluster: Cluster) -> str:
     """
     done = _run(submit_command(script), submit_environment(cluster))
     if done.returncode == 0:
-        return done.stdout.strip().split(";")[0]  # "id;cluster" where there are several
+        lines = done.stdout.split()  # a site's plugins may greet first
+        job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" where there are several
+        if _is_id(job_id):
+            return job_id
+        raise Busy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
     said = _last_error(done.stderr)
     if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
         raise Busy(f"Slurm takes no job now ({said}); trying again")
@@ -83,9 +88,10 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
     done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
-        job_id, state, status, called = line.split("|", 3)
+        job_id, state, status, called = (line.split("|", 3) + [""] * 3)[:4]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
-        found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called)
+        if _is_id(job_id) and state.strip():
+            found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called)
     return found
 
 
@@ -101,15 +107,21 @@ def _entry(line: str) -> Entry | None:
         fields.append(line[at : at + width].strip())
         at += width
     job_id, state, status, reason, name = fields
-    return Entry(job_id, state, wait_status(status), reason, name) if job_id.isdigit() else None  # arrays are not ours
+    return Entry(job_id, state, wait_status(status), reason, name) if _is_id(job_id) and state else None
 
 
 def wait_status(text: str) -> int:
     """``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
-    code, colon, signal = text.partition(":")
-    if not code.isdigit():
+    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
+    if found is None:
         return 0
-    return int(code) * 256 + int(signal or 0) if colon else int(code)
+    code, signal = found.groups()
+    return int(code) if signal is None else int(code) * 256 + int(signal or 0)
+
+
+def _is_id(text: str) -> bool:
+    """Whether this is a job's number; arrays and steps are not ours."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":

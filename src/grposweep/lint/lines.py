@@ -1,7 +1,6 @@
 """Recipes as JSON lines: one answer a line, in order, as soon as it is there."""
 
 import json
-import math
 from collections.abc import Iterable
 from typing import Any, BinaryIO, TextIO
 
@@ -79,5 +78,9 @@ def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
 
 
 def _printable(name: Any) -> Any:
-    """An id is repeated as it came; NaN is not JSON."""
-    return str(name) if isinstance(name, float) and not math.isfinite(name) else name
+    """An id is repeated as it came; as text where NaN or an infinity is in it, which JSON has not."""
+    try:
+        json.dumps(name, allow_nan=False)
+    except (ValueError, RecursionError):
+        return str(name)[:200]
+    return name

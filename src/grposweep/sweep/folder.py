@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.files import append_line, read_json, read_lines, write_json
+from grposweep.files import append_line, as_number, read_json, read_lines, write_json
 from grposweep.runs import read_runs
 
 
@@ -61,8 +61,14 @@ class TrialFolder:
     def objective(self) -> float | None:
         """What a finished trial is worth; None where it is not finished, or its objective is no number."""
         result = self.result or {}
-        value = result.get("objective") if result.get("status") == "finished" else None
-        return float(value) if value is not None and math.isfinite(value) else None
+        value = as_number(result.get("objective")) if result.get("status") == "finished" else None
+        return value if value is not None and math.isfinite(value) else None
+
+    @property
+    def failure(self) -> dict[str, Any]:
+        """What a failed trial's result says of it: kind, message, last_lines; empty for any other."""
+        failure = (self.result or {}).get("failure")
+        return failure if isinstance(failure, dict) else {}
 
     @property
     def record(self) -> Record | None:
@@ -76,7 +82,7 @@ class TrialFolder:
 
     def attempts(self) -> list[dict[str, Any]]:
         """The lines of attempts.jsonl: intents, starts and ends, in order."""
-        return list(read_lines(self.path / "attempts.jsonl"))
+        return list(read_lines(self.path / "attempts.jsonl", attempt=int))
 
     def next_attempt(self) -> int:
         """The number of the next attempt, from 0; a job that Slurm restarted has used several."""
@@ -89,9 +95,11 @@ class TrialFolder:
         for line in self.attempts():
             match line.get("event"):
                 case "intent":
-                    found = Begun(line["attempt"], None, line.get("time", 0.0))
+                    found = Begun(line["attempt"], None, as_number(line.get("time")) or 0.0)
                 case "started":
-                    found = Begun(line["attempt"], line.get("job_id"), line.get("time", 0.0))
+                    job_id = line.get("job_id")
+                    known = job_id if isinstance(job_id, str) else None
+                    found = Begun(line["attempt"], known, as_number(line.get("time")) or 0.0)
                 case "ended":
                     found = None
         return found
@@ -102,19 +110,17 @@ class TrialFolder:
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """The metric at each evaluation, by optimizer step."""
-        lines = read_lines(self.path / "metrics.jsonl")
+        lines = read_lines(self.path / "metrics.jsonl", step=int)
         return {
-            line["step"]: float(line[metric])
+            line["step"]: value
             for line in lines
-            if line.get("kind") == "eval" and line.get(metric) is not None  # null stands for NaN
+            if line.get("kind") == "eval" and line["step"] >= 0
+            if (value := as_number(line.get(metric))) is not None  # null stands for NaN
         }
 
     def heartbeat(self) -> dict[str, Any]:
         """Where the attempt is: ``step`` and ``total``; empty before its first step."""
-        try:
-            return read_json(self.path / "heartbeat") or {}
-        except ValueError:
-            return {}
+        return read_json(self.path / "heartbeat") or {}
 
     def control(self, action: str) -> None:
         """Tell the attempt what to do at its next rollout boundary: run, stop."""
@@ -170,7 +176,12 @@ class SweepFolder:
 
     def prepared(self) -> dict[str, Any]:
         """What preparation counted, by model and task; empty before it."""
-        return dict((read_json(self.path / "prepared.json") or {}).get("entries", {}))
+        entries = (read_json(self.path / "prepared.json") or {}).get("entries")
+        return (
+            {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
+            if isinstance(entries, dict)
+            else {}
+        )
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """The folder of a trial, whether it exists or not."""

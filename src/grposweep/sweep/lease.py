@@ -86,7 +86,7 @@ def is_held(path: Path) -> bool:
     found = read_json(path)
     if found is None:
         return False
-    if found.get("host") == socket.gethostname() and not _runs(int(str(found.get("pid")))):
+    if found.get("host") == socket.gethostname() and not _runs(found.get("pid")):
         return False
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
@@ -99,7 +99,10 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid: object) -> bool:
+    """Whether a process of this machine has this id; no for what is no id."""
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

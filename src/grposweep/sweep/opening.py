@@ -63,7 +63,8 @@ def _recognise(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}, and its results must not be mixed with "
             f"others. Set another name=..., or none for a folder of its own."
         )
-    changed = difference(settings.get("provenance", {}), provenance)
+    before = settings.get("provenance")
+    changed = difference(before if isinstance(before, dict) else {}, provenance)
     return f", resumed (other code or packages than at its start: {changed})" if changed else ", resumed"
 
 

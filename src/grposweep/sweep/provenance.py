@@ -55,9 +55,11 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
     elif before.get("git_diff") != now.get("git_diff"):
         parts.append("uncommitted changes to the code")
-    old, new = before.get("packages", {}), now.get("packages", {})
+    old, new = (found if isinstance(found := said.get("packages"), dict) else {} for said in (before, now))
     parts += [
-        f"{name} {old.get(name)} -> {new.get(name)}" for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+        f"{name} {old.get(name)} -> {new.get(name)}"
+        for name in sorted({*old, *new}, key=str)
+        if old.get(name) != new.get(name)
     ]
     return ", ".join(parts) or None
 

@@ -5,7 +5,7 @@ import time
 from optuna.trial import TrialState
 
 from grposweep import runs
-from grposweep.files import read_lines
+from grposweep.files import as_number, read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
 from grposweep.search.census import Census
@@ -39,7 +39,6 @@ def rows(controller: Controller) -> list[Row]:
     for trial in controller.started:
         folder = controller.trial_folder(trial)
         result = folder.result or {}
-        failure = result.get("failure") or {}
         found.append(
             Row(
                 number=trial.number,
@@ -50,12 +49,12 @@ def rows(controller: Controller) -> list[Row]:
                 else "finished",
                 dials=dials(trial.params),
                 objective=trial.value if trial.state == TrialState.COMPLETE else None,
-                error=result.get("objective_se"),
-                start=result.get("start"),
-                start_error=result.get("start_se"),
+                error=as_number(result.get("objective_se")),
+                start=as_number(result.get("start")),
+                start_error=as_number(result.get("start_se")),
                 seconds=runs.seconds(folder.path) or None,
                 gpu_hours=runs.device_seconds(folder.path) / 3600,
-                note=str(failure.get("message", "")),
+                note=str(folder.failure.get("message", "")),
             )
         )
     return found
@@ -86,8 +85,9 @@ def _active(running: Running, waits: str) -> Active:
     beat = running.folder.heartbeat()
     reward = None
     for line in read_lines(running.folder.path / "metrics.jsonl"):
-        reward = line.get("reward", reward)
-    return Active(running.folder.number, short(running.point), beat.get("step", 0), beat.get("total", 0), reward, waits)
+        reward = as_number(line.get("reward", reward))
+    step, total = (int(as_number(beat.get(name)) or 0) for name in ("step", "total"))
+    return Active(running.folder.number, short(running.point), step, total, reward, waits)
 
 
 def _seconds_left(controller: Controller, running: list[Active], left: int) -> float | None:
@@ -96,7 +96,7 @@ def _seconds_left(controller: Controller, running: list[Active], left: int) -> f
         seconds
         for trial in controller.started
         if trial.state == TrialState.COMPLETE
-        and (seconds := (controller.trial_folder(trial).result or {}).get("seconds")) is not None
+        and (seconds := as_number((controller.trial_folder(trial).result or {}).get("seconds"))) is not None
     ]
     now = time.time()
     if times:

@@ -147,4 +147,4 @@ def attempt_number(folder: Path) -> int:
     """$GRPOSWEEP_ATTEMPT, or the last one that the controller has announced."""
     if announced := os.environ.get("GRPOSWEEP_ATTEMPT"):
         return int(announced)
-    return max((int(line["attempt"]) for line in read_lines(folder / "attempts.jsonl") if "attempt" in line), default=0)
+    return max((line["attempt"] for line in read_lines(folder / "attempts.jsonl", attempt=int)), default=0)

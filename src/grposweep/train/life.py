@@ -122,7 +122,7 @@ def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str])
     present = read_json(folder / "result.json")
     if present is not None and present.get("attempt") == number and present.get("status") == "failed":
         return
-    last = max((line.get("step", 0) for line in read_lines(folder / "metrics.jsonl")), default=0)
+    last = max((line["step"] for line in read_lines(folder / "metrics.jsonl", step=int)), default=0)
     failure = {"kind": kind, "message": message, "last_lines": last_lines}
     write_json(folder / "result.json", {"status": "failed", "attempt": number, "step": last, "failure": failure})
 

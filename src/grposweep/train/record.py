@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.files import append_line, read_json, read_lines, write_text
+from grposweep.files import append_line, as_number, read_json, read_lines, write_text
 
 # Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
 TIMES = ("time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
@@ -38,12 +38,12 @@ class Metrics:
 
     def rewind(self, step: int | None) -> None:
         """Drop what lies after a checkpoint's step (all of it for None): these steps are about to happen again."""
-        kept = [] if step is None else [line for line in read_lines(self.path) if line.get("step", 0) <= step]
+        kept = [] if step is None else [line for line in read_lines(self.path, step=int) if line["step"] <= step]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines, those of earlier attempts included."""
-        return list(read_lines(self.path))
+        return list(read_lines(self.path, step=int))
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Control:
     def asks_to_stop(self, step: int) -> bool:
         """Whether to end at this step: ``pause``, ``prune`` and ``stop`` from ``until_step`` on, ``run`` only up to it."""
         self._refresh()
-        until = self.content.get("until_step")
+        until = as_number(self.content.get("until_step"))
         if self.content.get("action", "run") == "run":
             return until is not None and step >= until
         return until is None or step >= until

@@ -49,8 +49,8 @@ def read_evidence(
 
 def _error(folder: Path) -> str:
     """What result.json says of a failure; nothing where it says nothing."""
-    failure = (read_json(folder / "result.json") or {}).get("failure") or {}
-    return f"{failure.get('kind', '')}: {failure.get('message', '')}" if failure else ""
+    failure = (read_json(folder / "result.json") or {}).get("failure")
+    return f"{failure.get('kind', '')}: {failure.get('message', '')}" if isinstance(failure, dict) else ""
 
 
 def _tail(path: Path, start: int) -> list[str]:

@@ -1,0 +1,93 @@
+"""What squeue, sacct and sbatch might print: jobs where there are jobs, nothing elsewhere, and no traceback."""
+
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from grposweep.config.schema import Cluster
+from grposweep.errors import BadInput
+from grposweep.launch import queue
+from grposweep.launch.base import Busy
+
+from .damage import LENGTHS, damaged, try_all
+
+QUEUE = "".join(
+    f"{job_id:<24}{state:<24}{status:<16}{reason:<48}{name:<256}\n"
+    for job_id, state, status, reason, name in [
+        ("12", "RUNNING", "0", "None", "grposweep:s-1a2b3c4d:0003-3f9a1c:0"),
+        ("13_[1-4]", "PENDING", "0", "Priority", "somebody's array"),
+        ("14", "FAILED", "256", "NonZeroExitCode", "grposweep:s-1a2b3c4d:0004-000000:1"),
+    ]
+)
+ACCOUNTS = "12|COMPLETED|0:0|grposweep:s:1:0\n12|CANCELLED by 1000|0:15|a|b\n13|OUT_OF_MEMORY|0:125|c\n"
+Say = Callable[[str, str, int], None]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """``say(out, err, code)``: what every command of Slurm's answers from now on."""
+    answer = subprocess.CompletedProcess[str]([], 0, "", "")
+    monkeypatch.setattr(queue, "_run", lambda *_: answer)
+
+    def prepare(out: str, err: str, code: int) -> None:
+        answer.stdout, answer.stderr, answer.returncode = out, err, code
+
+    return prepare
+
+
+@LENGTHS
+def test_a_damaged_queue_is_read_as_far_as_it_goes(examples: int, say: Say) -> None:
+    """Every entry has a number, a state and a status."""
+
+    def check(text: str) -> None:
+        say(text, "", 0)
+        for job_id, entry in queue.read_queue().items():
+            assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (True, True, True)
+
+    try_all(check, damaged(QUEUE) | st.text(), examples)
+
+
+@LENGTHS
+def test_damaged_accounts_are_read_as_far_as_they_go(examples: int, say: Say) -> None:
+    """Lines with too few columns, no state, odd numbers."""
+
+    def check(text: str) -> None:
+        say(text, "", 0)
+        for job_id, entry in queue.read_accounts(["12"]).items():
+            assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (True, True, True)
+
+    try_all(check, damaged(ACCOUNTS) | st.text(), examples)
+
+
+@LENGTHS
+def test_whatever_sbatch_says_is_a_number_a_wait_or_a_refusal(examples: int, say: Say) -> None:
+    """By its standard output, its errors and its exit code."""
+
+    def check(text: str) -> None:
+        out, _, err = text.partition("\n")
+        say(out, err, len(text) % 2)
+        with suppress(Busy, BadInput):
+            assert queue.submit(Path("job.sbatch"), Cluster(partition="x")).isdecimal()
+
+    try_all(
+        check,
+        damaged("123;cluster\n", "greetings\n124\n", "\nsbatch: error: invalid partition specified: x\n"),
+        examples,
+    )
+
+
+def test_a_greeting_before_the_jobs_number_is_not_taken_for_it(say: Say) -> None:
+    """Some sites' plugins are friendly."""
+    say("Welcome!\n4711;main\n", "", 0)
+    assert queue.submit(Path("job.sbatch"), Cluster()) == "4711"
+
+
+def test_a_job_whose_number_was_not_understood_is_looked_for(say: Say) -> None:
+    """It is in the queue by its name: submitting once more would run the trial twice."""
+    say("Submitted, good luck!\n", "", 0)
+    with pytest.raises(Busy, match="instead of its number"):
+        queue.submit(Path("job.sbatch"), Cluster())

@@ -1,0 +1,205 @@
+"""A sweep's own files after a bad disk or a helpful hand: skipped or said, and never a traceback."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from grposweep import runs
+from grposweep.errors import BadInput
+from grposweep.files import as_number, read_json
+from grposweep.launch.base import End
+from grposweep.search.space import Space, read_space
+from grposweep.sweep import lease as lease_module
+from grposweep.sweep.doctor import visit
+from grposweep.sweep.failures import classify, read_evidence
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.lease import Lease
+from grposweep.sweep.opening import open_folder
+from grposweep.sweep.rebuild import open_study
+from grposweep.train.record import Control, Metrics, summarise
+
+from .damage import LENGTHS, damaged, lines, object_file, try_all
+
+LR = {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}
+SWEEP = {
+    "v": 1, "name": "s", "identity": "x", "space": [LR],
+    "search": {"sampler": "tpe", "seed": 0, "metric": "eval_reward", "direction": "maximize", "last": 1},
+    "overrides": ["lr=1"], "provenance": {"git_sha": "abc", "packages": {"trl": "1.16.0"}},
+}  # fmt: skip
+METRICS = [
+    {"v": 1, "attempt": 0, "step": 0, "completions": 0, "kind": "eval", "eval_reward": 0.25, "eval_reward_se": 0.01},
+    {"v": 1, "attempt": 0, "step": 1, "completions": 8, "kind": "train", "reward": 0.5, "loss": None},
+]
+ATTEMPTS = [
+    {"v": 1, "attempt": 0, "event": "intent", "time": 1.5},
+    {"v": 1, "attempt": 0, "event": "started", "time": 2.5, "job_id": "12"},
+    {"v": 1, "attempt": 0, "event": "ended", "code": 1, "killed": False},
+]
+RUNS = [
+    {"v": 1, "event": "start", "attempt": 0, "time": 1.5, "devices": 8, "restarts": 0},
+    {"v": 1, "event": "end", "attempt": 0, "time": 2.5},
+]
+RESULT = {
+    "v": 1, "status": "finished", "attempt": 0, "objective": 0.5, "objective_se": 0.1, "step": 4, "seconds": 1.5,
+    "failure": {"kind": "RuntimeError", "message": "no", "last_lines": ["a"]},
+}  # fmt: skip
+RECORD = {"v": 1, "number": 0, "point": {"lr": 1e-3}, "attributes": {"experiment": "3f9a1c"}, "config_sha256": ""}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    """A sweep of one trial, by hand."""
+    monkeypatch.setattr(lease_module, "PATIENCE_SECONDS", 0.0)
+    trial = tmp_path / "s" / "trials" / "0000-3f9a1c"
+    (trial / "logs").mkdir(parents=True)
+    (tmp_path / "s" / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    (trial / "config.yaml").write_text("lr: 0.001\n")
+    (trial / "trial.json").write_text(json.dumps(RECORD))
+    (trial / "result.json").write_text(json.dumps(RESULT))
+    return SweepFolder(tmp_path / "s")
+
+
+def put(path: Path, text: str) -> None:
+    """Write what may be no text at all."""
+    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
+
+
+def trial_of(sweep: SweepFolder) -> TrialFolder:
+    """Its trial."""
+    return next(iter(sweep.trials()))
+
+
+def read_everything(trial: TrialFolder) -> Iterator[Any]:
+    """All that others ask of a trial's files."""
+    yield from (trial.result, trial.is_done, trial.objective, trial.failure, trial.record, trial.heartbeat())
+    yield from (trial.next_attempt(), trial.open_attempt(), trial.evaluations("eval_reward"), trial.last_lines())
+    yield runs.seconds(trial.path) + runs.device_seconds(trial.path)
+    yield classify(read_evidence(trial.path, End(1)))
+
+
+FILES = {
+    "metrics.jsonl": lines(*METRICS),
+    "attempts.jsonl": lines(*ATTEMPTS),
+    "runs.jsonl": lines(*RUNS),
+    "result.json": object_file(RESULT),
+    "trial.json": object_file(RECORD),
+    "heartbeat": object_file({"step": 1, "total": 4, "counter": 7, "best": 0.5}),
+    "logs/rank-0.log": damaged('Traceback:\n  File "a.py", line 1\nRuntimeError: CUDA out of memory.\n') | st.text(),
+}  # fmt: skip
+
+
+@LENGTHS
+@pytest.mark.parametrize("name", FILES)
+def test_a_trials_damaged_file_is_read_as_far_as_it_goes(examples: int, name: str, sweep: SweepFolder) -> None:
+    """By everything that reads it; objectives are finite numbers, evaluations have whole steps."""
+    trial = trial_of(sweep)
+
+    def check(text: str) -> None:
+        put(trial.path / name, text)
+        assert len(list(read_everything(trial))) == 12
+        assert all(isinstance(step, int) and step >= 0 for step in trial.evaluations("eval_reward"))
+
+    try_all(check, FILES[name], examples)
+
+
+@LENGTHS
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "trial.json"])
+def test_a_study_is_made_again_from_damaged_files(examples: int, name: str, sweep: SweepFolder) -> None:
+    """One trial, or the place of one."""
+    trial = trial_of(sweep)
+
+    def check(text: str) -> None:
+        put(trial.path / name, text)
+        sweep.journal.unlink(missing_ok=True)
+        study, _ = open_study(sweep, read_space([LR]), "maximize", "eval_reward")
+        assert len(study.trials) == 1
+
+    try_all(check, FILES[name], max(examples // 10, 10))
+
+
+@LENGTHS
+def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: SweepFolder) -> None:
+    """By the sweep's own command, and by the doctor."""
+
+    def check(text: str) -> None:
+        put(sweep.path / "sweep.yaml", text)
+        with suppress(BadInput):
+            open_folder(sweep.path, "x", Space(), "outputs", {"git_sha": "abc", "packages": {}})
+        with suppress(BadInput):
+            assert visit(str(sweep.path), Path("outputs"), False, io.StringIO()) in (0, 1)
+
+    rendered = yaml.safe_dump(SWEEP, sort_keys=False)
+    try_all(check, damaged(rendered) | object_file(SWEEP), max(examples // 5, 10))
+
+
+@LENGTHS
+@pytest.mark.parametrize("name", [*FILES, "control.json"])
+def test_the_doctor_survives_and_mends_every_damaged_file(examples: int, name: str, sweep: SweepFolder) -> None:
+    """After --repair it finds the same or less, and it still can be read."""
+    trial = trial_of(sweep)
+    strategy = FILES.get(name, object_file({"v": 1, "action": "stop", "until_step": None}))
+
+    def check(text: str) -> None:
+        put(trial.path / name, text)
+        assert visit(str(sweep.path), Path("outputs"), True, io.StringIO()) in (0, 1)
+        assert len(list(read_everything(trial))) == 12
+
+    try_all(check, strategy, max(examples // 25, 5))
+
+
+@LENGTHS
+def test_damaged_preparation_is_no_preparation(examples: int, sweep: SweepFolder) -> None:
+    """Entries that are none do not reach the rules."""
+
+    def check(text: str) -> None:
+        put(sweep.path / "prepared.json", text)
+        assert all(isinstance(entry, dict) for entry in sweep.prepared().values())
+
+    try_all(check, object_file({"v": 1, "entries": {"abc": {"train_prompts": 5}, "def": 3}}), examples)
+
+
+@LENGTHS
+def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: int, tmp_path: Path) -> None:
+    """An attempt in training does not die of it."""
+
+    def check(text: str) -> None:
+        put(tmp_path / "control.json", text)
+        assert Control(tmp_path / "control.json").asks_to_stop(3) in (True, False)
+
+    try_all(check, object_file({"v": 1, "action": "stop", "until_step": 3}), examples)
+
+
+@LENGTHS
+def test_an_attempt_goes_on_from_damaged_metrics(examples: int, tmp_path: Path) -> None:
+    """Rewinding leaves whole lines up to the checkpoint, and the objective is a number or none."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=1)
+
+    def check(text: str) -> None:
+        put(metrics.path, text)
+        objective = summarise(metrics.lines(), "eval_reward", 2).objective
+        assert objective is None or as_number(objective) is not None
+        metrics.rewind(1)
+        assert all(line["step"] <= 1 for line in metrics.lines())
+        assert metrics.path.read_text().count("\n") == len(metrics.lines())
+
+    try_all(check, lines(*METRICS), examples)
+
+
+@LENGTHS
+def test_a_damaged_lease_is_nobodys(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder, if there is one, writes it again within a second; nothing it may say is taken for a process."""
+    monkeypatch.setattr(lease_module, "PATIENCE_SECONDS", 0.0)
+
+    def check(text: str) -> None:
+        put(tmp_path / "lease.json", text)
+        with Lease(tmp_path / "lease.json"):
+            assert read_json(tmp_path / "lease.json")
+
+    try_all(check, object_file({"v": 1, "owner": "x", "host": "y", "pid": 3, "counter": 1}), max(examples // 25, 5))
