@@ -5,14 +5,15 @@ patcher.py (``logging.jsonl`` in the output folder, a line each time that the tr
 """
 
 import json
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grposweep.programs.program import Entry, Program, Trial
+from grposweep.programs.program import Entry, Program, Trial, interpreter
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"
+PLUGIN = Path(__file__).resolve().parent / "within" / "grposweep_in_ms_swift.py"
 CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; cli_main()"
 
 
@@ -21,14 +22,38 @@ def build(trial: Trial) -> Program:
     trainer, place = trial.trainer, trial.place
     # Its folder for each start would hide checkpoints and log from us.
     own = ["--add_version", "false", "--output_dir", str(trial.output)]
+    ours = with_callback(trial.recipe) if not {"--external_plugins", "--callbacks"} & set(trainer.arguments) else []
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
-    command = [trainer.python or sys.executable, "-c", CODE, "rlhf", str(trial.file), *own, *again, *trainer.arguments]
-    environment = {"NPROC_PER_NODE": str(place.ranks)}
+    command = [
+        interpreter(trainer),
+        "-c",
+        CODE,
+        "rlhf",
+        str(trial.file),
+        *own,
+        *ours,
+        *again,
+        *trainer.arguments,
+    ]
+    environment = (
+        {"NPROC_PER_NODE": str(place.ranks)} if place.processes > 1 else {}
+    )  # a single process needs no torchrun
     if place.nodes > 1:
         environment |= {"NNODES": str(place.nodes), "NODE_RANK": str(place.node), "MASTER_ADDR": place.address,
                         "MASTER_PORT": str(place.port)}  # fmt: skip
     resumed_at = int(trial.checkpoint.name.rpartition("-")[2]) if trial.checkpoint else 0
     return Program(tuple(command), LoggingLog(trial.output / NAME, resumed_at), environment)
+
+
+def with_callback(recipe: Mapping[str, Any]) -> list[str]:
+    """Our Callback beside the plugins and callbacks of the recipe, which the command line would replace."""
+    plugins, callbacks = (as_list(recipe.get(name)) for name in ("external_plugins", "callbacks"))
+    return ["--external_plugins", *plugins, str(PLUGIN), "--callbacks", *callbacks, "grposweep"]
+
+
+def as_list(value: Any) -> list[str]:
+    """One name or several."""
+    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 class LoggingLog:

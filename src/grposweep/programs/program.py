@@ -3,6 +3,8 @@
 Pure: nothing runs here, so that a command can be shown where nothing is submitted. ``train/program.py`` runs it.
 """
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +67,12 @@ class Trial:
     def file(self) -> Path:
         """The point's recipe as a file."""
         return self.folder / RECIPE
+
+
+def interpreter(trainer: Trainer) -> str:
+    """The program's own Python; a path is from here, whatever folder the program runs in."""
+    python = trainer.python or sys.executable
+    return os.path.abspath(python) if os.sep in python else python  # noqa: PTH100 - links lead out of an environment
 
 
 RECIPE = "recipe.yaml"  # in a trial's folder: somebody's recipe with the point's dials in it, native keys

@@ -5,13 +5,12 @@ several values, mappings as JSON); trl scripts/utils.py TrlParser (``--config``,
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from grposweep.config.schema import AUTO, Trainer
 from grposweep.errors import BadInput
-from grposweep.programs.program import Place, Program, Trial
+from grposweep.programs.program import Place, Program, Trial, interpreter
 from grposweep.programs.trainer_state import StateLog
 
 
@@ -27,7 +26,7 @@ def build(trial: Trial) -> Program:
 
 def launch(trainer: Trainer, place: Place) -> list[str]:
     """The command up to the script's name; ports are found anew where one node has its ranks to itself."""
-    python = trainer.python or sys.executable
+    python = interpreter(trainer)
     several, launcher = place.nodes > 1, chosen_launcher(trainer, place.processes)
     if launcher == "torchrun":
         meet = ["--nnodes", str(place.nodes), "--node_rank", str(place.node), "--master_addr", place.address,

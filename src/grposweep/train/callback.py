@@ -113,6 +113,8 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
     trial = read_json(folder / "changed.json") or {}
     wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
     for name, value in wanted.items():
+        if name == "warmup_ratio":  # transformers 5 has it in warmup_steps, and ms-swift moves it there
+            continue
         actual = getattr(args, name, value)
         actual = getattr(actual, "value", actual)  # an enumeration's word
         if actual != value and not (name == "steps_per_generation" and value is None):

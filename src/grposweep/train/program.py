@@ -5,6 +5,7 @@ No torch here: what the program needs is in its own environment (``trainer.pytho
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -25,10 +26,13 @@ from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint
 
 POLL_SECONDS = 0.5
+RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py.*failed \(exitcode")
+LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
 LAST_LINES = 25  # of its output, kept in result.json
 # What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
-NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
+NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
+                 "NPROC_PER_NODE", "NNODES", "NODE_RANK")  # fmt: skip
 
 
 def train(attempt: Attempt) -> Outcome:
@@ -191,4 +195,10 @@ def _last_lines(attempt: Attempt) -> list[str]:
         text = (attempt.folder / "logs" / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:  # started by hand, its output on a terminal
         return []
-    return text.splitlines()[-LAST_LINES:]
+    return without_report(text.splitlines())[-LAST_LINES:]
+
+
+def without_report(lines: list[str]) -> list[str]:
+    """Without torchrun's long report that a rank failed, which follows what the rank itself said."""
+    starts = [n for n, line in enumerate(lines) if RANK_FAILED.search(line)]
+    return lines[: starts[-1]] if starts and len(lines) - starts[-1] < LONGEST_REPORT else lines
