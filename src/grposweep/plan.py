@@ -277,7 +277,6 @@ def _realise_eval(s: Setting) -> Setting:
 
 RESIZED = frozenset(
     {
-        "per_device_train_batch_size",
         "gradient_accumulation_steps",
         "steps_per_generation",
         "generation_batch_size",
@@ -299,8 +298,6 @@ def resize(s: Setting) -> Setting:
     ranks = None if s.processes is None else s.processes // max(shared, 1)
     completions, size = s.prompts_per_rollout * s.num_generations, max(s.per_device_train_batch_size, 1)
     per_step = s.prompts_per_step * s.num_generations // max(ranks or 1, 1)
-    if s.dynamic_batching:  # no more completions than the tokens allow, and whole micro-batches
-        size = next((n for n in range(min(size, per_step), 0, -1) if per_step % n == 0), 1)
     accumulation = max(per_step // size, 1)
     if s.prompts_per_step > 0 and s.prompts_per_rollout % s.prompts_per_step:
         micro_steps = accumulation * ceil(s.prompts_per_rollout / s.prompts_per_step)
@@ -309,7 +306,6 @@ def resize(s: Setting) -> Setting:
     return s.altered(
         {
             "data_processes": ranks,
-            "per_device_train_batch_size": size if s.dynamic_batching else s.per_device_train_batch_size,
             "generation_batch_size": completions,
             "gradient_accumulation_steps": accumulation,
             "steps_per_generation": micro_steps,

@@ -28,10 +28,8 @@ ESTIMATORS = {
     "k2+": "k2",
 }
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 TYPES = {field.name: str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
          for field in fields(Setting)}  # fmt: skip
-SHARES = ("warmup_steps", "save_steps", "eval_steps", "max_steps")  # said in rollouts
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 
 

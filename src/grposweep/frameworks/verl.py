@@ -182,14 +182,16 @@ def _topology(recipe: Recipe, found: Values) -> dict[str, Any]:
 
 
 def _sizes(fields: Mapping[str, Any], found: Values) -> dict[str, Any]:
-    """Micro-batches: of so many completions, or filled up to a number of tokens, which bounds the completions in one."""
+    """Micro-batches: of so many completions, or, filled up to a number of tokens, of as many as surely fit in whole ones."""
     ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
     each = found.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
     whole = found.get(f"{ACTOR}.ppo_micro_batch_size", "int")
     size = each if each is not None else max(whole // ranks, 1) if whole is not None else None
     length = fields["max_prompt_length"] + fields["max_completion_length"]
     if fields["dynamic_batching"]:
-        size = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
+        step = fields["prompts_per_step"] * fields["num_generations"] // ranks
+        most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
+        size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
     return {
         **({"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}),
         "per_device_train_batch_size": 1 if size is None else size,

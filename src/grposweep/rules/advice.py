@@ -7,7 +7,7 @@ DeepSeekMath and DAPO for settings that were published with results; "LoRA Witho
 from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.registry import Broken, rule
-from grposweep.setting import EVERY, TRL_LIKE, Setting
+from grposweep.setting import EVERY, Setting
 
 FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # a step: where the report stalled, and the least that it advises
 LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
@@ -25,7 +25,7 @@ def _prompts_per_step(s: Setting) -> float | None:
     return None if completions is None else completions / s.num_generations
 
 
-@rule("GA201", "warning", (*STEP, "given"), of=TRL_LIKE)
+@rule("GA201", "warning", (*STEP, "given", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
 def a_step_has_several_prompts(s: Setting) -> Broken | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
@@ -35,11 +35,12 @@ def a_step_has_several_prompts(s: Setting) -> Broken | None:
     prompts = _prompts_per_step(s) if s.given else None
     if prompts is None or prompts > FEW_PROMPTS:
         return None
+    name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
     return Broken(
-        what=f"{s.key('gradient_accumulation_steps')}={s.gradient_accumulation_steps}",
+        what=f"{s.key(name)}={getattr(s, name)}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
-        instead="Accumulate more; 32 prompts a step and above are common.",
-        fields=("gradient_accumulation_steps", "num_generations"),
+        instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts a step and above are common.",
+        fields=(name, "num_generations"),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from grposweep.frameworks import choices, easyr1, schema, verl
 from grposweep.frameworks.keys import Key, text
+from grposweep.frameworks.prompts import TYPES
 from grposweep.frameworks.values import convert
 from grposweep.recipe import Recipe
 from grposweep.rules.prompts import EASYR1, VERL
@@ -28,6 +29,7 @@ SUCCESSORS = {
     "worker.reward.compute_score": "worker.reward.reward_function",
 }
 HYDRA_STOPS = "Hydra stops at it, because verl's configuration has none of this name"
+WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
 GROUPS = ("actor", "ref", "rollout", "model", "critic", "data", "reward", "model_engine", "hydra", "transfer_queue")
 
@@ -50,7 +52,7 @@ def easyr1_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
             continue
         new = SUCCESSORS.get(key)
         found = [new] if new is not None and new in known else schema.nearest(key, known)
-        why = f"{_when(key, recipe)}, so EasyR1 stops at it"
+        why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 stops at it"
         yield _unknown(recipe, key, found, why, safe=key in easyr1.RENAMED)
 
 
@@ -65,13 +67,20 @@ def _when(key: str, recipe: Recipe) -> str:
     return f"EasyR1 {text(last)} removed it" if last else f"EasyR1 {now} does not take it"
 
 
+def _instead(recipe: Recipe, new: str | None) -> str:
+    """What took a key's place, and what that is set to."""
+    if new is None:
+        return ""
+    return f", and {new}{'=' + show(recipe.config[new]) if new in recipe.config else ''} took its place"
+
+
 def _unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Broken:
     value = recipe.config[key]
     other = found[0] if found else ""
     advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
     if other and other in recipe.config:
         advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
-        changes: tuple[dict[str, Any], ...] = ({key: None},)
+        changes: tuple[dict[str, Any], ...] = ({key: None}, {key: None, other: value})
     else:
         changes = ({key: None, other: value},) if other else ()
     harmless = frozenset(changes[0]) if changes and safe else frozenset()
@@ -110,7 +119,7 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
             continue
         kind = known[key].type.removeprefix("auto ")
         if recipe.framework == "verl":
-            kind = _looser(kind, known[key].default)
+            kind = _looser(key, kind)
         found = convert(value, kind)
         if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
             mended = ({written: found.value},) if found.value is not None else ()
@@ -118,9 +127,9 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
             yield Broken(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), mended)
 
 
-def _looser(kind: str, default: Any) -> str:
-    """Verl writes 0 and 1 for numbers that may have fractions."""
-    return "float?" if kind == "int?" and default in (0, 1, -1) else kind
+def _looser(key: str, kind: str) -> str:
+    """Defaults of verl are whole where fractions may be: only what counts something is held to be whole."""
+    return "float?" if kind == "int?" and key not in WHOLE else kind
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)

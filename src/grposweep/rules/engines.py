@@ -119,7 +119,7 @@ def the_mean_over_sequences_is_one(s: Setting) -> Broken | None:
 
 @rule("GL303", "warning", ("advantage_estimator",), of=VERL)
 def grpo_is_asked_for(s: Setting) -> Broken | None:
-    """Verl's ``adv_estimator`` is ``gae`` by default, which trains a critic: GRPO must be asked for."""
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic: GRPO must be asked for."""
     if s.advantage_estimator != "gae":
         return None
     return Broken(
