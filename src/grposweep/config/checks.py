@@ -138,10 +138,10 @@ def check_server(cluster: Cluster, generation: Generation) -> None:
 
 
 def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) -> None:
-    """Raise BadInput where ``trainer=script`` lacks its script, or files that a program needs are not there."""
-    if trainer.kind == "script" and trainer.script is None:
+    """Raise BadInput where a program lacks its script, or files that it needs are not there."""
+    if trainer.kind in ("script", "open-r1") and trainer.script is None:
         raise BadInput(
-            "trainer=script: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
+            f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
     if trainer.kind not in PROGRAMS:
         return

@@ -19,7 +19,11 @@ class Kind:
     build: Callable[[Trial], Program]
 
 
-PROGRAMS = {"script": Kind("trl", script.build), "ms-swift": Kind("ms-swift", ms_swift.build)}
+PROGRAMS = {
+    "script": Kind("trl", script.build),
+    "open-r1": Kind("open-r1", script.build),  # its grpo.py takes TRL's configuration
+    "ms-swift": Kind("ms-swift", ms_swift.build),
+}
 
 
 def is_program(kind: str) -> bool:

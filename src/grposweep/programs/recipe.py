@@ -6,6 +6,7 @@ Only what a point changes is written into the recipe; whatever no dial touches s
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from grposweep.errors import BadInput
 from grposweep.files import read_json
 from grposweep.frameworks.completions import in_completions
 from grposweep.frameworks.keys import parse_version
-from grposweep.frameworks.load import Options, load_recipe
+from grposweep.frameworks.load import Options, load_recipe, parse_recipe
 from grposweep.plan import micro_steps_per_generation
 from grposweep.programs import PROGRAMS
 from grposweep.programs.program import RECIPE
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting, Version
+from grposweep.setting import TRL_FAMILY, Setting, Version
 
 # A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
@@ -48,7 +49,12 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
 @lru_cache(maxsize=16)
 def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
-    return load_recipe(path, options)
+    """A recipe in the program's own words; one in another framework's is translated."""
+    theirs = load_recipe(path, replace(options, framework="auto", version=None))
+    if theirs.framework == options.framework or {theirs.framework, options.framework} <= TRL_FAMILY:
+        return load_recipe(path, options)
+    written = frameworks.write(frameworks.read(theirs).setting, options.framework)
+    return parse_recipe(Path(written.file_name), written.recipe, options)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from grposweep.programs.trainer_state import StateLog
 def build(trial: Trial) -> Program:
     """The script behind its launcher; on the recipe as a file, or on each of its keys as a flag."""
     trainer = trial.trainer
-    assert trainer.script is not None  # check_words() has seen it
+    assert trainer.script is not None  # check_program() has seen it
     taken = ["--config", str(trial.file)] if trainer.takes == "config" else flags(trial.recipe)
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
     command = [*launch(trainer, trial.place), trainer.script, *taken, *again, *trainer.arguments]
@@ -50,7 +50,7 @@ def chosen_launcher(trainer: Trainer, processes: int) -> str:
 
 def check_launcher(trainer: Trainer, processes: int) -> None:
     """Raise BadInput where several ranks were to start on CPUs and accelerate would start one, silently: it wants MPI."""
-    if trainer.kind == "script" and trainer.launcher == "accelerate" and processes > 1 and not trainer.launch_arguments:
+    if trainer.script and trainer.launcher == "accelerate" and processes > 1 and not trainer.launch_arguments:
         raise BadInput(
             f"trainer.launcher=accelerate with cluster.processes={processes} and no GPU: accelerate starts several "
             "processes on CPUs through MPI only, and one otherwise. Set trainer.launcher=torchrun."
