@@ -33,6 +33,17 @@ class Framework(StrEnum):
     verl = "verl"
 
 
+class Target(StrEnum):
+    """Whose words to write."""
+
+    trl = "trl"
+    open_r1 = "open-r1"
+    ms_swift = "ms-swift"
+    easyr1 = "easyr1"
+    verl = "verl"
+    grposweep = "grposweep"
+
+
 class Format(StrEnum):
     """For people, or one JSON object a recipe and line."""
 
@@ -155,6 +166,36 @@ def plan(
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
         return show_plan(
             items, Options(framework.value, version, ranks, dataset_size, framework_version), format is Format.json
+        )
+
+    raise typer.Exit(answer(work))
+
+
+@app.command()
+def translate(
+    file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
+    to: Annotated[Target, typer.Option(help="Whose words; grposweep: groups for run.py.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder; otherwise stdout.", show_default=False)] = None,
+    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = Framework.auto,
+    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
+    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
+    trl_version: TrlVersion = None,
+    dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
+) -> None:  # fmt: skip  # an option a line reads best
+    """Write a recipe in another framework's words, with its launch command and what gets lost.
+
+    Exit code: 0, 1 where its plan could not be kept or it has errors as it is, 2 unusable input.
+    """
+
+    def work() -> int:
+        from grposweep.commands import training_processes
+        from grposweep.frameworks.load import Options
+        from grposweep.translate.command import translate_file
+
+        ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+        return translate_file(
+            file, to.value, Options(framework.value, _version(trl_version), ranks, dataset_size), output
         )
 
     raise typer.Exit(answer(work))

@@ -12,16 +12,17 @@ from grposweep.setting import Setting
 NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
 
 
-def own_values(s: Setting) -> dict[str, Any]:
+def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     """``lr``, ``seed`` and one mapping a group of NUMBERS; what the setting leaves open keeps its default here.
 
-    A number of evaluations or checkpoints is 0: as often as the recipe says.
+    A number of evaluations or checkpoints is 0: as often as the recipe says. ``every``: also what a program that keeps its
+    recipe would say itself.
     """
     found: dict[str, Any] = {name: {} for name in NUMBERS}
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
-        if name in PROGRAM_OWNS:
+        if name in PROGRAM_OWNS and not every:
             continue
         if not key and value is not None:
             found[path] = value

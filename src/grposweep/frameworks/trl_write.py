@@ -66,6 +66,8 @@ def native_keys(s: Setting, framework: str, version: Version) -> dict[str, Any]:
             continue
         if name in FIRST or name in ALWAYS or value != default.get(name):
             found[name] = _plain(value, takes[name])
+    if found.get("top_k") == 0 and takes["top_k"].default is None:
+        found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)  # the default, in every release that has it
     return {**found, **_scaling(s, takes), **_schedule(s, takes), **_evaluation(s), **_saving(s), **_model(s)}
@@ -90,7 +92,7 @@ SPECIAL = frozenset(  # said by the functions below
 
 def _plain(value: Any, key: Key) -> Any:
     """Whole numbers as such, where a key counts."""
-    return int(value) if key.type.startswith("int") and not isinstance(value, bool) else value
+    return int(value) if isinstance(value, float) and key.type.startswith("int") else value
 
 
 def _scaling(s: Setting, takes: Mapping[str, Key]) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""Whatever is valid in one framework's words is the same training in another's, up to what the translation says is lost."""
+
+from math import gcd
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from grposweep import frameworks, plan
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.rules import check, errors
+from grposweep.setting import Setting
+from grposweep.translate.command import read_back, translate
+from grposweep.translate.kept import differences
+
+WRITERS = sorted(name for name, framework in FRAMEWORKS.items() if framework.write is not None)
+# A number that a framework cannot keep is named by one of these words in what the translation says is lost.
+WORDS = {
+    "completions a rollout": ("rollout",),
+    "prompts a rollout": ("rollout", "prompts"),
+    "completions an optimizer step": ("step",),
+    "optimizer steps a rollout": ("rollout", "step"),
+    "optimizer steps": ("step", "rollout", "epoch"),
+    "KL coefficient in the loss": ("KL",),
+}
+
+
+@st.composite
+def valid_settings(draw: st.DrawFn) -> Setting:
+    """TRL's settings of all sizes: groups are whole on every number of processes, steps may span or straddle rollouts."""
+    processes, group = draw(st.sampled_from([1, 2, 3, 7, 8])), draw(st.sampled_from([2, 4, 8, 14]))
+    size, accumulation = draw(st.sampled_from([1, 2, 4, 16])), draw(st.sampled_from([1, 2, 3, 8]))
+    unit = group // gcd(group, processes * size)
+    micro_steps = unit * draw(st.sampled_from([1, 2, 3]))
+    beta = draw(st.sampled_from([0.0, 1e-3, 0.04]))
+    steps = draw(st.sampled_from([None, 1, 100]))
+    s = Setting(
+        given=frozenset({"framework"}),
+        processes=processes,
+        num_generations=group,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=draw(st.sampled_from([accumulation, micro_steps])),
+        steps_per_generation=draw(st.sampled_from([micro_steps, None])),
+        num_iterations=draw(st.sampled_from([1, 2])),
+        evaluates=False,
+        eval_strategy="no",
+        train_prompts=draw(st.sampled_from([997, 8000])),
+        max_steps=steps,
+        epochs=None if steps else draw(st.sampled_from([1.0, 2.0])),
+        beta=beta,
+        use_bias_correction_kl=draw(st.booleans()),
+        loss_type=draw(st.sampled_from(["grpo", "bnpo", "dr_grpo", "dapo"])),
+        epsilon_high=draw(st.sampled_from([None, 0.28])),
+        scale_rewards=draw(st.sampled_from(["group", "none"])),
+        learning_rate=draw(st.sampled_from([1e-6, 3e-4])),
+        lr_scheduler_type=draw(st.sampled_from(["constant", "linear", "cosine"])),
+        warmup_steps=draw(st.sampled_from([0.0, 0.1, 10.0])),
+        temperature=draw(st.sampled_from([0.7, 1.0])),
+        max_completion_length=draw(st.sampled_from([64, 1024])),
+        save_steps=draw(st.sampled_from([None, 50.0])),
+    )
+    assume(not errors(check(s)))
+    return s
+
+
+def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
+    """Numbers that came out otherwise without a word."""
+    said = " ".join(losses)
+    return [found for found in differences(before, after)
+            if not any(word in said for word in WORDS.get(found.partition(":")[0], ()))]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", WRITERS)
+@settings(max_examples=60, deadline=None)
+@given(s=valid_settings())
+def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
+    """Every writer of the table, its own reader, no number lost in silence."""
+    written = frameworks.write(s, target)
+    assert unsaid(s, read_back(written, target, s), written.losses) == []
+
+
+@pytest.mark.parametrize("target", WRITERS)
+@settings(max_examples=30, deadline=None)
+@given(s=valid_settings())
+def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None:
+    """TRL's words, another framework's, and TRL's again."""
+    there = frameworks.write(s, target)
+    between = read_back(there, target, s)
+    back = frameworks.write(between, "trl")
+    assert unsaid(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
+
+
+@pytest.mark.parametrize("target", ["trl", "ms-swift"])
+@settings(max_examples=30, deadline=None)
+@given(s=valid_settings())
+def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s: Setting) -> None:
+    """TRL and ms-swift size alike: nothing of the sizes may be lost at all."""
+    after = read_back(frameworks.write(s, target), target, s)
+    assert plan.build_plan(after).completions_per_rollout == plan.build_plan(s).completions_per_rollout
+    assert plan.completions_per_step(after) == plan.completions_per_step(s)
+    assert plan.total_steps(after) == plan.total_steps(s)
+
+
+@settings(max_examples=30, deadline=None)
+@given(s=valid_settings())
+def test_our_own_groups_are_written_for_every_setting(s: Setting) -> None:
+    """Files of six groups and a study; what no key of ours says is listed."""
+    translation = translate(s, "grposweep")
+    assert len(translation.files) == 7
+    assert translation.losses

@@ -1,0 +1,122 @@
+"""``grposweep translate`` from the outside: text, files, exit codes, and what other programs make of its files."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support import PROJECT, Ended, environment
+
+RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B
+num_generations: 8
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 8
+num_train_epochs: 1
+warmup_steps: 0.1
+eval_strategy: steps
+eval_steps: 50
+"""
+Translate = Callable[..., Ended]
+
+
+@pytest.fixture
+def translate(here: Path) -> Translate:
+    """``translate("recipe.yaml", "--to", "trl")`` in a folder that holds the recipe above."""
+    (here / "recipe.yaml").write_text(RECIPE)
+
+    def call(*arguments: str) -> Ended:
+        command = [sys.executable, "-m", "grposweep", "translate", *arguments]
+        path = environment(PYTHONPATH=str(PROJECT / "src"))
+        done = subprocess.run(command, cwd=here, env=path, capture_output=True, text=True, timeout=60, check=False)
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+def test_stdout_is_a_recipe_with_its_command_and_its_losses_in_comments(translate: Translate) -> None:
+    """TRL's 1.16 names are ms-swift's; its defaults, which differ, are written out."""
+    ended = translate("recipe.yaml", "--to", "ms-swift", "--processes", "8")
+    assert ended.code == 0, ended.err
+    written = yaml.safe_load(ended.out)
+    assert (written["beta"], written["loss_type"], written["learning_rate"]) == (0.0, "dapo", 1e-6)
+    assert "#   NPROC_PER_NODE=8 swift rlhf recipe.yaml" in ended.out
+    assert "# Lost, or otherwise:" in ended.out
+
+
+def test_an_older_releases_words_are_those_of_its_time(translate: Translate) -> None:
+    """Open-R1's TRL 0.18 has no dapo, a share of the steps is a ratio, and the scaling of rewards is yes or no."""
+    ended = translate("recipe.yaml", "--to", "open-r1", "--processes", "8")
+    written = yaml.safe_load(ended.out)
+    assert (written["warmup_ratio"], written["scale_rewards"], written["loss_type"]) == (0.1, True, "bnpo")
+    assert "loss_type=dapo" in ended.out
+
+
+def test_a_folder_gets_the_recipe_and_a_script_that_launches_it(translate: Translate, here: Path) -> None:
+    """Losses are said, not written into the way of the files."""
+    ended = translate("recipe.yaml", "--to", "trl", "--processes", "8", "-o", "out")
+    assert ended.code == 0
+    assert yaml.safe_load((here / "out" / "recipe.yaml").read_text())["gradient_accumulation_steps"] == 8
+    assert "--num_processes 8" in (here / "out" / "launch.sh").read_text()
+
+
+def test_a_recipe_that_is_broken_as_it_is_is_told_so(translate: Translate, here: Path) -> None:
+    """7 processes x 4 x 8 completions hold no whole groups of 12; a file that is none is unusable."""
+    (here / "broken.yaml").write_text(RECIPE.replace("num_generations: 8", "num_generations: 12"))
+    ended = translate("broken.yaml", "--to", "trl", "--processes", "7")
+    assert ended.code == 1
+    assert "GB101" in ended.err
+    assert translate("nope.yaml", "--to", "trl").code == 2
+
+
+@pytest.mark.slow
+def test_our_own_groups_run(translate: Translate, run: Callable[..., Ended], here: Path) -> None:
+    """The study that it writes, swept over its own batch and ours, with the trainer that needs no model."""
+    assert translate("recipe.yaml", "--to", "grposweep", "--processes", "1", "-o", ".").code == 0
+    ended = run(
+        "--config-dir", ".", "sweeps=translated", "trainer=fake", "-m", "batch=translated,small", "lr=1e-4,1e-3"
+    )
+    assert ended.code == 0, ended.err
+    assert "batch" in ended.out
+
+
+@pytest.mark.slow
+def test_trls_own_parser_takes_what_is_written(translate: Translate, here: Path) -> None:
+    """The installed release's, as ``trl.scripts.grpo`` builds it."""
+    from trl.scripts.grpo import make_parser
+
+    translate("recipe.yaml", "--to", "trl", "--processes", "8", "-o", ".")
+    extra = ["--output_dir", str(here), "--use_cpu", "true", "--bf16", "false"]
+    found = make_parser().parse_args_and_config(["--config", str(here / "recipe.yaml"), *extra])
+    assert found[1].num_generations == 8
+    assert found[1].warmup_steps == 0.1
+
+
+OPEN_R1 = PROJECT / ".venvs" / "trl-0.18.0" / "bin" / "python"
+PARSE = """
+import sys
+from trl import GRPOConfig, ModelConfig, ScriptArguments, TrlParser
+found = TrlParser((ScriptArguments, GRPOConfig, ModelConfig)).parse_args_and_config(sys.argv[1:])
+print(found[1].num_generations, found[1].warmup_ratio, found[1].generation_batch_size, found[1].beta)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OPEN_R1.exists(), reason="needs TRL 0.18 (make trl-versions)")
+def test_the_parser_of_open_r1s_trl_takes_what_is_written(translate: Translate, here: Path) -> None:
+    """TRL 0.18.0, really installed, in an environment of its own."""
+    translate("recipe.yaml", "--to", "open-r1", "--processes", "1", "-o", ".")
+    recipe = yaml.safe_load((here / "recipe.yaml").read_text()) | {
+        "dataset_name": "x",
+        "use_cpu": True,
+        "output_dir": "out",
+    }
+    (here / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    asked = [str(OPEN_R1), "-c", PARSE, "--config", "recipe.yaml"]
+    answer = subprocess.run(
+        asked, cwd=here, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False
+    )
+    assert answer.stdout.split() == ["8", "0.1", "32", "0.0"], answer.stderr[-2000:]
