@@ -77,7 +77,14 @@ def test_our_own_groups_run(translate: Translate, run: Callable[..., Ended], her
     """The study that it writes, swept over its own batch and ours, with the trainer that needs no model."""
     assert translate("recipe.yaml", "--to", "grposweep", "--processes", "1", "-o", ".").code == 0
     ended = run(
-        "--config-dir", ".", "sweeps=translated", "trainer=fake", "-m", "batch=translated,small", "lr=1e-4,1e-3"
+        "--config-dir",
+        ".",
+        "sweeps=translated",
+        "trainer=fake",
+        "schedule=steps",
+        "-m",
+        "batch=translated,small",
+        "lr=1e-4,1e-3",
     )
     assert ended.code == 0, ended.err
     assert "batch" in ended.out
