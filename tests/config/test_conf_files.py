@@ -31,7 +31,7 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     prompts.write_text('{"prompt": "1+1=", "answer": "2"}\n')
     needs = {
         "jsonl": f"task.path='{prompts}'",
-        "script": f"trainer.script='{prompts}'",
+        **dict.fromkeys(("script", "open-r1"), f"trainer.script='{prompts}'"),
     }  # what an option cannot do without
     by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
 
