@@ -109,7 +109,8 @@ def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None
 @pytest.mark.parametrize("key", WORDS)
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
-    needs = {"jsonl": ["task.path=p.jsonl"], **dict.fromkeys(("script", "open-r1"), [f"trainer.script={__file__}"])}
+    script = f"trainer.script={__file__}"
+    needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script]}
     for word in WORDS[key]:
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
     with pytest.raises(BadInput) as caught:
