@@ -12,6 +12,7 @@ from typing import Any
 from grposweep.errors import BadInput
 from grposweep.frameworks import (
     easyr1,
+    easyr1_write,
     keys,
     ms_swift,
     ms_swift_keys,
@@ -21,6 +22,7 @@ from grposweep.frameworks import (
     trl,
     trl_write,
     verl,
+    verl_write,
 )
 from grposweep.frameworks.keys import Key
 from grposweep.frameworks.keys import known as known_keys
@@ -64,6 +66,7 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         schema.VERL,
         frozenset({"actor_rollout_ref"}),
         re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
+        verl_write.write,
         is_dotted=True,
     ),
     "easyr1": Framework(
@@ -72,6 +75,7 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         schema.EASYR1,
         frozenset({"worker", "data.rollout_batch_size"}),
         re.compile(r"\bverl\.trainer\.main$|verl/trainer/main\.py$|(?i:easyr1|easy_r1)"),
+        easyr1_write.write,
         is_dotted=True,
     ),
     "open-r1": Framework(

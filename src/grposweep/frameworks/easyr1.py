@@ -14,9 +14,11 @@ from grposweep.frameworks.prompts import (
     Values,
     build,
     collect,
+    dual_clip,
     gpu_change,
     in_rollouts,
     model_fields,
+    optimizer_fields,
     schedule_word,
 )
 from grposweep.frameworks.trl import Reading
@@ -73,6 +75,7 @@ KEYS = {
     "lora": "worker.actor.model.lora.rank",
     "temperature": "worker.rollout.temperature",
     "top_p": "worker.rollout.top_p",
+    "top_k": "worker.rollout.top_k",
     "max_prompt_length": "data.max_prompt_length",
     "max_completion_length": "data.max_response_length",
     "vllm_tensor_parallel_size": "worker.rollout.tensor_parallel_size",
@@ -102,6 +105,7 @@ def reading(recipe: Recipe) -> Reading:
     fields: dict[str, Any] = {name: found.whole(keys[name], 1) for name in COUNTS}
     fields |= {name: found.number(keys[name]) for name in NUMBERS}
     fields |= _topology(recipe, found) | _kl(found, recipe.version) | _loss(found, recipe.version)
+    fields |= optimizer_fields(found, "worker.actor.optim.betas", "worker.rollout.top_k")
     fields |= model_fields(found.word("worker.actor.model.model_path"))
     warmup = _warmup(found)
     rollouts = {
@@ -190,7 +194,7 @@ def _loss(found: Values, version: Version) -> dict[str, Any]:
         "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",
         "epsilon": found.number("worker.actor.clip_ratio" if old else "worker.actor.clip_ratio_low", 0.2),
         "epsilon_high": found.number("worker.actor.clip_ratio" if old else "worker.actor.clip_ratio_high", 0.3),
-        "delta": None if old else found.number("worker.actor.clip_ratio_dual", 3.0),
+        "delta": None if old else dual_clip(found.number("worker.actor.clip_ratio_dual", 3.0)),
         "scale_rewards": "group",
     }
 

@@ -27,6 +27,7 @@ ESTIMATORS = {
     "low_var_kl+": "k3+",
     "k2+": "k2",
 }
+NEVER_CLIPPED = 1e6  # a dual clip that never acts
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 TYPES = {field.name: str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
          for field in fields(Setting)}  # fmt: skip
@@ -133,6 +134,21 @@ def model_fields(path: str) -> dict[str, Any]:
     size = _SIZE.search(path.rsplit("/", 1)[-1])
     parameters = int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
     return {"model_name_or_path": path or None, "parameters": parameters}
+
+
+def optimizer_fields(found: Values, betas: str, top_k: str) -> dict[str, Any]:
+    """Adam's two rates, and how many words may follow (0: all, as in TRL)."""
+    rates = resolve(found.values, betas)
+    known = (
+        isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(rate, (int, float)) for rate in rates)
+    )
+    pair = [float(rate) for rate in rates] if known else [None, None]
+    return {"adam_beta1": pair[0], "adam_beta2": pair[1], "top_k": max(found.whole(top_k, -1), 0)}
+
+
+def dual_clip(value: float) -> float | None:
+    """A clip that never acts is none; neither framework can switch it off."""
+    return None if value >= NEVER_CLIPPED else value
 
 
 def schedule_word(name: str, warmup: float) -> str:

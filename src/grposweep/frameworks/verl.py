@@ -15,9 +15,11 @@ from grposweep.frameworks.prompts import (
     Values,
     build,
     collect,
+    dual_clip,
     gpu_change,
     in_rollouts,
     model_fields,
+    optimizer_fields,
     schedule_word,
 )
 from grposweep.frameworks.trl import Reading
@@ -77,6 +79,7 @@ KEYS = {
     "lora": f"{MODEL}.lora_rank",
     "temperature": f"{ROLLOUT}.temperature",
     "top_p": f"{ROLLOUT}.top_p",
+    "top_k": f"{ROLLOUT}.top_k",
     "max_prompt_length": "data.max_prompt_length",
     "max_completion_length": "data.max_response_length",
     "vllm_tensor_parallel_size": f"{ROLLOUT}.tensor_model_parallel_size",
@@ -115,6 +118,8 @@ def reading(recipe: Recipe) -> Reading:
     fields: dict[str, Any] = {name: found.whole(keys[name], 1) for name in COUNTS}
     fields |= {name: found.number(keys[name]) for name in NUMBERS}
     fields |= _topology(recipe, found) | _kl(found) | _loss(found) | _switches(found)
+    fields |= optimizer_fields(found, f"{OPTIM}.betas", f"{ROLLOUT}.top_k")
+    fields["delta"] = dual_clip(fields["delta"])
     fields |= model_fields(found.word(f"{MODEL}.path") if f"{MODEL}.path" in found.given else "")
     fields |= _sizes(fields, found)
     steps, ratio = found.number(f"{OPTIM}.lr_warmup_steps", -1), found.number(f"{OPTIM}.lr_warmup_steps_ratio")

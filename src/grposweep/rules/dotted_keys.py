@@ -31,7 +31,19 @@ SUCCESSORS = {
 HYDRA_STOPS = "Hydra stops at it, because verl's configuration has none of this name"
 WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
-GROUPS = ("actor", "ref", "rollout", "model", "critic", "data", "reward", "model_engine", "hydra", "transfer_queue")
+GROUPS = (
+    "defaults",
+    "actor",
+    "ref",
+    "rollout",
+    "model",
+    "critic",
+    "data",
+    "reward",
+    "model_engine",
+    "hydra",
+    "transfer_queue",
+)
 
 
 def takes(recipe: Recipe) -> Mapping[str, Key]:

@@ -1,0 +1,111 @@
+"""What is written for EasyR1 and verl reads back as the same plan, breaks no rule, and says what it lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from grposweep import plan
+from grposweep.frameworks import read, write
+from grposweep.frameworks.dotted import flatten
+from grposweep.frameworks.load import Options, build_recipe, load_recipe
+from grposweep.frameworks.written import Written
+from grposweep.lint.judge import Verdict, build_plan, judge
+from grposweep.setting import IN_PROMPTS, Setting
+
+SIZED = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
+         "total_steps")  # fmt: skip
+PLAIN = Setting(
+    processes=4, num_generations=8, per_device_train_batch_size=8, gradient_accumulation_steps=2, steps_per_generation=4,
+    evaluates=False, max_steps=400, lr_scheduler_type="constant", beta=0.04, delta=3.0, max_prompt_length=512,
+    train_prompts=1000, model_name_or_path="Qwen/Qwen3-0.6B",
+)  # fmt: skip
+
+
+def again(written: Written, framework: str, prompts: int | None = 1000) -> Verdict:
+    """The verdict on what was written."""
+    config = flatten(yaml.safe_load(written.recipe))
+    return judge(build_recipe(config, Options(framework, train_prompts=prompts)))
+
+
+@pytest.mark.parametrize("framework", sorted(IN_PROMPTS))
+def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
+    """4 processes of 8 completions, four micro-steps a rollout, two a step: 16 prompts, and 8 a step."""
+    found = again(write(PLAIN, framework), framework)
+    assert found.ok
+    assert {name: found.plan[name] for name in SIZED} == {name: build_plan(PLAIN)[name] for name in SIZED}
+    s = found.setting
+    assert (s.prompts_per_rollout, s.prompts_per_step, s.beta, s.kl_placement) == (16, 8, 0.04, "loss")
+    assert (s.learning_rate, s.temperature, s.epsilon, s.epsilon_high, s.delta) == (1e-6, 1.0, 0.2, 0.2, 3.0)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    framework=st.sampled_from(sorted(IN_PROMPTS)), processes=st.sampled_from([1, 2, 4, 8, 12, 16]),
+    group=st.sampled_from([2, 4, 5, 8]), size=st.integers(1, 8), accumulation=st.integers(1, 4), factor=st.integers(1, 3),
+    passes=st.integers(1, 2), steps=st.sampled_from([None, 60, 240]), level=st.sampled_from(["token", "sequence"]),
+    loss=st.sampled_from(["dapo", "grpo", "bnpo", "dr_grpo", "cispo"]), beta=st.sampled_from([0.0, 0.04]),
+)  # fmt: skip
+def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes: int, group: int, size: int,
+    accumulation: int, factor: int, passes: int, steps: int | None, level: str, loss: str, beta: float,
+) -> None:  # fmt: skip
+    """Over settings that TRL accepts; whatever is lost, the recipe that is written is a valid one."""
+    s = PLAIN.altered({
+        "processes": processes, "num_generations": group, "per_device_train_batch_size": size, "loss_type": loss,
+        "gradient_accumulation_steps": accumulation, "steps_per_generation": accumulation * factor, "beta": beta,
+        "num_iterations": passes, "max_steps": steps, "epochs": None if steps else 2.0, "importance_sampling_level": level,
+    })  # fmt: skip
+    assume(processes * size * accumulation * factor % group == 0)
+    assume((plan.prompts_per_rollout(s) or 0) <= 1000)
+    written = write(s, framework)
+    found = again(written, framework)
+    broken = {finding.code for finding in found.findings if finding.severity == "error"}
+    sized = [loss for loss in written.losses if "prompts" in loss or "groups" in loss or "optimizer steps" in loss]
+    sized = [loss for loss in sized if "no longest length" not in loss]
+    if not sized:
+        assert {name: found.plan[name] for name in SIZED} == {name: build_plan(s)[name] for name in SIZED}
+        assert broken <= {"GB308"}  # generation in equal parts is EasyR1's own demand
+    for name in ("num_generations", "num_iterations", "learning_rate", "temperature", "beta"):
+        assert getattr(found.setting, name) == getattr(s, name)
+
+
+@pytest.mark.parametrize(("changes", "framework", "words"), [
+    ({"num_generations": 16, "per_device_train_batch_size": 3}, "verl", "no whole groups"),
+    ({"steps_per_generation": 1, "per_device_train_batch_size": 16}, "easyr1", "steps have"),
+    ({"lr_scheduler_type": "linear"}, "verl", "only constant and cosine"),
+    ({"sync_ref_model": True}, "easyr1", "the reference never moves"),
+    ({"delta": None}, "verl", "cannot be switched off"),
+    ({"scale_rewards": "none"}, "easyr1", "always divides by the deviation"),
+    ({"loss_type": "dr_grpo"}, "easyr1", "no such loss"),
+    ({"kl_placement": "both", "kl_reward_coefficient": 0.1}, "easyr1", "in the loss or in the reward"),
+    ({"use_bias_correction_kl": True}, "verl", "low_var_kl+"),
+    ({"warmup_steps": 10}, "verl", "moves once a rollout"),
+    ({"processes": None}, "easyr1", "number of GPUs is not known"),
+    ({"max_steps": 401}, "verl", "401 optimizer steps are 201 rollouts of 2: 1 more"),
+])  # fmt: skip
+def test_what_is_lost_is_said(changes: dict[str, Any], framework: str, words: str) -> None:
+    """One sentence each."""
+    assert any(words in loss for loss in write(PLAIN.altered(changes), framework).losses)
+
+
+@pytest.mark.parametrize("framework", sorted(IN_PROMPTS))
+def test_writing_what_was_written_changes_nothing(framework: str, tmp_path: Path) -> None:
+    """The first recipe leaves to the framework what it was not told; from the second on all stays as it is."""
+    texts, setting = [], PLAIN
+    for _ in range(3):
+        written = write(setting, framework)
+        texts.append(written.recipe)
+        path = tmp_path / written.file_name
+        path.write_text(written.recipe)
+        setting = read(load_recipe(path, Options(framework, train_prompts=1000))).setting
+    assert texts[1] == texts[2]
+
+
+def test_verl_s_command_finds_the_configuration_beside_it() -> None:
+    """Hydra's own options; the recipe names verl's defaults."""
+    written = write(PLAIN, "verl")
+    assert written.command[-4:] == ("--config-dir", ".", "--config-name", "recipe")
+    assert yaml.safe_load(written.recipe)["defaults"] == ["ppo_trainer", "_self_"]
