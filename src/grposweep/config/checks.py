@@ -1,5 +1,6 @@
 """Words that only certain values make sense for; types alone cannot say so."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Train
 from grposweep.errors import BadInput
 from grposweep.programs import PROGRAMS
 from grposweep.programs.script import check_launcher
+from grposweep.redaction import refuse_secrets
 
 WORDS: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
@@ -48,7 +50,8 @@ AT_LEAST_ONE = (
 
 
 def check_words(experiment: Experiment) -> None:
-    """Raise BadInput for a word that nothing understands, or a count below one where one is needed."""
+    """Raise BadInput for a word that nothing understands, a count below one where one is needed, and a secret."""
+    refuse_secrets(asdict(experiment))
     for key, words in WORDS.items():
         value = _get(experiment, key)
         if value not in words:

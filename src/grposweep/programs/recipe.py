@@ -24,6 +24,7 @@ from grposweep.plan import micro_steps_per_generation
 from grposweep.programs import PROGRAMS
 from grposweep.programs.program import RECIPE
 from grposweep.recipe import Recipe
+from grposweep.redaction import refuse_secrets
 from grposweep.setting import TRL_FAMILY, Setting, Version
 
 # A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
@@ -51,6 +52,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
     """A recipe in the program's own words; one in another framework's is translated."""
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
+    refuse_secrets(theirs.config)
     if theirs.framework == options.framework or {theirs.framework, options.framework} <= TRL_FAMILY:
         return load_recipe(path, options)
     written = frameworks.write(frameworks.read(theirs).setting, options.framework)

@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, as_number, read_json, read_lines, write_json
+from grposweep.redaction import redact
 from grposweep.runs import read_runs
 
 
@@ -138,7 +139,7 @@ class TrialFolder:
             except FileNotFoundError:
                 continue
             if text.strip():
-                return text.splitlines()[-count:]
+                return redact("\n".join(text.splitlines()[-count:])).split("\n")
         return []
 
     def delete_model(self) -> None:

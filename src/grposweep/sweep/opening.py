@@ -13,6 +13,7 @@ import yaml
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import VERSION, write_text
+from grposweep.redaction import redact
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Space
 from grposweep.sweep.folder import SweepFolder
@@ -84,7 +85,7 @@ def describe_sweep(
             "direction": base.search.direction,
             "last": base.search.last,
         },
-        "overrides": overrides,
+        "overrides": [redact(override) for override in overrides],
         "provenance": provenance,
     }
     write_text(folder.path / "sweep.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -13,6 +13,7 @@ from typing import Any
 
 from grposweep import __version__
 from grposweep.config.compose import PROJECT
+from grposweep.redaction import redact
 
 PACKAGES = (
     "torch", "transformers", "trl", "accelerate", "datasets", "peft", "optuna", "hydra-core", "omegaconf", "wandb",
@@ -26,14 +27,14 @@ def collect_provenance() -> dict[str, Any]:
     return {
         "grposweep": __version__,
         "git_sha": _git("rev-parse", "HEAD"),
-        "git_diff": diff,
+        "git_diff": None if diff is None else redact(diff),
         "constraints_sha256": hashlib.sha256(constraints.read_bytes()).hexdigest() if constraints.exists() else None,
         "packages": package_versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "command": redact(shlex.join([Path(sys.executable).name, *sys.argv])),
     }
 
 

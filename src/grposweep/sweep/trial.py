@@ -13,6 +13,7 @@ from grposweep.files import text_sha256, write_json, write_text
 from grposweep.plan import build_plan
 from grposweep.programs import is_program
 from grposweep.programs.trial import write_program
+from grposweep.redaction import redact
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
@@ -47,13 +48,13 @@ def write_trial(
     write_json(folder.path / "trial.json", record)
     write_json(folder.path / "plan.json", build_plan(verdict.setting).as_dict())
     write_text(
-        folder.path / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in [*overrides, *point_overrides])
+        folder.path / "overrides.yaml", "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / "provenance.json", {**provenance, "seeds": seeds})
     command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
-    write_text(folder.path / "command.sh", text)
+    write_text(folder.path / "command.sh", redact(text))
     if is_program(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
     write_text(folder.path / "config.yaml", config)

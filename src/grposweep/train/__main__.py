@@ -7,11 +7,14 @@ import os
 import sys
 from pathlib import Path
 
+from grposweep.redaction import guard_output
+
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
 
 
 def main(arguments: list[str]) -> int:
     """The exit code; torch is imported only once a real training is certain."""
+    guard_output()
     if len(arguments) == 2 and arguments[0] == "prepare":
         from grposweep.train.prepare import prepare_sweep
 

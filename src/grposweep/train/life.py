@@ -14,6 +14,7 @@ from types import FrameType
 from grposweep import runs
 from grposweep.errors import BadInput, ProgramFailed
 from grposweep.files import read_json, read_lines, write_json
+from grposweep.redaction import redact
 from grposweep.train.attempt import (
     BAD_INPUT,
     FAILED,
@@ -123,7 +124,7 @@ def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str])
     if present is not None and present.get("attempt") == number and present.get("status") == "failed":
         return
     last = max((line["step"] for line in read_lines(folder / "metrics.jsonl", step=int)), default=0)
-    failure = {"kind": kind, "message": message, "last_lines": last_lines}
+    failure = {"kind": kind, "message": redact(message), "last_lines": [redact(line) for line in last_lines]}
     write_json(folder / "result.json", {"status": "failed", "attempt": number, "step": last, "failure": failure})
 
 

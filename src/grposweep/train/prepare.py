@@ -19,6 +19,7 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
+from grposweep.redaction import redact
 from grposweep.train.attempt import BAD_INPUT, FINISHED
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -41,7 +42,7 @@ def prepare_sweep(folder: Path) -> int:
     except BadInput as error:
         print(error, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / "prepare.error", str(error))  # for the controller, which shows no log
+            write_text(folder / "prepare.error", redact(str(error)))  # for the controller, which shows no log
         return BAD_INPUT
     return FINISHED
 

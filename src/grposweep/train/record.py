@@ -118,9 +118,8 @@ def summarise(lines: list[dict[str, Any]], metric: str, last: int) -> Objective:
     marked = [line for line in lines if metric in line]
     recent, errors = marked[-last:], [line.get(f"{metric}_se") for line in marked[-last:]]
     first = marked[0] if marked and marked[0]["step"] == 0 else {}
-    return Objective(
-        _mean([line[metric] for line in recent]), _mean(errors), first.get(metric), first.get(f"{metric}_se")
-    )
+    start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
+    return Objective(_mean([line[metric] for line in recent]), _mean(errors), start, start_error)
 
 
 def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
@@ -136,6 +135,6 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
     )
 
 
-def _mean(values: list[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
+def _mean(values: list[Any]) -> float | None:
+    numbers = [number for value in values if (number := as_number(value)) is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

@@ -1,0 +1,129 @@
+"""What looks like a secret is blacked out, what only sounds like one is not."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grposweep.errors import BadInput
+from grposweep.redaction import SHOWN, redact, refuse_secrets
+from support import PROJECT, environment
+
+LETTERS = "".join(map(chr, range(97, 123))) + "0123456789"
+HF = "hf_" + "aB3dE" * 6
+SECRETS = {
+    "a hub token": (f"401 for {HF} at https://huggingface.co", HF),
+    "an OpenAI key": ("key sk-proj-abc123def456ghi789", "abc123def456"),
+    "a GitHub token": ("ghp_" + "a1" * 18, "a1a1a1"),
+    "a variable": ("export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    "a variable in YAML": ("MY_SECRET: swordfish", "swordfish"),
+    "a variable in JSON": ('{"DB_PASSWORD": "sword fish"}', "sword"),
+    "a quoted variable": ("HF_TOKEN='a b c' python", "a b c"),
+    "an option": ("--export=NONE,SOME_TOKEN=swordfish", "swordfish"),
+    "a password in an address": ("postgresql://me:swordfish@host/db", "swordfish"),
+    "a private key": ("-----BEGIN RSA PRIVATE KEY-----", "PRIVATE"),
+    "a key of AWS": ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN"),
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_blacked_out_and_the_rest_stays(name: str) -> None:
+    """And once is enough."""
+    text, secret = SECRETS[name]
+    shown = redact(f"before {text} after")
+    assert secret not in shown
+    assert shown.startswith("before")
+    assert shown.endswith("after")
+    assert SHOWN in shown
+    assert redact(shown) == shown
+
+
+HARMLESS = [
+    "pad_token: <|endoftext|>",
+    "max_new_tokens=256",
+    "eos_token_id: 151643",
+    "export HF_TOKEN=$HF_TOKEN",
+    "HF_TOKEN=${HF_TOKEN:?}",
+    "export WANDB_API_KEY=$(cat ~/.wandb)",
+    "WANDB_API_KEY=`cat x`",
+    "HF_TOKEN: null",
+    "HF_TOKEN=",
+    "git 2f7c1d9e0b3a4c5d6e7f8091a2b3c4d5e6f70819",
+    "hf_hub_download",
+    "task-1234567890abcdefgh",
+    "scikit-learn",
+    "https://host:8000/a@b",
+    "the password is not here",
+    "NUM_TOKENS=100",
+    "TOKENIZERS_PARALLELISM=false",
+    f"HF_TOKEN={SHOWN}",
+    "https://huggingface.co/Qwen/Qwen3-0.6B",
+    "postgresql://me@host/db",
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_is_left_alone(text: str) -> None:
+    """Provenance must stay readable."""
+    assert redact(text) == text
+
+
+@given(st.text(LETTERS + LETTERS.upper(), min_size=16, max_size=40), st.text(max_size=20), st.text(max_size=20))
+def test_no_token_survives_wherever_it_stands(token: str, before: str, after: str) -> None:
+    """Behind and before anything that is no letter or digit."""
+    assert f"hf_{token}" not in redact(f"{before} hf_{token} {after}")
+
+
+@given(st.text())
+def test_any_text_is_taken(text: str) -> None:
+    """And what was redacted once stays as it is."""
+    assert redact(redact(text)) == redact(text)
+
+
+def test_the_values_of_this_environments_secrets_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they got into a text; words too short to be told from others are not."""
+    monkeypatch.setenv("WANDB_API_KEY", "correct-horse-battery")
+    monkeypatch.setenv("SHORT_TOKEN", "and")
+    assert redact("user and correct-horse-battery@host") == f"user and {SHOWN}@host"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"cluster": {"setup": ["module load cuda", f"export HF_TOKEN={HF}"]}},
+        {"trainer": {"environment": {"WANDB_API_KEY": "0123456789abcdef0123"}}},
+        {"hub_token": "anything at all"},
+        {"search": {"storage": "postgresql://me:swordfish@host/db"}},
+    ],
+)
+def test_a_configuration_that_holds_a_secret_is_refused_without_showing_it(content: dict[str, object]) -> None:
+    """The key is named, and where the secret belongs."""
+    with pytest.raises(BadInput, match="environment of the shell") as raised:
+        refuse_secrets(content)
+    assert not any(word in str(raised.value) for word in (HF, "0123456789", "anything", "swordfish"))
+
+
+def test_a_configuration_that_refers_to_a_secret_is_fine() -> None:
+    """Whoever reads it learns nothing."""
+    refuse_secrets(
+        {"cluster": {"setup": ["export HF_TOKEN=$(cat ~/.hf_token)"]}, "pad_token": "<|endoftext|>", "hub_token": None}
+    )
+    refuse_secrets({"trainer": {"environment": {"HF_TOKEN": "${HF_TOKEN}", "WANDB_MODE": "offline"}}})
+
+
+def test_what_training_prints_is_guarded() -> None:
+    """By prints, by tracebacks, and by loggers that start afterwards."""
+    code = (
+        "import logging, sys; from grposweep.redaction import guard_output; guard_output(); guard_output()\n"
+        f"print('a {HF} b'); print('correct-horse-battery', file=sys.stderr); logging.warning('correct-horse-battery')\n"
+        "raise RuntimeError('correct-horse-battery')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        env=environment(PYTHONPATH=str(PROJECT / "src"), MY_TOKEN="correct-horse-battery"),
+    )  # fmt: skip
+    assert done.stdout == f"a {SHOWN} b\n"
+    assert done.stderr.count(SHOWN) == 3
+    assert "horse" not in done.stderr.replace("raise RuntimeError('correct-horse-battery')", "")
