@@ -47,8 +47,12 @@ WORDS = {
     "ValueError": {"GV505"},
     "NotImplementedError": {"GV505"},
 }
-LATE = ("no group",)  # mutants that the classes accept, and that fail in training
-CHECKED = frozenset().union(*WORDS.values())  # rules of which the classes know; others judge what comes later
+LATE = (
+    "no group",
+    "a loss that is refused late",
+    "a mask that is refused late",
+)  # mutants that the classes accept, and that fail in training
+CHECKED = frozenset({"GL503"}).union(*WORDS.values())  # rules of which the classes know; others judge what comes later
 
 
 def draw_recipe(random: Random) -> tuple[int, dict[str, Any]]:
@@ -121,6 +125,8 @@ MUTATIONS: dict[str, dict[str, Any]] = {
     "no steps a generation": {"steps_per_generation": 0, "generation_batch_size": None},
     "negative steps a generation": {"steps_per_generation": -1, "generation_batch_size": None},
     "an evaluation batch of broken groups": {"split_dataset_ratio": 0.1, "num_generations_eval": 89, "eval_strategy": "steps"},
+    "a loss that is refused late": {"loss_type": "real"},
+    "a mask that is refused late": {"off_policy_sequence_mask_delta": 1.0},
     "a typo": {"num_generation_per_prompt": 4},
     "another library's word": {"group_size": 8},
     "an older word": {"train_type": "full"},

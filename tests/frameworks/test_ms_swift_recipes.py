@@ -147,10 +147,27 @@ def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
     assert "GV107" in {finding.code for finding in of_script(tmp_path, text).findings}
 
 
-def test_a_megatron_recipe_is_not_read_and_says_why(tmp_path: Path) -> None:
-    """Its sizes and steps have other units."""
-    with pytest.raises(BadInput, match="Megatron"):
-        of_script(tmp_path, "megatron rlhf --rlhf_type grpo --micro_batch_size 1 --global_batch_size 16\n")
+def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
+    """Two steps of 16 completions a rollout; four data ranks of 8 GPUs in micro-batches of 2."""
+    text = (
+        "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --micro_batch_size 2 --global_batch_size 16 \\\n"
+        "--steps_per_generation 2 --num_generations 4 --tensor_model_parallel_size 2 --train_iters 100 --lr 1e-6\n"
+    )
+    verdict = of_script(tmp_path, text)
+    s = verdict.setting
+    assert (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.steps_per_rollout(s)) == (32, 16, 2)
+    assert (plan.total_steps(s), s.learning_rate) == (100, 1e-6)
+    assert not [finding for finding in verdict.findings if finding.severity == "error"]
+
+
+def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
+    """2 prompts a rollout for 8 data ranks; with model parallelism they are fewer."""
+    command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
+    codes = [
+        {finding.code for finding in of_script(tmp_path, f"{command}{more}\n").findings}
+        for more in ("", " --tensor_model_parallel_size 4")
+    ]
+    assert ["GB503" in found for found in codes] == [True, False]
 
 
 def test_another_training_is_no_grpo() -> None:

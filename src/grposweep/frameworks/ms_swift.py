@@ -9,14 +9,15 @@ from functools import cache
 from typing import Any
 
 from grposweep.errors import BadInput
+from grposweep.frameworks import ms_swift_megatron
 from grposweep.frameworks.ms_swift_keys import ENVIRONMENT, known, read_value, spelled
+from grposweep.frameworks.ms_swift_megatron import is_megatron
 from grposweep.frameworks.trl import Reading, model_size, read_mapping
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
 VERSION: Version = (4, 6, 0)  # that the table of keys was read from
 ONLY = frozenset(["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"])
-MEGATRON = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
 # Fields whose key has another name, or whose value needs more than its type.
 DERIVED = {
     "processes": "NPROC_PER_NODE",
@@ -62,15 +63,18 @@ SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 def reading(recipe: Recipe) -> Reading:
     """The setting behind a recipe, and what of it could not be read."""
     _refuse_others(recipe)
+    megatron = is_megatron(recipe)
     values, bad = _values(recipe.config)
     fields = {**defaults(), **{name: values[name] for name in SAME & values.keys()}}
     for derive in (_derive_rollout, _derive_schedule, _derive_loss, _derive_model, _derive_topology):
         fields |= derive(values)
     fields |= _derive_data(values, recipe, fields)
-    keys = SHARE_KEYS if values.get("warmup_ratio") else KEYS
-    given = {name for name in fields if keys.get(name, name) in values}
-    lines = {spelled(key): line for key, line in recipe.lines.items()}
     processes = recipe.processes if recipe.processes is not None else processes_of(recipe.config.get(ENVIRONMENT))
+    if megatron:
+        fields |= ms_swift_megatron.fields_of(recipe.config, processes)
+    keys = SHARE_KEYS if values.get("warmup_ratio") else {**KEYS, **ms_swift_megatron.KEYS} if megatron else KEYS
+    given = {name for name in fields if keys.get(name, name) in (recipe.config if megatron else values)}
+    lines = {spelled(key): line for key, line in recipe.lines.items()}
     unknown = bad | {spelled(key) for key in recipe.unresolved}
     return Reading(
         Setting(
@@ -111,16 +115,12 @@ def defaults() -> Mapping[str, Any]:
 
 
 def _refuse_others(recipe: Recipe) -> None:
-    """Other trainings than GRPO, and the back-end that counts in other units."""
-    config = {spelled(str(key)) for key in recipe.config} | set(recipe.config)
-    if config & MEGATRON or (recipe.launch and recipe.launch.launcher == "megatron"):
-        raise BadInput(
-            "a recipe for ms-swift's Megatron back-end, whose batches and steps have other units: it is not read. "
-            "Name one for `swift rlhf`."
-        )
+    """Other trainings than GRPO."""
     kind = recipe.config.get("rlhf_type", "dpo")
     if kind != "grpo":
-        raise BadInput(f"rlhf_type is {kind}{'' if 'rlhf_type' in config else ', the default'}: no GRPO training.")
+        raise BadInput(
+            f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
+        )
 
 
 def _values(config: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:

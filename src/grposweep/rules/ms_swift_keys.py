@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep.frameworks import keys
 from grposweep.frameworks.ms_swift_keys import ENVIRONMENT, choices, known, read_value, spelled
+from grposweep.frameworks.ms_swift_megatron import is_megatron
 from grposweep.frameworks.renames import HABITS
 from grposweep.recipe import Recipe
 from grposweep.rules.ms_swift import MS_SWIFT
@@ -51,7 +52,7 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Broken]:
     pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']", unless ``ignore_args_error`` is set, which only logs
     it. The beginning of a key is taken for the key where it is no other's beginning (argparse's abbreviations).
     """
-    if recipe.config.get("ignore_args_error") in (True, "true"):
+    if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
         return
     for key, value in recipe.config.items():
         name = spelled(str(key))
@@ -80,7 +81,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Broken]:
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
     default. A number in quotes, or one that YAML takes for text (``1e-6``), is fine here.
     """
-    takes = known()
+    takes = {} if is_megatron(recipe) else known()
     for key, value in recipe.config.items():
         name = spelled(str(key))
         if name not in takes or str(key) in recipe.unresolved:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.frameworks.ms_swift_keys import known, read_value, spelled
+from grposweep.frameworks.ms_swift_megatron import is_megatron
 from grposweep.recipe import Recipe
 from grposweep.rules.ms_swift import MS_SWIFT
 from grposweep.rules.registry import Broken, recipe_rule
@@ -48,8 +49,8 @@ REFUSED = (
     Trap(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
     Trap(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
                                            or _teaches(v) or v["vllm_mode"] == "server"),
-         "nothing rewards a completion: ms-swift stops after the model is loaded (You must specify reward_funcs or "
-         "reward_model)", instead="Name reward_funcs or a reward_model."),
+         "nothing rewards a completion; ms-swift 4.6.0 trains all the same, on advantages of 0 (its own check for it never "
+         "fires)", instead="Name reward_funcs or a reward_model."),
     Trap(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
          "warmup_steps is set as well, and ms-swift refuses the two together", {"warmup_ratio": None}),
     Trap(("warmup_ratio",), lambda v: not v["warmup_steps"] and (v["warmup_ratio"] or 0) >= 1,
@@ -97,9 +98,9 @@ REFUSED = (
          "there is one teacher: a model, or a server", {"teacher_model_server": None}),
     Trap(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
          "a teacher's signal is per token, which this loss cannot take", {"loss_type": "grpo"}),
-    Trap(("off_policy_sequence_mask_delta", "teacher_model"),
-         lambda v: _teaches(v) and v["off_policy_sequence_mask_delta"] is not None,
-         "a teacher's signal is per token, and sequences cannot be masked", {"off_policy_sequence_mask_delta": None}),
+    Trap(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
+         "4.6.0 takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at the first "
+         "step", {"off_policy_sequence_mask_delta": None}),
     Trap(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
          "without rewards no group has a deviation to filter by", {"dynamic_sample": False}),
     Trap(("padding_free", "attn_impl"), lambda v: bool(v["padding_free"]) and "flash" not in str(v["attn_impl"]),
@@ -168,9 +169,9 @@ MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_itera
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)
 def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Broken]:
-    """Keys that ms-swift refuses together, at its start or after the model is loaded.
+    """Keys that ms-swift refuses together, at its start or at its first step, or that leave nothing to learn from.
 
-    Rewards and data that are missing, warmup said twice, options that the Liger loss, a teacher or asynchronous generation
+    Data that are missing, rewards too (measured: it trains without any, and says nothing), warmup said twice, options that the Liger loss, a teacher or asynchronous generation
     exclude: arguments/rlhf_args.py _init_grpo, _check_grpo, _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout.
     """
     yield from _broken(recipe, REFUSED)
@@ -204,6 +205,8 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Broken]:
 
 
 def _broken(recipe: Recipe, traps: tuple[Trap, ...]) -> Iterator[Broken]:
+    if is_megatron(recipe):
+        return
     values, given = _values(recipe)
     for trap in traps:
         if given.isdisjoint(trap.keys) and not (recipe.launch and trap.keys[0] in NEEDED):

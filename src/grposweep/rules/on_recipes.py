@@ -1,8 +1,8 @@
 """The rules on recipes themselves, all registered once this is imported; lint needs them, sweeps do not."""
 
-from grposweep.rules import dotted_keys, keys, micro_sizes, ms_swift_keys, ms_swift_refused, values
+from grposweep.rules import dotted_keys, keys, micro_sizes, ms_swift_keys, ms_swift_megatron, ms_swift_refused, values
 from grposweep.rules.registry import RECIPE_RULES
 
 __all__ = ["FILES", "RECIPE_RULES"]
 
-FILES = (dotted_keys, keys, micro_sizes, ms_swift_keys, ms_swift_refused, values)
+FILES = (dotted_keys, keys, micro_sizes, ms_swift_keys, ms_swift_megatron, ms_swift_refused, values)
