@@ -171,8 +171,9 @@ MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_itera
 def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Broken]:
     """Keys that ms-swift refuses together, at its start or at its first step, or that leave nothing to learn from.
 
-    Data that are missing, rewards too (measured: it trains without any, and says nothing), warmup said twice, options that the Liger loss, a teacher or asynchronous generation
-    exclude: arguments/rlhf_args.py _init_grpo, _check_grpo, _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout.
+    Data that are missing, and rewards (measured: it trains without any, and says nothing); warmup said twice; options that
+    the Liger loss, a teacher or asynchronous generation exclude. arguments/rlhf_args.py _init_grpo, _check_grpo,
+    _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout.
     """
     yield from _broken(recipe, REFUSED)
 
