@@ -1,0 +1,67 @@
+"""A setting written for ms-swift and read again is the same training, up to the losses that it declares."""
+
+from random import Random
+
+import pytest
+import yaml
+
+from grposweep import frameworks, plan
+from grposweep.frameworks import ms_swift
+from grposweep.lint.judge import judge
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting
+from real_ms_swift import build_recipe, draw_recipe
+
+KEPT = (
+    "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations", "beta",
+    "kl_placement", "kl_reward_coefficient", "loss_type", "scale_rewards", "epsilon", "epsilon_high", "learning_rate",
+    "lr_scheduler_type", "warmup_steps", "temperature", "max_completion_length", "lora", "importance_sampling_level",
+    "advantage_estimator", "sync_ref_model", "max_steps", "save_steps", "processes",
+)  # fmt: skip
+DATA = {"train_prompts": 1000}
+
+
+def again(s: Setting) -> Setting:
+    """What ms-swift would read of what is written for it."""
+    written = frameworks.write(s, "ms-swift")
+    processes = int(written.environment["NPROC_PER_NODE"])
+    return frameworks.read(Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(written.recipe), processes)).setting
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None:
+    """Sizes, objective, schedule, and every number of the plan; epochs count where steps are not given."""
+    processes, config = draw_recipe(Random(seed))
+    before = frameworks.read(build_recipe(processes, config)).setting
+    after = again(before)
+    assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
+    for formula in (plan.completions_per_rollout, plan.completions_per_step, plan.steps_per_rollout, plan.total_steps):
+        assert formula(after.altered(DATA)) == formula(before.altered(DATA))
+
+
+def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
+    """Our own defaults in its words."""
+    s = Setting(processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo")
+    recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(frameworks.write(s, "ms-swift").recipe), 4)
+    assert not [finding for finding in judge(recipe).findings if finding.severity == "error"]
+
+
+def test_every_default_that_differs_is_explicit() -> None:
+    """Whoever runs it gets TRL's numbers and not ms-swift's."""
+    written = yaml.safe_load(frameworks.write(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
+    wanted = {
+        "beta": 0.0,
+        "loss_type": "dapo",
+        "temperature": 1.0,
+        "learning_rate": 1e-6,
+        "lr_scheduler_type": "linear",
+    }
+    assert {name: written[name] for name in wanted} == wanted
+    assert (written["rlhf_type"], written["tuner_type"]) == ("grpo", "full")
+
+
+def test_what_ms_swift_cannot_do_is_said() -> None:
+    """Each with what it does instead."""
+    s = Setting(processes=8, beta=0.1, use_bias_correction_kl=True, loss_type="vespo", kl_controller="adaptive")
+    losses = " ".join(frameworks.write(s, "ms-swift").losses)
+    assert all(word in losses for word in ("use_bias_correction_kl", "vespo", "adaptive", "reward_funcs"))
