@@ -13,7 +13,14 @@ from omegaconf import DictConfig
 def main(config: DictConfig) -> float:
     """The objective of one run; what run.py refuses, in a second and before torch, is an invalid point."""
     name = f"job-{HydraConfig.get().job.num}"
-    run = [config.python, config.run, f"lr={config.lr}", f"batch={config.batch}", f"name={name}", *config.arguments]
+    run = [
+        config.python,
+        config.run,
+        f"lr={config.lr}",
+        f"batch={config.batch}",
+        f"name={name}",
+        *config.arguments.split(),
+    ]
     done = subprocess.run(run, cwd=config.folder, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise ValueError(f"the rollout must be divisible by the number of generations: {done.stderr}")

@@ -97,7 +97,7 @@ def incumbent_real() -> Measured:
     arguments = [
         f"lr=choice({REAL_LRS})", "batch=choice(small,open_r1_medium)", "hydra.sweeper.n_trials=12",
         f"hydra.sweep.dir={folder / 'out'}", f"python={sys.executable}", f"run={PROJECT / 'src' / 'run.py'}",
-        f"folder={folder}", f"arguments=[{','.join([*REAL, 'cluster.warm=false'])}]",
+        f"folder={folder}", f"arguments='{' '.join([*REAL, 'cluster.warm=false'])}'",
     ]  # fmt: skip
     command = [str(VENV / "bin" / "python"), str(HERE / "incumbent_grpo.py"), "-m", *arguments]
     seconds, code = timed(command, folder, kill=False, limit=REAL_LIMIT_SECONDS)

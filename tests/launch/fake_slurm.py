@@ -50,7 +50,7 @@ def jobs() -> list[dict[str, str]]:
             state = "FAILED" if status else "COMPLETED"
         if path.with_suffix(".state").exists():
             state, _, reason = path.with_suffix(".state").read_text().partition(" ")
-        found.append({**job, "state": state, "status": str(status), "reason": reason or "None"})
+        found.append({**job, "state": state, "status": str(status), "reason": reason or "None", "nodes": "n1"})
     return found
 
 
@@ -60,7 +60,14 @@ def squeue(arguments: list[str]) -> int:
         print("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
         return 1
     (form,) = [argument.removeprefix("--Format=") for argument in arguments if argument.startswith("--Format=")]
-    columns = {"JobID": "id", "State": "state", "exit_code": "status", "Reason": "reason", "Name": "name"}
+    columns = {
+        "JobID": "id",
+        "State": "state",
+        "exit_code": "status",
+        "Reason": "reason",
+        "NodeList": "nodes",
+        "Name": "name",
+    }
     for job in jobs():
         if not (STATE / f"{job['id']}.gone").exists():
             widths = [column.split(":") for column in form.split(",")]
@@ -77,7 +84,7 @@ def sacct(arguments: list[str]) -> int:
         asked = next(word for word in arguments if word.startswith(("--jobs=", "--name="))).split("=", 1)[1]
         if job["id"] in asked.split(",") or job["name"] == asked:
             state = f"{job['state']} by 0" if job["state"] == "CANCELLED" else job["state"]
-            print(f"{job['id']}|{state}|{int(job['status']) // 256}:0|{job['name']}")
+            print(f"{job['id']}|{state}|{int(job['status']) // 256}:0|n1|{job['name']}")
     return 0
 
 

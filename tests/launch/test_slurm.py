@@ -89,7 +89,7 @@ def test_a_finished_result_outranks_the_jobs_end(slurm: Slurm, state: Path, tmp_
     job_id = slurm.submit(wanted)
     write_json(wanted.folder / "result.json", {"status": "finished", "attempt": 0})
     stage(state, job_id, "TIMEOUT")
-    assert slurm.poll(job_id) == End(0)
+    assert slurm.poll(job_id) == End(0, nodes="n1")
 
 
 def test_a_vanished_job_is_noticed(slurm: Slurm, state: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def check_words(experiment: Experiment) -> None:
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_cluster(experiment.cluster, experiment.generation)
-    check_program(experiment.trainer, experiment.cluster, experiment.generation)
+    check_program(experiment.trainer, experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in PROGRAMS:
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
@@ -140,7 +140,7 @@ def check_server(cluster: Cluster, generation: Generation) -> None:
         )
 
 
-def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) -> None:
+def check_program(trainer: Trainer, cluster: Cluster) -> None:
     """Raise BadInput where a program lacks its script, or files that it needs are not there."""
     if trainer.kind in ("script", "open-r1") and trainer.script is None:
         raise BadInput(
@@ -148,11 +148,6 @@ def check_program(trainer: Trainer, cluster: Cluster, generation: Generation) ->
         )
     if trainer.kind not in PROGRAMS:
         return
-    if generation.vllm_gpus:
-        raise BadInput(
-            f"generation.vllm_gpus={generation.vllm_gpus}: trainer={trainer.kind} starts its ranks itself, so the job has no "
-            "server of its own. Set generation=transformers, and let the program or another job run one."
-        )
     if trainer.launcher == "python" and cluster.processes > 1:
         raise BadInput(
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "

@@ -183,6 +183,7 @@ class Fake:
     crash_at: int | None = None
     crash_above_lr: float | None = None
     hang_at: int | None = None
+    oom_above: int | None = None
 
 
 @dataclass
@@ -219,6 +220,7 @@ class Trainer:
 class Cluster:
     """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
 
+    An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
     ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones.
     The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
     without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
@@ -257,6 +259,7 @@ class Cluster:
     prepare: str = "here"
     snapshot: bool = True
     poll_seconds: float = 30.0
+    stall_min: float | None = 30.0
 
 
 @dataclass

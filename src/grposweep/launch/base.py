@@ -37,6 +37,8 @@ class End:
     message: str = ""
     again: bool = False
     """It was taken away and did not fail: a new attempt is to go on from its last checkpoint."""
+    nodes: str = ""
+    """Where it ran, as the place writes lists of nodes."""
 
 
 class Busy(Exception):

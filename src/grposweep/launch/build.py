@@ -5,12 +5,14 @@ from pathlib import Path
 from rich.console import Console
 
 from grposweep.config.schema import Cluster, Experiment
+from grposweep.errors import BadInput
 from grposweep.launch.base import Launcher
 from grposweep.launch.dry_run import DryRun
 from grposweep.launch.local import build_local
 from grposweep.launch.preparer import AsJob, Here, Preparer
 from grposweep.launch.processes import Processes
 from grposweep.launch.slurm import build_slurm, code_for
+from grposweep.programs import is_program
 
 
 def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
@@ -18,7 +20,12 @@ def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, co
 
     Raises BadInput where this machine cannot serve as one.
     """
-    parallel = experiment.search.parallel
+    parallel, gpus = experiment.search.parallel, experiment.generation.vllm_gpus
+    if gpus and is_program(experiment.trainer.kind):
+        raise BadInput(
+            f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks itself, so the job has no "
+            "server of its own. Set generation=transformers, and let the program or another job run one."
+        )
     match experiment.cluster.kind:
         case "slurm":
             return build_slurm(experiment.cluster, sweep, parallel)

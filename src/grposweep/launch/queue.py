@@ -13,7 +13,7 @@ from grposweep.launch.processes import die_with_parent
 from grposweep.launch.script import submit_command, submit_environment
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
-_COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("Name", 256))
+_COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
 
 # What sbatch says where the job would be taken later.
 _FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
@@ -43,6 +43,7 @@ class Entry:
     status: int = 0
     reason: str = ""
     name: str = ""
+    nodes: str = ""
 
     @property
     def code(self) -> int:
@@ -84,14 +85,14 @@ def read_queue() -> dict[str, Entry]:
 def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
     """What accounting says of jobs, by their ids or by their name; nothing where a cluster keeps no accounts."""
     which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
-    columns = "--format=JobIDRaw,State,ExitCode,JobName%256"
+    columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
     done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
     found = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
-        job_id, state, status, called = (line.split("|", 3) + [""] * 3)[:4]
+        job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
         if _is_id(job_id) and state.strip():
-            found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called)
+            found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
     return found
 
 
@@ -106,8 +107,8 @@ def _entry(line: str) -> Entry | None:
     for _, width in _COLUMNS:
         fields.append(line[at : at + width].strip())
         at += width
-    job_id, state, status, reason, name = fields
-    return Entry(job_id, state, wait_status(status), reason, name) if _is_id(job_id) and state else None
+    job_id, state, status, reason, nodes, name = fields
+    return Entry(job_id, state, wait_status(status), reason, name, nodes) if _is_id(job_id) and state else None
 
 
 def wait_status(text: str) -> int:

@@ -5,7 +5,7 @@ One reading of the queue serves all jobs. It happens every ``poll_seconds``, and
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grposweep.config.schema import Cluster
@@ -75,7 +75,8 @@ class Slurm:
         del self._jobs[job_id]
         control = read_json(followed.job.folder / "control.json") or {}
         end = end_of(entry, _status(followed.job), control.get("action", "run") != "run")
-        return _limited(end, followed.job)
+        nodes = "" if entry.nodes.startswith("None") else entry.nodes  # "None assigned"
+        return replace(_limited(end, followed.job), nodes=nodes)
 
     def waiting(self, job_id: str) -> str:
         """Slurm's state and reason, such as ``pending (Resources)``."""

@@ -1,35 +1,45 @@
 """The controller: an idempotent tick that collects what ended, tells the study, asks for valid points and submits them."""
 
-import math
+import contextlib
+import errno
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep import runs
-from grposweep.launch.base import FINISHED, STOPPED, Busy, End, Job, Launcher
+from grposweep.errors import BadInput
+from grposweep.launch.base import CRASHED, FINISHED, STOPPED, Busy, End, Job, Launcher
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
+from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end
+from grposweep.sweep.failures import Failure, Step, is_epidemic, log_sizes, same_words
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.proposals import Proposals
+from grposweep.sweep.pulse import Pulse
 from grposweep.sweep.trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass
 class Running:
-    """One attempt under way."""
+    """One attempt under way; ``end`` once its launcher has told how it ended."""
 
     folder: TrialFolder
     point: Point
     attempt: int
     job_id: str
     since: float
+    pulse: Pulse
+    stall_seconds: float | None
     killed: bool = False
+    hangs: bool = False
+    end: End | None = None
 
 
 @dataclass
@@ -48,7 +58,11 @@ class Controller:
     stopping: bool = False
     exhausted: bool = False  # no valid point is left
     overspent: bool = False  # the budget is
+    unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
+    halted: str = ""  # why nothing more is started, though there is more to do
     costs: dict[int, float] = field(default_factory=dict)  # device-seconds of finished trials
+    endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of this controller's trials, in time
+    news: list[str] = field(default_factory=list)  # for whoever shows them
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
 
@@ -58,10 +72,18 @@ class Controller:
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
         self.lease.check()
-        self.collect()
-        if not self.stopping:
-            self.fill()
-        return not self.running and not self.busy
+        try:
+            self.unwritable = ""
+            self.collect()
+            if not self.stopping and not self.halted:
+                self.fill()
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            # Nothing is lost: what could not be written is still to be done, at the next tick or by the next controller.
+            self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
+        nothing_moves = all(running.end is not None for running in self.running.values())
+        return nothing_moves and bool(self.unwritable or not (self.running or self.busy))
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -71,23 +93,13 @@ class Controller:
     def collect(self) -> None:
         """Record what ended: in the trial folder first, then in the study."""
         for number, running in list(self.running.items()):
-            end = self.launcher.poll(running.job_id)
-            if end is None:
-                continue
-            del self.running[number]
-            self.busy_until = 0.0  # there may be room now
-            said = {"kind": end.kind, "again": end.again} if end.kind else {}
-            running.folder.note_attempt(
-                running.attempt,
-                "ended",
-                code=end.code,
-                killed=running.killed,
-                seconds=round(time.time() - running.since, 3),
-                **said,
-            )
-            if end.code != STOPPED and not end.again and not running.killed:
-                _record_crash(running.folder, end)
-                self.tell(number, running.folder)
+            running.end = running.end or self.launcher.poll(running.job_id)
+            if running.end is None:
+                self._watch(running)
+            else:
+                self._settle(running, running.end)
+                del self.running[number]
+                self.busy_until = 0.0  # there may be room now
 
     def fill(self) -> None:
         """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""
@@ -100,8 +112,8 @@ class Controller:
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
-        """Unfinished trials of an earlier controller first, then new points."""
-        while len(self.running) < self.launcher.slots and not (self.exhausted or self._overspends()):
+        """Unfinished trials first, an earlier controller's among them, then new points."""
+        while len(self.running) < self.launcher.slots and not (self.exhausted or self.halted or self._overspends()):
             again = next((trial for trial in self._unfinished()), None)
             if again is not None:
                 self._resume(again)
@@ -114,7 +126,8 @@ class Controller:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
         for running in self.running.values():
-            running.folder.control("stop")
+            with contextlib.suppress(OSError):  # a full disk: only ending them now is left
+                running.folder.control("stop")
 
     def kill(self) -> None:
         """End every attempt now, and start none; their last checkpoints remain."""
@@ -125,9 +138,7 @@ class Controller:
 
     def tell(self, number: int, folder: TrialFolder) -> None:
         """Tell the study how a trial ended, and give back what a loser kept."""
-        result = folder.result or {}
-        value = result.get("objective") if result.get("status") == "finished" else None
-        value = value if value is not None and math.isfinite(value) else None
+        value = folder.objective
         self.study.tell(number, value, folder.evaluations(self.search.metric))
         if value is not None and self.keep == "best":
             self._keep_best()
@@ -154,6 +165,67 @@ class Controller:
         """The folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
+    def _settle(self, running: Running, end: End) -> None:
+        """Write down how an attempt ended, and whether its trial has."""
+        if running.hangs:
+            end = replace(
+                end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
+            )
+        taken = end.code == STOPPED and not end.kind  # it was asked to stop
+        if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
+            self._note_end(running, end)
+            if not (taken or running.killed):
+                self._close(running.folder, None)
+            return
+        verdict = self.judge.verdict(running.point)
+        ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
+        self._carry_out(running.folder, ruling)
+        self._note_end(running, end, ruling)
+        if ruling.step not in (*AGAIN, Step.STOP):
+            self._close(running.folder, ruling)
+
+    def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
+        said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
+        if ruling is not None:
+            said |= {"failure": ruling.failure.value, "step": ruling.step.value, "nodes": end.nodes}
+        seconds = round(time.time() - running.since, 3)
+        running.folder.note_attempt(
+            running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
+        )
+
+    def _carry_out(self, folder: TrialFolder, ruling: Ruling) -> None:
+        """What a ruling means for the trial's result, and for the sweep."""
+        goes_on = ruling.step in (*AGAIN, Step.STOP)
+        write_end(folder, "retried" if goes_on else "failed", ruling.record)
+        if ruling.step is Step.STOP:
+            self._halt(f"trial {folder.number}: {ruling.failure.words}")
+        elif goes_on:
+            how = "in smaller micro-batches" if ruling.step is Step.HEAL else "from its last checkpoint"
+            self.news.append(f"trial {folder.number}: {ruling.failure.words}; it goes on {how}")
+
+    def _close(self, folder: TrialFolder, ruling: Ruling | None) -> None:
+        """A trial has ended for good; the same failure again and again ends the sweep as well."""
+        self.tell(folder.number, folder)
+        message = str(ruling.record.get("message", "")) if ruling is not None else ""
+        self.endings.append(None if ruling is None else (ruling.failure, same_words(ruling.failure, message)))
+        if is_epidemic(self.endings):
+            self._halt(f"the last trials all failed alike ({message})")
+
+    def _halt(self, why: str) -> None:
+        """Start nothing more; what runs goes on."""
+        self.halted = self.halted or why
+
+    def _watch(self, running: Running) -> None:
+        """End an attempt that shows no sign of life."""
+        running.pulse.look(waits=bool(self.launcher.waiting(running.job_id)))
+        if (
+            running.stall_seconds is not None
+            and running.pulse.still_seconds > running.stall_seconds
+            and not running.hangs
+        ):
+            running.hangs = True
+            self.launcher.cancel(running.job_id)
+
     def _overspends(self) -> bool:
         """Whether the budget is spent, and nothing more may be started; what runs goes on."""
         budget = self.search.budget_gpu_hours
@@ -165,27 +237,28 @@ class Controller:
         return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in self.running]
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Bring a trial of an earlier controller to its end: follow its attempt, tell what it left, or run it again."""
+        """Bring a trial to its end: follow its attempt, tell what it left, or run it again."""
         verdict = self.judge.verdict(dict(trial.params))
-        folder = self._write(trial.number, verdict)
-        if self._adopt(folder, verdict):
+        folder = self._write(trial.number, verdict, trial.user_attrs)
+        begun = folder.open_attempt()
+        if begun is not None and self._adopt(folder, verdict, begun.number, begun.job_id, begun.time):
             return
-        if folder.is_done:
+        if begun is not None and folder.awaits_ruling:
+            running = self._running(folder, verdict, begun.number, begun.job_id or "", begun.time)
+            self._settle(running, End(CRASHED))
+        elif folder.is_done:
             self.tell(trial.number, folder)
         else:
             self._submit(folder, verdict)
 
-    def _adopt(self, folder: TrialFolder, verdict: Verdict) -> bool:
+    def _adopt(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str | None, since: float) -> bool:
         """Go on with an attempt that outlived its controller; False where there is none."""
-        begun = folder.open_attempt()
-        if begun is None:
+        found = self.launcher.find(_job(folder, attempt, verdict), job_id)
+        if found is None:
             return False
-        job_id = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
         if job_id is None:
-            return False
-        if begun.job_id is None:
-            folder.note_attempt(begun.number, "started", time=time.time(), job_id=job_id)
-        self.running[folder.number] = Running(folder, verdict.point, begun.number, job_id, begun.time)
+            folder.note_attempt(attempt, "started", time=time.time(), job_id=found)
+        self.running[folder.number] = self._running(folder, verdict, attempt, found, since)
         return True
 
     def _start_new(self) -> bool:
@@ -194,12 +267,12 @@ class Controller:
         if proposal is None:
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
-        self._submit(self._write(number, proposal.verdict), proposal.verdict)
+        self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
-    def _write(self, number: int, verdict: Verdict) -> TrialFolder:
+    def _write(self, number: int, verdict: Verdict, attributes: dict[str, Any]) -> TrialFolder:
         values = self.study.space.values(verdict.point)
-        return write_trial(self.folder, number, verdict, self.overrides, values, self.provenance)
+        return write_trial(self.folder, number, verdict, self.overrides, values, self.provenance, attributes)
 
     def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
         """Intent on disk, then the attempt, then its id."""
@@ -210,11 +283,27 @@ class Controller:
         else:
             attempt = folder.next_attempt()
             if not self.is_dry:
-                folder.note_attempt(attempt, "intent", time=time.time(), packages=self.provenance.get("packages"))
-        job_id = self.launcher.submit(_job(folder, attempt, verdict))
+                packages, logs = self.provenance.get("packages"), log_sizes(folder.path)
+                folder.note_attempt(attempt, "intent", time=time.time(), packages=packages, logs=logs)
+        job_id = self._launch(_job(folder, attempt, verdict), folder.nodes_to_avoid())
         if not self.is_dry:
             folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
-        self.running[folder.number] = Running(folder, verdict.point, attempt, job_id, time.time())
+        self.running[folder.number] = self._running(folder, verdict, attempt, job_id, time.time())
+
+    def _launch(self, job: Job, avoided: str) -> str:
+        """Submit, away from nodes that failed before, where the cluster has others."""
+        if avoided:
+            exclude = ",".join(part for part in (job.cluster.exclude, avoided) if part)
+            try:
+                return self.launcher.submit(replace(job, cluster=replace(job.cluster, exclude=exclude)))
+            except BadInput:
+                pass  # these are all the nodes it can have
+        return self.launcher.submit(job)
+
+    def _running(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str, since: float) -> Running:
+        minutes = verdict.experiment.cluster.stall_min
+        pulse = Pulse(folder.path / "heartbeat")
+        return Running(folder, verdict.point, attempt, job_id, since, pulse, None if minutes is None else minutes * 60)
 
     def _keep_best(self) -> None:
         """With ``trainer.keep=best`` only the winner's model stays."""
@@ -228,19 +317,3 @@ def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:
     experiment = verdict.experiment
     starts_ranks = is_program(experiment.trainer.kind)
     return Job(folder.path, attempt, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)
-
-
-def _record_crash(folder: TrialFolder, end: End) -> None:
-    """An attempt that could not say how it ended is recorded as failed, with its last lines.
-
-    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
-    """
-    result = folder.result
-    wanted = "finished" if end.code == FINISHED else "failed"
-    if result is not None and result.get("status") == wanted and not end.kind:
-        return
-    kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
-    message = end.message or f"the attempt ended with {kind}"
-    failure = {"kind": kind, "message": message, "last_lines": folder.last_lines()}
-    step = folder.heartbeat().get("step", 0)
-    folder.write_result({"status": "failed", "objective": None, "step": step, "failure": failure})

@@ -55,8 +55,13 @@ class TrialFolder:
     @property
     def is_done(self) -> bool:
         """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
-        result = self.result
-        return result is not None and result.get("status") in ("finished", "failed", "pruned")
+        return (self.result or {}).get("status") in ("finished", "failed", "pruned") and not self.awaits_ruling
+
+    @property
+    def awaits_ruling(self) -> bool:
+        """Whether its last attempt failed while no controller watched: nobody has classified that failure yet."""
+        result = self.result or {}
+        return result.get("status") == "failed" and "class" not in (result.get("failure") or {})
 
     @property
     def objective(self) -> float | None:
@@ -104,6 +109,11 @@ class TrialFolder:
                 case "ended":
                     found = None
         return found
+
+    def nodes_to_avoid(self) -> str:
+        """Where the last attempt ran, if its failure is to be tried elsewhere; empty otherwise."""
+        ended = [line for line in self.attempts() if line.get("event") == "ended"]
+        return str(ended[-1].get("nodes", "")) if ended and ended[-1].get("step") == "elsewhere" else ""
 
     def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
         """Append one event of an attempt: intent (before acting), started, ended."""

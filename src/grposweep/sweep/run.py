@@ -124,7 +124,8 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
             return EXIT_INTERRUPTED
-        return EXIT_FINISHED if controller.best() is not None else EXIT_NOTHING
+        whole = controller.best() is not None and not (controller.halted or controller.unwritable)
+        return EXIT_FINISHED if whole else EXIT_NOTHING
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -197,6 +198,8 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
                 notice = _interrupt(controller, seen)
                 display.say(notice)
             done = controller.tick()
+            while controller.news:
+                display.say(controller.news.pop(0))
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)
@@ -205,7 +208,7 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
-                display.show(snapshot(controller, invalid, notice or controller.busy))
+                display.show(snapshot(controller, invalid, notice or controller.unwritable or controller.busy))
             time.sleep(POLL_SECONDS)
 
 

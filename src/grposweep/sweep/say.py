@@ -83,11 +83,21 @@ def say_results(controller: Controller, console: Console) -> None:
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
     console.print(f"spent: {spent(controller)}", highlight=False)
+    if controller.halted or controller.unwritable:
+        _say_halted(controller, console)
     if controller.overspent:
         _say_overspent(controller, console)
     if controller.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
+
+
+def _say_halted(controller: Controller, console: Console) -> None:
+    """That the sweep stopped itself, why, and that nothing is lost."""
+    why = controller.halted or controller.unwritable
+    left = controller.proposals.target - sum(trial.state.is_finished() for trial in controller.started)
+    text = f"stopped, with {_count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
+    console.print(text, style="red", highlight=False, markup=False)
 
 
 def _say_overspent(controller: Controller, console: Console) -> None:

@@ -13,10 +13,12 @@ from grposweep.config.read import prepared_key, read_setting
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
+from grposweep.healed import load_healed
 from grposweep.plan import Plan, build_plan
 from grposweep.programs import is_program
 from grposweep.programs.recipe import trial_setting
 from grposweep.setting import Setting
+from grposweep.train import watchdog
 from grposweep.train.pace import Pace, build_pace
 from grposweep.train.record import Control, Heartbeat, Metrics
 from grposweep.train.tracker import Tracker, build_tracker
@@ -67,6 +69,12 @@ class Attempt:
         is_job = os.environ.get("GRPOSWEEP_RANKS") == "slurm"
         return cluster.nodes * cluster.gpus_per_node or cluster.processes if is_job else cluster.processes
 
+    def beat(self, step: int, force: bool = False) -> None:
+        """A sign of life, from every rank; the first one writes it down."""
+        watchdog.feed(self.experiment.cluster.stall_min)
+        if self.is_main:
+            self.heartbeat.beat(step, force)
+
     def asks_to_stop(self, step: int) -> bool:
         """Whether this rank has been told to end at this step; ranks must still agree."""
         return self.terminated or (self.is_main and self.control.asks_to_stop(step))
@@ -95,7 +103,7 @@ class Outcome:
 
 def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
-    experiment = load_experiment(folder / "config.yaml")
+    experiment = load_healed(folder, load_experiment(folder / "config.yaml"))
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_theirs = is_program(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:

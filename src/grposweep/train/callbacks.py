@@ -63,8 +63,7 @@ class Conductor(TrainerCallback):  # type: ignore[misc]  # transformers is not t
         return every is not None and every > 0 and step // every > self.saved // every
 
     def _beat(self, state: TrainerState) -> None:
-        if self.attempt.is_main:
-            self.attempt.heartbeat.beat(state.global_step)
+        self.attempt.beat(state.global_step)
 
 
 def agree(stop: bool, ranks: int, device: torch.device) -> bool:

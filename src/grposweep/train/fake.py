@@ -29,7 +29,7 @@ def train(attempt: Attempt) -> Outcome:
         attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": attempt.experiment.lr})
         if step in attempt.plan.evaluation_steps:
             _evaluate(attempt, step)
-        attempt.heartbeat.beat(step)
+        attempt.beat(step)
         boundary = attempt.pace.is_boundary(step)
         if boundary and step < attempt.total and attempt.asks_to_stop(step):
             return Outcome(stopped=True, step=step, checkpoint=_save(attempt, step))
@@ -58,6 +58,8 @@ def _misbehave(attempt: Attempt, step: int) -> None:
         raise RuntimeError(f"trainer.fake.crash_at={fake.crash_at}: this crash is staged")
     if fake.crash_above_lr is not None and attempt.experiment.lr > fake.crash_above_lr:
         raise RuntimeError(f"trainer.fake.crash_above_lr={fake.crash_above_lr}: this crash is staged")
+    if fake.oom_above is not None and attempt.plan.per_device_train_batch_size > fake.oom_above:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB: this crash is staged")
     if fake.hang_at is not None and step >= fake.hang_at:
         while True:  # deaf to SIGTERM, as a hung collective is
             time.sleep(3600)

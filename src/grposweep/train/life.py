@@ -15,6 +15,7 @@ from grposweep import runs
 from grposweep.errors import BadInput, ProgramFailed
 from grposweep.files import read_json, read_lines, write_json
 from grposweep.redaction import redact
+from grposweep.train import watchdog
 from grposweep.train.attempt import (
     BAD_INPUT,
     FAILED,
@@ -70,10 +71,12 @@ def _train(attempt: Attempt) -> int:
         restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
         runs.start_run(attempt.folder, attempt.number, attempt.devices, restarts)
     try:
+        watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
         return _write_outcome(attempt, outcome) if attempt.is_main else STOPPED if outcome.stopped else FINISHED
     finally:
+        watchdog.release()
         attempt.tracker.finish()
         if attempt.is_main:
             runs.end_run(attempt.folder, attempt.number)
@@ -111,7 +114,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         "model": outcome.model,
         "checkpoint": outcome.checkpoint,
     }
-    attempt.heartbeat.beat(outcome.step, force=True)
+    attempt.beat(outcome.step, force=True)
     write_json(attempt.folder / "result.json", result)
     attempt.tracker.summarise({k: result[k] for k in ("status", *found.as_dict(), "step", "completions", "seconds")})
     return STOPPED if outcome.stopped else FINISHED

@@ -155,7 +155,7 @@ class Watch:
             self.attempt.log(entry.kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         if self.attempt.is_main:
-            self.attempt.heartbeat.beat(self.step)
+            self.attempt.beat(self.step)
 
     def _heed(self) -> None:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""

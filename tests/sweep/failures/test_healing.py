@@ -1,5 +1,6 @@
 """A healed attempt trains on the same completions, step by step; only its micro-batches are smaller."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from grposweep import plan
 from grposweep.config.read import KEYS, read_setting
 from grposweep.config.schema import Experiment
+from grposweep.healed import load_healed, write_healed
 from grposweep.rules import check, errors
 from grposweep.setting import Setting
-from grposweep.sweep.failures import apply_changes, heal
+from grposweep.sweep.failures import heal
 from grposweep.sweep.failures.healing import SPLITTABLE
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
@@ -68,7 +70,7 @@ def test_healing_keeps_rollouts_and_steps(
     assert after.per_device_train_batch_size < before.per_device_train_batch_size
 
 
-def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too() -> None:
+def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_path: Path) -> None:
     """The planner's own size is halved, and evaluation keeps its size: the objective is measured as before."""
     experiment = Experiment()
     experiment.batch.prompts_per_step, experiment.batch.num_generations = 8, 8
@@ -76,7 +78,8 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too() -> N
     before = read_setting(experiment)
     changes = heal(before)
     assert changes is not None
-    after = read_setting(apply_changes(experiment, changes))
+    write_healed(tmp_path, changes, "out of GPU memory")
+    after = read_setting(load_healed(tmp_path, experiment))
     assert not errors(check(after))
     assert after.per_device_train_batch_size * 2 == before.per_device_train_batch_size == 64
     assert after.per_device_eval_batch_size == before.per_device_eval_batch_size

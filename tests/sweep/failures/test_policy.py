@@ -31,7 +31,7 @@ def test_no_mixture_of_failures_goes_on_for_ever(past: list[Failure], requeue_li
         (Failure.PREEMPTED, [Step.RETRY] * 5 + [Step.FAIL]),
         (Failure.BAD_CONFIGURATION, [Step.FAIL]),
         (Failure.DISK_FULL, [Step.STOP]),
-        (Failure.KILLED, [Step.PAUSE]),
+        (Failure.KILLED, [Step.FAIL]),
     ],
 )
 def test_a_class_is_tried_again_as_often_as_its_policy_says(failure: Failure, steps: list[Step]) -> None:

@@ -2,7 +2,7 @@
 
 from grposweep.sweep.failures.classify import classify
 from grposweep.sweep.failures.evidence import Evidence, log_sizes, read_evidence
-from grposweep.sweep.failures.healing import apply_changes, heal
+from grposweep.sweep.failures.healing import heal
 from grposweep.sweep.failures.kinds import Failure
 from grposweep.sweep.failures.policy import POLICIES, Policy, Step, is_epidemic, next_step, same_words
 
@@ -12,7 +12,6 @@ __all__ = [
     "Failure",
     "Policy",
     "Step",
-    "apply_changes",
     "classify",
     "heal",
     "is_epidemic",

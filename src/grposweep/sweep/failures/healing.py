@@ -6,10 +6,8 @@ trainer/grpo_trainer.py. ``grpo`` and ``sapo`` average over completions, ``dr_gr
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from grposweep import plan
-from grposweep.config.schema import Experiment
 from grposweep.rules import check, errors
 from grposweep.setting import Setting
 
@@ -41,8 +39,3 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
         if {p.code for p in errors(check(healed, ignore))} - {p.code for p in errors(check(s, ignore))}
         else changes
     )
-
-
-def apply_changes(experiment: Experiment, changes: Changes) -> Experiment:
-    """The experiment as a healed attempt runs it; its trial stays the same one."""
-    return replace(experiment, batch=replace(experiment.batch, **changes))

@@ -72,6 +72,7 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
             Failure.KILLED,
             r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT ",
         ),  # a step's is an echo of its tasks'
+        (Failure.HANG, r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$"),  # faulthandler's, see train/watchdog.py
         (Failure.KILLED, r"KeyboardInterrupt\b"),
         (Failure.KILLED, r"(?:[\w.]+\.)?SignalException: "),
         (Failure.COMMUNICATION, r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: "),

@@ -17,7 +17,6 @@ class Step(StrEnum):
     ELSEWHERE = "elsewhere"  # on other nodes
     HEAL = "heal"  # with what ``heal`` changes, where it can; otherwise FAIL, and a recorded memory constraint
     FAIL = "fail"
-    PAUSE = "pause"  # the trial stays unfinished and goes on when a person starts the sweep again
     STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
 
 
@@ -41,7 +40,7 @@ POLICIES = {
     Failure.GPU_MEMORY: Policy(1, Step.HEAL),
     Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),  # a shared node's other jobs may have been the cause
     Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
-    Failure.KILLED: Policy(0, Step.PAUSE, Step.PAUSE),
+    Failure.KILLED: Policy(0, Step.FAIL),  # whoever ended it meant to
     Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
     Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
     Failure.CRASH: Policy(0, Step.FAIL, spreads=True),

@@ -1,0 +1,26 @@
+"""What a trial's further attempts run instead of its configuration, after one ran out of GPU memory; the trial stays the same."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from grposweep.config.schema import Experiment
+from grposweep.files import read_json, write_json
+
+NAME = "healed.json"  # in a trial folder
+
+
+def write_healed(folder: Path, batch: Mapping[str, int], why: str) -> None:
+    """Keep the sizes of ``batch`` that attempts are to use from now on."""
+    write_json(folder / NAME, {"batch": dict(batch), "why": why})
+
+
+def is_healed(folder: Path) -> bool:
+    """Whether that has happened already."""
+    return (folder / NAME).exists()
+
+
+def load_healed(folder: Path, experiment: Experiment) -> Experiment:
+    """The experiment as the trial's next attempt runs it."""
+    found = read_json(folder / NAME)
+    return experiment if found is None else replace(experiment, batch=replace(experiment.batch, **found["batch"]))

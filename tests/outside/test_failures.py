@@ -1,0 +1,96 @@
+"""What a sweep does about failing attempts, from the command line: retries, heals, gives up, or stops itself."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from grposweep.files import write_json
+from support import Ended, lines, read, trials, wait_for
+
+Run = Callable[..., Ended]
+Start = Callable[..., "Popen[str]"]
+FAKE = ("trainer=fake", "name=s")
+
+
+def failure(trial: Path) -> dict[str, Any]:
+    """What result.json says of it."""
+    return dict(read(trial / "result.json")["failure"])
+
+
+def ends(trial: Path) -> list[str]:
+    """What was decided after each attempt."""
+    return [line.get("step", "finished") for line in lines(trial / "attempts.jsonl") if line["event"] == "ended"]
+
+
+def test_the_same_crash_three_times_in_a_row_stops_the_sweep(run: Run) -> None:
+    """Instead of burning through eight trials; the same command goes on once it is mended."""
+    sweep = ("-m", "lr=1e-4,2e-4,3e-4,4e-4,1e-3,2e-3,3e-3,4e-3")
+    ended = run(*FAKE, "trainer.fake.crash_at=2", *sweep)
+    assert ended.code == 1
+    assert len(trials(ended.sweep)) == 3
+    assert "stopped, with 5 trials to go: the last trials all failed alike" in ended.out
+    assert {failure(trial)["class"] for trial in trials(ended.sweep)} == {"crash"}
+
+
+def test_an_attempt_out_of_gpu_memory_goes_on_in_smaller_micro_batches(run: Run) -> None:
+    """Once: half the per-device size, twice the accumulation; the trial stays the same one."""
+    ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    assert ended.code == 0, ended.out + ended.err
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "result.json")["status"] == "finished"
+    assert ends(trial) == ["heal", "finished"]
+    assert read(trial / "healed.json")["batch"] == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    assert "trial 0: out of GPU memory; it goes on in smaller micro-batches" in ended.out
+
+
+def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> None:
+    """It is not halved for ever."""
+    ended = run(*FAKE, "trainer.fake.oom_above=4", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    assert ended.code == 1
+    (trial,) = trials(ended.sweep)
+    assert ends(trial) == ["heal", "fail"]
+    assert failure(trial)["class"] == "gpu_memory"
+
+
+def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
+    """Its log says where it stood."""
+    ended = run(*FAKE, "trainer.fake.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")
+    assert ended.code == 1
+    (trial,) = trials(ended.sweep)
+    assert ends(trial) == ["elsewhere", "fail"]
+    assert failure(trial)["class"] == "hang"
+    assert "_misbehave" in (trial / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start: Start, here: Path) -> None:
+    """SIGSTOP: its own watchdog is stopped as well."""
+    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
+    (trial,) = trials(here / "outputs" / "s")
+    job = next(line["job_id"] for line in lines(trial / "attempts.jsonl") if line["event"] == "started")
+    os.kill(int(job.removeprefix("local-")), signal.SIGSTOP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert ends(trial) == ["elsewhere", "finished"]
+    assert "trial 0: no sign of life; it goes on from its last checkpoint" in output
+
+
+def test_a_failure_that_nobody_watched_is_ruled_on_by_the_next_controller(run: Run) -> None:
+    """The controller dies between the attempt's end and its ruling: the result is there, its class is not."""
+    ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    (trial,) = trials(ended.sweep)
+    kept = (trial / "attempts.jsonl").read_text().splitlines()[:2]  # up to the start of the first attempt
+    (trial / "attempts.jsonl").write_text("\n".join(kept) + "\n")
+    (trial / "healed.json").unlink()
+    crashed = {"kind": "RuntimeError", "message": "CUDA out of memory. Tried to allocate 2.00 GiB"}
+    write_json(trial / "result.json", {"status": "failed", "attempt": 0, "failure": crashed})
+    (ended.sweep / "study.journal").unlink()
+    again = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    assert again.code == 0, again.out + again.err
+    assert ends(trial) == ["heal", "finished"]
