@@ -73,6 +73,13 @@ class SweepStudy:
         self._append(point, TrialState.RUNNING, attributes)
         return len(self.trials) - 1
 
+    def add_ended(
+        self, point: Point, attributes: Mapping[str, Any], value: float | None, evaluations: Mapping[int, float]
+    ) -> None:
+        """A trial that has ended already, as ``add`` and ``tell`` would leave it; one append instead of many."""
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        self._append(point, state, attributes, value=value, intermediate_values=dict(evaluations))
+
     def add_invalid(self, point: Point, problems: list[str]) -> None:
         """Record an invalid grid point as pruned, with its reasons."""
         self._append(point, TrialState.PRUNED, {"invalid": True, "problems": problems})
@@ -104,10 +111,10 @@ class SweepStudy:
             drawn = chain(self._gaussian_process(ask, valid.finite), others)
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
-    def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any]) -> None:
+    def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
         dials = {dial.name: distribution(dial) for dial in self.space.dials if dial.name in point}
         trial = optuna.trial.create_trial(
-            state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes)
+            state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes), **end
         )
         self.study.add_trial(trial)
 

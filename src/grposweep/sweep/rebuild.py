@@ -58,7 +58,7 @@ def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: st
     first = len(study.trials)
     invalid = _invalid_points(study, folder)
     for number in range(first, max(folders, default=-1) + 1):
-        if not any(_add(study, trial) for trial in folders.get(number, ())):
+        if not any(_add(study, trial, metric) for trial in folders.get(number, ())):
             # A number without a folder was an invalid point's; or somebody has deleted it, and the numbers must still fit.
             point, problems = next(invalid, ({}, [GONE]))
             study.add_invalid(point, problems)
@@ -69,13 +69,16 @@ def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: st
     return said + ([f"{late} trials had ended without the study's knowing"] if late else [])
 
 
-def _add(study: SweepStudy, trial: TrialFolder) -> bool:
-    """Add a folder's trial as running; False where its record does not tell, or is of another space."""
+def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
+    """Add a folder's trial with its end, if it has one; False where its record does not tell, or is of another space."""
     record = trial.record
     if record is None:
         return False
     try:
-        study.add(record.point, record.attributes)
+        if trial.is_done:
+            study.add_ended(record.point, record.attributes, trial.objective, trial.evaluations(metric))
+        else:
+            study.add(record.point, record.attributes)
     except ValueError:
         return False
     return True
@@ -93,13 +96,13 @@ def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) 
 
 def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Point, list[str]]]:
     """The invalid points of a grid that the study does not hold yet, in their order, with their problems."""
-    sampler = (folder.settings() or {}).get("search", {}).get("sampler", "auto")
-    if choose_sampler(sampler, study.space) != "grid":
+    search = (folder.settings() or {}).get("search")
+    if choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space) != "grid":
         return
     known = sum(bool(trial.user_attrs.get("invalid")) for trial in study.trials)
-    lines = (line for line in read_lines(folder.path / "invalid.jsonl") if isinstance(line.get("point"), dict))
+    lines = read_lines(folder.path / "invalid.jsonl", point=dict, problems=list)
     for line in islice(lines, known, RECORDED_INVALID):
-        yield line["point"], [_problem(problem) for problem in line.get("problems", [])]
+        yield line["point"], [_problem(problem) for problem in line["problems"] if isinstance(problem, dict)]
 
 
 def _problem(problem: Mapping[str, Any]) -> str:

@@ -53,7 +53,11 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.NON_FINITE, _ERROR + r"[Ll]oss (?:is|was) (?:nan|inf|not finite)"),
         (Failure.BAD_CONFIGURATION, r"bad_input: "),
         (Failure.BAD_CONFIGURATION, r"(?:ModuleNotFound|Import)Error: "),
-        (Failure.BAD_CONFIGURATION, r"OSError: .* is not a valid model identifier"),
+        (
+            Failure.BAD_CONFIGURATION,
+            r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
+        ),
+        (Failure.BAD_CONFIGURATION, r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: "),
         (
             Failure.BAD_CONFIGURATION,
             r"TypeError: \w*(?:Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword",
