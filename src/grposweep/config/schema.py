@@ -270,6 +270,7 @@ class Search:
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
+    ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
     """
 
@@ -279,6 +280,7 @@ class Search:
     parallel: int | None = None
     seed: int = 0
     enqueue: list[dict[str, Any]] = field(default_factory=list)
+    storage: str | None = None
     metric: str = "eval_reward"
     direction: str = "maximize"
     last: int = 1

@@ -86,6 +86,16 @@ class Controller:
         return nothing_moves and bool(self.unwritable or not (self.running or self.busy))
 
     @property
+    def trouble(self) -> str:
+        """Why nothing is started, though there may be more to do."""
+        return self.unwritable or self.halted or self.busy
+
+    @property
+    def stopped_itself(self) -> bool:
+        """Whether something has to be mended before the sweep can go on."""
+        return bool(self.halted or self.unwritable)
+
+    @property
     def started(self) -> list[FrozenTrial]:
         """All trials that were started, now or by an earlier controller."""
         return self.proposals.started

@@ -27,6 +27,7 @@ from grposweep.rules import errors
 from grposweep.search.census import Census, take_census
 from grposweep.search.journal import Direction
 from grposweep.search.judge import Judge
+from grposweep.search.mirror import Mirror
 from grposweep.search.sampler import choose_sampler, continuous
 from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
@@ -109,6 +110,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         controller = Controller(
             folder, proposals, launcher, lease, overrides, provenance, keep=base.trainer.keep, is_dry=is_dry(base)
         )
+        mirror = None if base.search.storage is None else Mirror(base.search.storage, path.name, direction)
         say_scale(console, controller, base)
         if hands_over(base.cluster):
             stack.close()  # the job takes the lease
@@ -116,7 +118,9 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             return EXIT_FINISHED
         if is_dry(base):
             return _write_only(controller, console)
-        _work(controller, console, interrupts, census.invalid)
+        _work(controller, console, interrupts, census.invalid, mirror)
+        if mirror is not None and not mirror.close():
+            console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
         if interrupts.count and launcher.outlives and controller.running:
             console.print(detached(controller), highlight=False, soft_wrap=True)
             return EXIT_INTERRUPTED
@@ -124,8 +128,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
             return EXIT_INTERRUPTED
-        whole = controller.best() is not None and not (controller.halted or controller.unwritable)
-        return EXIT_FINISHED if whole else EXIT_NOTHING
+        return EXIT_NOTHING if controller.best() is None or controller.stopped_itself else EXIT_FINISHED
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -185,7 +188,9 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
 
 
-def _work(controller: Controller, console: Console, interrupts: Interrupts, invalid: int) -> None:
+def _work(
+    controller: Controller, console: Console, interrupts: Interrupts, invalid: int, mirror: Mirror | None
+) -> None:
     """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
     seen, shown, notice = 0, 0.0, ""
@@ -198,6 +203,8 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
                 notice = _interrupt(controller, seen)
                 display.say(notice)
             done = controller.tick()
+            if mirror is not None:
+                mirror.show(controller.study.trials)
             while controller.news:
                 display.say(controller.news.pop(0))
             for trial in controller.started:
@@ -208,7 +215,9 @@ def _work(controller: Controller, console: Console, interrupts: Interrupts, inva
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
-                display.show(snapshot(controller, invalid, notice or controller.unwritable or controller.busy))
+                display.show(
+                    snapshot(controller, invalid, notice or controller.trouble or (mirror.problem if mirror else ""))
+                )
             time.sleep(POLL_SECONDS)
 
 

@@ -83,7 +83,7 @@ def say_results(controller: Controller, console: Console) -> None:
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
     console.print(f"spent: {spent(controller)}", highlight=False)
-    if controller.halted or controller.unwritable:
+    if controller.stopped_itself:
         _say_halted(controller, console)
     if controller.overspent:
         _say_overspent(controller, console)

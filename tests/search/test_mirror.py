@@ -1,0 +1,87 @@
+"""A copy of the study in a database: equal at the end, whatever the server does meanwhile, and never waited for."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import optuna
+import pytest
+
+from search.postgres import Postgres, find, free_port
+from support import Ended, trials, wait_for
+
+Run = Callable[..., Ended]
+Start = Callable[..., "Popen[str]"]
+FAKE = ("trainer=fake", "name=s")
+
+
+def told(url: str) -> list[tuple[str, Any, Any]]:
+    """The states, points and values in a database."""
+    study = optuna.load_study(study_name="s", storage=url)
+    return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
+
+
+def own(sweep: Path) -> list[tuple[str, Any, Any]]:
+    """The same of the sweep's journal."""
+    journal = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
+    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(journal))
+    return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Postgres]:
+    """A server; skipped without PostgreSQL, unless $GRPOSWEEP_POSTGRES_REQUIRED says that it must be there."""
+    if find("initdb") is None and not os.environ.get("GRPOSWEEP_POSTGRES_REQUIRED"):
+        pytest.skip("needs PostgreSQL (apt-get install postgresql)")
+    server = Postgres(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
+    """SQLite as the simplest one; the sweep's second run only adds what is new."""
+    sweep = (*FAKE, f"search.storage=sqlite:///{here}/team.db", "-m", "lr=tag(log,interval(1e-4,1e-2))")
+    first = run(*sweep, "search.trials=2")
+    assert first.code == 0, first.err
+    then = run(*sweep, "search.trials=4")
+    assert told(f"sqlite:///{here}/team.db") == own(then.sweep)
+    assert len(own(then.sweep)) == 4
+
+
+def test_a_server_that_never_answers_costs_no_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep says that the database lacks it, and how it gets there."""
+    ended = run(*FAKE, f"search.storage=postgresql://team@127.0.0.1:{free_port()}/x", "-m", "lr=1e-4,1e-3")
+    assert ended.code == 0, ended.err
+    assert len(trials(ended.sweep)) == 2
+    assert "search.storage is behind" in ended.out
+
+
+def test_what_is_no_database_is_bad_input(run: Run) -> None:
+    """Before anything starts."""
+    ended = run(*FAKE, "search.storage=mongodb://here/x", "-m", "lr=1e-4,1e-3")
+    assert ended.code == 2
+    assert "search.storage=mongodb://here/x" in ended.err
+
+
+@pytest.mark.slow
+def test_a_sweep_outlives_its_database(start: Start, here: Path, postgres: Postgres) -> None:
+    """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in the end."""
+    slow = (
+        "trainer.fake.step_seconds=0.02",
+        "schedule=steps",
+        "schedule.max_steps=50",
+        "-m",
+        "lr=1e-4,3e-4,1e-3,2e-3,3e-3,4e-3",
+    )
+    process = start(*FAKE, f"search.storage={postgres.url}", *slow)
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/result.json")))
+    postgres.stop()
+    wait_for(lambda: list(here.glob("outputs/s/trials/0002-*/result.json")))
+    postgres.start()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert told(postgres.url) == own(here / "outputs" / "s")
+    assert len(told(postgres.url)) == 6
