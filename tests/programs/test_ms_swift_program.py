@@ -138,6 +138,20 @@ def test_a_sweep_trains_with_the_real_ms_swift(run: Callable[..., Ended], here: 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
+def test_two_processes_train_one_trial(run: Callable[..., Ended], here: Path, tmp_path: Path) -> None:
+    """Its own torchrun starts them; a rollout is twice as large."""
+    folder = tmp_path / "tiny"
+    subprocess.run([sys.executable, str(FRAMEWORKS / "tiny" / "prepare.py"), str(folder)], check=True)
+    words = [f"trainer.recipe={RECIPE}", f"trainer.python={PYTHON}", f"trainer.workdir={folder}", "name=two"]
+    more = ["cluster.processes=2", "schedule.max_steps=4", "trainer.arguments=[--eval_steps,4]"]
+    done = run("trainer=ms-swift", *words, *more, timeout=600)
+    assert done.code == 0, done.out + done.err
+    result = json.loads(next(here.glob("outputs/two/trials/*/result.json")).read_text())
+    assert (result["status"], result["step"], result["completions"]) == ("finished", 4, 4 * 64)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
 def test_a_trial_that_ms_swift_refuses_fails_with_its_words(
     run: Callable[..., Ended], here: Path, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint
 
 POLL_SECONDS = 0.5
-RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py.*failed \(exitcode")
+RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
 LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
 LAST_LINES = 25  # of its output, kept in result.json
@@ -200,5 +200,6 @@ def _last_lines(attempt: Attempt) -> list[str]:
 
 def without_report(lines: list[str]) -> list[str]:
     """Without torchrun's long report that a rank failed, which follows what the rank itself said."""
-    starts = [n for n, line in enumerate(lines) if RANK_FAILED.search(line)]
-    return lines[: starts[-1]] if starts and len(lines) - starts[-1] < LONGEST_REPORT else lines
+    recent = len(lines) - LONGEST_REPORT
+    start = next((n for n, line in enumerate(lines) if n >= recent and RANK_FAILED.search(line)), len(lines))
+    return lines[:start]
