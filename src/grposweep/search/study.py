@@ -68,6 +68,18 @@ class SweepStudy:
         """All trials, invalid ones among them, in the order of their numbers."""
         return self.study.get_trials(deepcopy=False)
 
+    @property
+    def started(self) -> list[FrozenTrial]:
+        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
+        return [trial for trial in self.trials if not trial.user_attrs.get("invalid")]
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The best finished trial; the earlier of two equal ones."""
+        finished = [trial for trial in self.started if trial.state == TrialState.COMPLETE and trial.value is not None]
+        sign = -1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else 1
+        return min(finished, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point; returns its number."""
         self._append(point, TrialState.RUNNING, attributes)

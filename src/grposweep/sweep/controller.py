@@ -6,40 +6,23 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from grposweep import runs
 from grposweep.errors import BadInput
-from grposweep.launch.base import CRASHED, FINISHED, STOPPED, Busy, End, Job, Launcher
+from grposweep.launch.base import CRASHED, Busy, End, Job, Launcher
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
-from grposweep.search.space import Point
-from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end
-from grposweep.sweep.failures import Failure, Step, is_epidemic, log_sizes, same_words
+from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.pulse import Pulse
+from grposweep.sweep.settler import Running, Settler
 from grposweep.sweep.trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-@dataclass
-class Running:
-    """One attempt under way; ``end`` once its launcher has told how it ended."""
-
-    folder: TrialFolder
-    point: Point
-    attempt: int
-    job_id: str
-    since: float
-    pulse: Pulse
-    stall_seconds: float | None
-    killed: bool = False
-    hangs: bool = False
-    end: End | None = None
 
 
 @dataclass
@@ -48,21 +31,18 @@ class Controller:
 
     folder: SweepFolder
     proposals: Proposals
+    settler: Settler
     launcher: Launcher
     lease: Lease
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
-    keep: str = "best"  # trainer.keep
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
     stopping: bool = False
     exhausted: bool = False  # no valid point is left
     overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
-    halted: str = ""  # why nothing more is started, though there is more to do
     costs: dict[int, float] = field(default_factory=dict)  # device-seconds of finished trials
-    endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of this controller's trials, in time
-    news: list[str] = field(default_factory=list)  # for whoever shows them
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
 
@@ -75,7 +55,7 @@ class Controller:
         try:
             self.unwritable = ""
             self.collect()
-            if not self.stopping and not self.halted:
+            if not self.stopping and not self.settler.halted:
                 self.fill()
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -88,17 +68,17 @@ class Controller:
     @property
     def trouble(self) -> str:
         """Why nothing is started, though there may be more to do."""
-        return self.unwritable or self.halted or self.busy
+        return self.unwritable or self.settler.halted or self.busy
 
     @property
     def stopped_itself(self) -> bool:
         """Whether something has to be mended before the sweep can go on."""
-        return bool(self.halted or self.unwritable)
+        return bool(self.settler.halted or self.unwritable)
 
     @property
     def started(self) -> list[FrozenTrial]:
         """All trials that were started, now or by an earlier controller."""
-        return self.proposals.started
+        return self.study.started
 
     def collect(self) -> None:
         """Record what ended: in the trial folder first, then in the study."""
@@ -107,7 +87,7 @@ class Controller:
             if running.end is None:
                 self._watch(running)
             else:
-                self._settle(running, running.end)
+                self.settler.settle(running, running.end)
                 del self.running[number]
                 self.busy_until = 0.0  # there may be room now
 
@@ -123,7 +103,9 @@ class Controller:
 
     def _fill(self) -> None:
         """Unfinished trials first, an earlier controller's among them, then new points."""
-        while len(self.running) < self.launcher.slots and not (self.exhausted or self.halted or self._overspends()):
+        while len(self.running) < self.launcher.slots and not (
+            self.exhausted or self.settler.halted or self._overspends()
+        ):
             again = next((trial for trial in self._unfinished()), None)
             if again is not None:
                 self._resume(again)
@@ -146,19 +128,6 @@ class Controller:
             running.killed = True
             self.launcher.cancel(running.job_id)
 
-    def tell(self, number: int, folder: TrialFolder) -> None:
-        """Tell the study how a trial ended, and give back what a loser kept."""
-        value = folder.objective
-        self.study.tell(number, value, folder.evaluations(self.search.metric))
-        if value is not None and self.keep == "best":
-            self._keep_best()
-
-    def best(self) -> FrozenTrial | None:
-        """The best finished trial; the earlier of two equal ones."""
-        finished = [trial for trial in self.started if trial.state == TrialState.COMPLETE and trial.value is not None]
-        sign = -1 if self.search.direction == "maximize" else 1
-        return min(finished, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
-
     def spent_hours(self) -> float:
         """GPU hours of all trials so far, those that run among them; a rank without a GPU counts as one."""
         passing = 0.0
@@ -174,56 +143,6 @@ class Controller:
     def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
         """The folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
-
-    def _settle(self, running: Running, end: End) -> None:
-        """Write down how an attempt ended, and whether its trial has."""
-        if running.hangs:
-            end = replace(
-                end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
-            )
-        taken = end.code == STOPPED and not end.kind  # it was asked to stop
-        if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
-            self._note_end(running, end)
-            if not (taken or running.killed):
-                self._close(running.folder, None)
-            return
-        verdict = self.judge.verdict(running.point)
-        ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
-        self._carry_out(running.folder, ruling)
-        self._note_end(running, end, ruling)
-        if ruling.step not in (*AGAIN, Step.STOP):
-            self._close(running.folder, ruling)
-
-    def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
-        said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
-        if ruling is not None:
-            said |= {"failure": ruling.failure.value, "step": ruling.step.value, "nodes": end.nodes}
-        seconds = round(time.time() - running.since, 3)
-        running.folder.note_attempt(
-            running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
-        )
-
-    def _carry_out(self, folder: TrialFolder, ruling: Ruling) -> None:
-        """What a ruling means for the trial's result, and for the sweep."""
-        goes_on = ruling.step in (*AGAIN, Step.STOP)
-        write_end(folder, "retried" if goes_on else "failed", ruling.record)
-        if ruling.step is Step.STOP:
-            self._halt(f"trial {folder.number}: {ruling.failure.words}")
-        elif goes_on:
-            how = "in smaller micro-batches" if ruling.step is Step.HEAL else "from its last checkpoint"
-            self.news.append(f"trial {folder.number}: {ruling.failure.words}; it goes on {how}")
-
-    def _close(self, folder: TrialFolder, ruling: Ruling | None) -> None:
-        """A trial has ended for good; the same failure again and again ends the sweep as well."""
-        self.tell(folder.number, folder)
-        message = str(ruling.record.get("message", "")) if ruling is not None else ""
-        self.endings.append(None if ruling is None else (ruling.failure, same_words(ruling.failure, message)))
-        if is_epidemic(self.endings):
-            self._halt(f"the last trials all failed alike ({message})")
-
-    def _halt(self, why: str) -> None:
-        """Start nothing more; what runs goes on."""
-        self.halted = self.halted or why
 
     def _watch(self, running: Running) -> None:
         """End an attempt that shows no sign of life."""
@@ -255,9 +174,9 @@ class Controller:
             return
         if begun is not None and folder.awaits_ruling:
             running = self._running(folder, verdict, begun.number, begun.job_id or "", begun.time)
-            self._settle(running, End(CRASHED))
+            self.settler.settle(running, End(CRASHED))
         elif folder.is_done:
-            self.tell(trial.number, folder)
+            self.settler.tell(trial.number, folder)
         else:
             self._submit(folder, verdict)
 
@@ -314,13 +233,6 @@ class Controller:
         minutes = verdict.experiment.cluster.stall_min
         pulse = Pulse(folder.path / "heartbeat")
         return Running(folder, verdict.point, attempt, job_id, since, pulse, None if minutes is None else minutes * 60)
-
-    def _keep_best(self) -> None:
-        """With ``trainer.keep=best`` only the winner's model stays."""
-        best = self.best()
-        for trial in self.started:
-            if best is not None and trial.state == TrialState.COMPLETE and trial.number != best.number:
-                self.trial_folder(trial).delete_model()
 
 
 def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:

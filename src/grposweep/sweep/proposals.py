@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from optuna.trial import FrozenTrial
-
 from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
 from grposweep.search.judge import Judge, Verdict
@@ -38,11 +36,6 @@ class Proposals:
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
 
     @property
-    def started(self) -> list[FrozenTrial]:
-        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
-        return [trial for trial in self.study.trials if not trial.user_attrs.get("invalid")]
-
-    @property
     def target(self) -> int:
         """How many trials the sweep starts in all."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
@@ -53,11 +46,11 @@ class Proposals:
     @cached_property
     def _repeats(self) -> int:
         """With ``force``, one trial more than there are."""
-        return len(self.started) + 1 if self.repeat else 0
+        return len(self.study.started) + 1 if self.repeat else 0
 
     def next(self) -> Proposal | None:
         """The next point; None where no valid one is left."""
-        used = {trial.user_attrs.get("enqueued") for trial in self.started}
+        used = {trial.user_attrs.get("enqueued") for trial in self.study.started}
         index = next((i for i in range(len(self.enqueued)) if i not in used), None)
         point = self._ask(self.enqueued[index] if index is not None else {})
         if point is None:
@@ -68,8 +61,8 @@ class Proposals:
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
-        done = {trial.user_attrs["experiment"] for trial in self.started}
-        known = {freeze(trial.params) for trial in self.started} | self.doubles
+        done = {trial.user_attrs["experiment"] for trial in self.study.started}
+        known = {freeze(trial.params) for trial in self.study.started} | self.doubles
 
         def is_new(point: Point) -> bool:
             if self.repeat:

@@ -41,6 +41,7 @@ from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.provenance import collect_provenance
 from grposweep.sweep.rebuild import open_study
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
+from grposweep.sweep.settler import Settler
 from grposweep.sweep.summary import invalid_rows, snapshot
 
 POLL_SECONDS = 0.1
@@ -107,9 +108,8 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
         proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
-        controller = Controller(
-            folder, proposals, launcher, lease, overrides, provenance, keep=base.trainer.keep, is_dry=is_dry(base)
-        )
+        settler = Settler(folder, study, judge, base.search, base.trainer.keep)
+        controller = Controller(folder, proposals, settler, launcher, lease, overrides, provenance, is_dry=is_dry(base))
         mirror = None if base.search.storage is None else Mirror(base.search.storage, path.name, direction)
         say_scale(console, controller, base)
         if hands_over(base.cluster):
@@ -128,7 +128,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
             return EXIT_INTERRUPTED
-        return EXIT_NOTHING if controller.best() is None or controller.stopped_itself else EXIT_FINISHED
+        return EXIT_NOTHING if study.best is None or controller.stopped_itself else EXIT_FINISHED
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -205,8 +205,8 @@ def _work(
             done = controller.tick()
             if mirror is not None:
                 mirror.show(controller.study.trials)
-            while controller.news:
-                display.say(controller.news.pop(0))
+            while controller.settler.news:
+                display.say(controller.settler.news.pop(0))
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)

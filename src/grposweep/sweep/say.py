@@ -73,7 +73,7 @@ def say_results(controller: Controller, console: Console) -> None:
     table = rows(controller)
     if table:
         console.print(leaderboard(table, controller.search.metric, controller.search.direction))
-    best = controller.best()
+    best = controller.study.best
     if best is not None:
         console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
         model = controller.trial_folder(best).path / "model"
@@ -94,7 +94,7 @@ def say_results(controller: Controller, console: Console) -> None:
 
 def _say_halted(controller: Controller, console: Console) -> None:
     """That the sweep stopped itself, why, and that nothing is lost."""
-    why = controller.halted or controller.unwritable
+    why = controller.settler.halted or controller.unwritable
     left = controller.proposals.target - sum(trial.state.is_finished() for trial in controller.started)
     text = f"stopped, with {_count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
     console.print(text, style="red", highlight=False, markup=False)

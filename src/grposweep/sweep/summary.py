@@ -10,7 +10,8 @@ from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
 from grposweep.search.census import Census
 from grposweep.search.space import Point
-from grposweep.sweep.controller import Controller, Running
+from grposweep.sweep.controller import Controller
+from grposweep.sweep.settler import Running
 from grposweep.sweep.trial import label_text, short
 
 
@@ -19,7 +20,7 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     started = controller.started
     finished = sum(trial.state == TrialState.COMPLETE for trial in started)
     failed = sum(trial.state == TrialState.FAIL for trial in started)
-    best = controller.best()
+    best = controller.study.best
     text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
     running = [_active(item, controller.launcher.waiting(item.job_id)) for item in controller.running.values()]
     target = controller.proposals.target

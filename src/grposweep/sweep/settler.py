@@ -1,0 +1,111 @@
+"""The end of an attempt written down: in the trial's folder first, then in the study; and what follows from it for the sweep."""
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from optuna.trial import TrialState
+
+from grposweep.config.schema import Search
+from grposweep.launch.base import FINISHED, STOPPED, End
+from grposweep.search.judge import Judge
+from grposweep.search.space import Point
+from grposweep.search.study import SweepStudy
+from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end
+from grposweep.sweep.failures import Failure, Step, is_epidemic, same_words
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.pulse import Pulse
+
+
+@dataclass
+class Running:
+    """One attempt under way; ``end`` once its launcher has told how it ended."""
+
+    folder: TrialFolder
+    point: Point
+    attempt: int
+    job_id: str
+    since: float
+    pulse: Pulse
+    stall_seconds: float | None
+    killed: bool = False
+    hangs: bool = False
+    end: End | None = None
+
+
+@dataclass
+class Settler:
+    """Settles attempts of one sweep; what it knows beyond the files is for this controller's life only."""
+
+    folder: SweepFolder
+    study: SweepStudy
+    judge: Judge
+    search: Search
+    keep: str = "best"  # trainer.keep
+    endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
+    news: list[str] = field(default_factory=list)  # for whoever shows them
+    halted: str = ""  # why nothing more is to be started, though there is more to do
+
+    def settle(self, running: Running, end: End) -> None:
+        """Write down how an attempt ended, and whether its trial has."""
+        if running.hangs:
+            end = replace(
+                end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
+            )
+        taken = end.code == STOPPED and not end.kind  # it was asked to stop
+        if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
+            self._note_end(running, end)
+            if not (taken or running.killed):
+                self._close(running.folder, None)
+            return
+        verdict = self.judge.verdict(running.point)
+        ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
+        self._carry_out(running.folder, ruling)
+        self._note_end(running, end, ruling)
+        if ruling.step not in (*AGAIN, Step.STOP):
+            self._close(running.folder, ruling)
+
+    def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
+        said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
+        if ruling is not None:
+            said |= {"failure": ruling.failure.value, "step": ruling.step.value, "nodes": end.nodes}
+        seconds = round(time.time() - running.since, 3)
+        running.folder.note_attempt(
+            running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
+        )
+
+    def _carry_out(self, folder: TrialFolder, ruling: Ruling) -> None:
+        """What a ruling means for the trial's result, and for the sweep."""
+        goes_on = ruling.step in (*AGAIN, Step.STOP)
+        write_end(folder, "retried" if goes_on else "failed", ruling.record)
+        if ruling.step is Step.STOP:
+            self._halt(f"trial {folder.number}: {ruling.failure.words}")
+        elif goes_on:
+            how = "in smaller micro-batches" if ruling.step is Step.HEAL else "from its last checkpoint"
+            self.news.append(f"trial {folder.number}: {ruling.failure.words}; it goes on {how}")
+
+    def _close(self, folder: TrialFolder, ruling: Ruling | None) -> None:
+        """A trial has ended for good; the same failure again and again ends the sweep as well."""
+        self.tell(folder.number, folder)
+        message = str(ruling.record.get("message", "")) if ruling is not None else ""
+        self.endings.append(None if ruling is None else (ruling.failure, same_words(ruling.failure, message)))
+        if is_epidemic(self.endings):
+            self._halt(f"the last trials all failed alike ({message})")
+
+    def _halt(self, why: str) -> None:
+        """Start nothing more; what runs goes on."""
+        self.halted = self.halted or why
+
+    def tell(self, number: int, folder: TrialFolder) -> None:
+        """Tell the study how a trial ended, and give back what a loser kept."""
+        value = folder.objective
+        self.study.tell(number, value, folder.evaluations(self.search.metric))
+        if value is not None and self.keep == "best":
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """With ``trainer.keep=best`` only the winner's model stays."""
+        best = self.study.best
+        for trial in self.study.started:
+            if best is not None and trial.state == TrialState.COMPLETE and trial.number != best.number:
+                self.folder.trial(trial.number, trial.user_attrs["experiment"]).delete_model()
