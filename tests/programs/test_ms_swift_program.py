@@ -139,11 +139,15 @@ def test_a_sweep_trains_with_the_real_ms_swift(run: Callable[..., Ended], here: 
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="make ms-swift makes its environment")
 def test_two_processes_train_one_trial(run: Callable[..., Ended], here: Path, tmp_path: Path) -> None:
-    """Its own torchrun starts them; a rollout is twice as large."""
+    """Its own torchrun starts them, without GPUs over gloo; a rollout is twice as large."""
     folder = tmp_path / "tiny"
     subprocess.run([sys.executable, str(FRAMEWORKS / "tiny" / "prepare.py"), str(folder)], check=True)
     words = [f"trainer.recipe={RECIPE}", f"trainer.python={PYTHON}", f"trainer.workdir={folder}", "name=two"]
-    more = ["cluster.processes=2", "schedule.max_steps=4", "trainer.arguments=[--eval_steps,4]"]
+    more = [
+        "cluster.processes=2",
+        "schedule.max_steps=4",
+        "trainer.arguments=[--eval_steps,4,--use_cpu,'true',--ddp_backend,gloo]",
+    ]
     done = run("trainer=ms-swift", *words, *more, timeout=600)
     assert done.code == 0, done.out + done.err
     result = json.loads(next(here.glob("outputs/two/trials/*/result.json")).read_text())
