@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep docs clean
+.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 peers docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -56,6 +56,23 @@ ms-swift: $(VENV)/ready .venvs/ms-swift/ready
 
 ms-swift-sweep: $(VENV)/ready .venvs/ms-swift/ready
 	$(BIN)/python benchmarks/frameworks/ms_swift_sweep.py
+
+# verl requires GPU packages; its configuration and checks run without. EasyR1 is imported by the same name: a checkout
+# (EASYR1_SRC) comes before the installed one.
+.venvs/verl/ready: benchmarks/frameworks/verl.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	touch $@
+
+verl: $(VENV)/ready .venvs/verl/ready
+	$(BIN)/python benchmarks/frameworks/in_prompts.py verl
+
+easyr1: $(VENV)/ready .venvs/verl/ready
+	@test -n "$(EASYR1_SRC)" || { echo "EASYR1_SRC names no checkout of EasyR1." >&2; exit 2; }
+	EASYR1_SRC=$(EASYR1_SRC) $(BIN)/python benchmarks/frameworks/in_prompts.py easyr1
+
+peers: ms-swift verl easyr1
 
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document

@@ -10,7 +10,7 @@ _EASYR1_KL = ("kl", "abs", "mse", "low_var_kl", "full")
 _VERL_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
 _PLUS = tuple(f"{word}+" for word in _VERL_KL)
 EASYR1: dict[str, tuple[str, ...]] = {
-    "algorithm.adv_estimator": ("gae", "grpo", "grpo_passk", "reinforce_plus_plus", "remax", "rloo"),
+    "algorithm.adv_estimator": ("grpo", "gae", "grpo_passk", "reinforce_plus_plus", "remax", "rloo"),
     "algorithm.kl_penalty": _EASYR1_KL,
     "algorithm.kl_type": ("fixed", "adaptive"),
     "worker.actor.kl_loss_type": _EASYR1_KL,  # until 0.2
@@ -21,7 +21,7 @@ EASYR1: dict[str, tuple[str, ...]] = {
 }
 VERL: dict[str, tuple[str, ...]] = {
     "algorithm.adv_estimator": (
-        "gae", "grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "opo", "grpo_passk", "gpg",
+        "grpo", "gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "opo", "grpo_passk", "gpg",
         "rloo_vectorized", "grpo_vectorized", "optimal_token_baseline", "tir_optimal_token_baseline", "gdpo",
     ),
     "algorithm.kl_penalty": (*_VERL_KL, *_PLUS),

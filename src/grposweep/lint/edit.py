@@ -62,7 +62,7 @@ def _entries(text: str) -> list[Entry] | None:
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
         return None
     return [
-        Entry(str(key.value), *(at + shift for at in (*_marks(key), value.start_mark.index, _end(value))))
+        Entry(str(key.value), *(at + shift for at in (*_marks(key), value.start_mark.index, value_end(value))))
         for key, value in node.value
     ]
 
@@ -71,11 +71,11 @@ def _marks(node: yaml.Node) -> tuple[int, int]:
     return node.start_mark.index, node.end_mark.index
 
 
-def _end(node: yaml.Node) -> int:
+def value_end(node: yaml.Node) -> int:
     """Behind the last character of a value: a block's own mark stands where the next key starts, comments between."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
-        return _end(last[1] if isinstance(last, tuple) else last)
+        return value_end(last[1] if isinstance(last, tuple) else last)
     return int(node.end_mark.index)
 
 
@@ -126,9 +126,14 @@ def _without(text: str, entry: Entry, entries: list[Entry]) -> str | None:
 
 
 def _append(text: str, key: str, value: Any) -> str:
-    newline = "\r\n" if "\r\n" in text else "\n"
+    newline = newline_of(text)
     gap = "" if not text or text.endswith("\n") else newline
     return f"{text}{gap}{key}: {render_value(value)}{newline}"
+
+
+def newline_of(text: str) -> str:
+    """The line ends of a text."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def render_value(value: Any) -> str:

@@ -10,7 +10,9 @@ from grposweep.errors import BadInput
 from grposweep.files import write_text
 from grposweep.frameworks.load import SHELLS, Options, load_text, parse_recipe
 from grposweep.lint.edit import edit, render_value
+from grposweep.lint.edit_nested import edit_nested
 from grposweep.lint.judge import Chosen, Verdict, judge
+from grposweep.setting import IN_PROMPTS
 
 MOST_ROUNDS = 50  # each ends one problem
 
@@ -51,7 +53,8 @@ def _step(
         for repair in finding.repairs:
             if "processes" in repair.change or not (repair.safe or unsafe):
                 continue
-            edited = edit(text, repair.change)
+            edit_text = edit_nested if verdict.recipe.framework in IN_PROMPTS else edit
+            edited = edit_text(text, repair.change)
             if edited is None or edited == text:
                 continue
             after = judge(parse_recipe(path, edited, options), chosen)
