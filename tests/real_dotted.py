@@ -174,7 +174,7 @@ EASYR1 = Peer(
         "a dual clip of one": set_to(f"{W}.clip_ratio_dual", 1.0, 0.5),
         "an unknown loss": set_to(f"{W}.loss_type", "gsop", "ppo"),
     },
-    frozenset({"k1 as a loss", "a negative coefficient", "a dual clip of one", "an unknown loss", "no rollout"}),
+    frozenset({"k1 as a loss", "a negative coefficient", "a dual clip of one", "an unknown loss"}),
     frozenset({"GK302", "GK308", "GL301"}),
 )  # fmt: skip
 VERL = Peer(

@@ -4,6 +4,7 @@ Both size a rollout and an optimizer step in prompts, and count steps, frequenci
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import ceil
@@ -12,6 +13,7 @@ from typing import Any
 from grposweep import plan
 from grposweep.frameworks.dotted import resolve
 from grposweep.frameworks.keys import Key
+from grposweep.frameworks.schema import Keys
 from grposweep.frameworks.trl import Reading
 from grposweep.frameworks.values import convert
 from grposweep.recipe import Recipe
@@ -64,23 +66,22 @@ class Values:
         return str(self.get(key, "any", default))
 
 
-def collect(recipe: Recipe, takes: Mapping[str, Key], renamed: Mapping[str, str]) -> Values:
+def collect(recipe: Recipe, takes: Keys, renamed: Mapping[str, str]) -> Values:
     """The values of a recipe under today's names, whatever sign an override has; what is deleted has its default no more."""
-    values: dict[str, Any] = {name: key.default for name, key in takes.items()}
     given: dict[str, Any] = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key.startswith("~"):
-            values.pop(key[1:], None)
+            given[key[1:]] = None
             continue
         name = renamed.get(key, key) if key not in takes else key
         if name != key and name in recipe.config:
             continue  # the newer word counts
         given[name] = value
     unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
-    values |= {name: value for name, value in given.items() if name not in unresolved}
+    said = {name: value for name, value in given.items() if name not in unresolved}
     bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
-    return Values(values, frozenset(given), bad)
+    return Values(ChainMap(said, takes.defaults), frozenset(given), bad)
 
 
 def _fits(value: Any, key: Key) -> bool:

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +22,15 @@ ALGORITHM_KL: Version = (
 )  # EasyR1 before has its KL loss in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 
 
+class Keys(dict[str, Key]):
+    """The keys of one framework and release."""
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of each."""
+        return {name: key.default for name, key in self.items()}
+
+
 @cache
 def _table(name: str) -> dict[str, Any]:
     return dict(json.loads(files("grposweep.frameworks").joinpath(name).read_text(encoding="utf-8")))
@@ -34,9 +43,9 @@ def easyr1_releases() -> tuple[Version, ...]:
 
 
 @cache
-def easyr1(version: Version = EASYR1) -> Mapping[str, Key]:
+def easyr1(version: Version = EASYR1) -> Keys:
     """EasyR1's keys; a type that begins with ``auto`` is of a key that EasyR1 overwrites."""
-    found = {}
+    found = Keys()
     for name, history in _table("easyr1_keys.json")["keys"].items():
         last = None
         for change in history:
@@ -65,14 +74,14 @@ def easyr1_span(name: str) -> tuple[Version, Version | None] | None:
 
 
 @cache
-def verl(engine: str = "dp") -> Mapping[str, Key]:
+def verl(engine: str = "dp") -> Keys:
     """The keys of verl with FSDP (``dp``) or ``megatron``, typed by their defaults."""
     table = _table("verl_keys.json")
     values = dict(table["dp"])
     if engine == "megatron":
         values = {name: value for name, value in values.items() if name not in set(table["megatron_lacks"])}
         values |= table["megatron"]
-    return {name: Key(_kind(value), value) for name, value in values.items()}
+    return Keys((name, Key(_kind(value), value)) for name, value in values.items())
 
 
 def is_taken(key: str, takes: Mapping[str, Key]) -> bool:

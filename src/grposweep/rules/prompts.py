@@ -7,6 +7,7 @@ utils/config.py (validate_config), workers/config/actor.py, workers/engine_worke
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 from grposweep.rules import counts
 from grposweep.rules.registry import Broken, Judge, rule
@@ -48,9 +49,9 @@ SIZED = ("num_generations", "prompts_per_rollout", "prompts_per_step", "per_devi
 
 
 def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
-    """Other numbers that satisfy a condition, nearest first."""
-    found = (n for n in range(max(least, value - FARTHEST), value + FARTHEST + 1) if n != value and accepts(n))
-    return sorted(found, key=lambda n: (abs(n - value), n))[:MOST]
+    """Other numbers that satisfy a condition, nearest first, the smaller of two first."""
+    outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
+    return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
 
 
 def offer(s: Setting, *names: str, accepts: Callable[[Setting], bool]) -> tuple[dict[str, int], ...]:
