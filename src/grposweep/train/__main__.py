@@ -3,10 +3,12 @@
 ``... prepare <sweep folder>`` prepares models and data, ``... serve <trial folder>`` is the trial's vLLM server.
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
 
+from grposweep.errors import DISK_FULL
 from grposweep.redaction import guard_output
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
@@ -34,8 +36,19 @@ def main(arguments: list[str]) -> int:
     return 2
 
 
+def run(arguments: list[str]) -> int:
+    """The exit code, also where there is no room left to write down what went wrong."""
+    try:
+        code = main(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return DISK_FULL
+    return code
+
+
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = run(sys.argv[1:])
     os._exit(code)  # all is written; taking torch.distributed down object by object may hang (grpo.py says why)

@@ -67,9 +67,9 @@ def _child(request: dict[str, Any], close: tuple[int, int]) -> NoReturn:
             os.close(descriptor)
         _redirect(request["log"])
         os.environ.update(request["environment"])
-        from grposweep.train.__main__ import main
+        from grposweep.train.__main__ import run
 
-        code = main(request["arguments"])
+        code = run(request["arguments"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001 - the fork must end here, whatever happened: the server's loop is on its stack

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from grposweep.errors import DISK_FULL
 from grposweep.sweep.failures.evidence import Evidence
 from grposweep.sweep.failures.kinds import Failure
 from grposweep.sweep.failures.patterns import read_log
@@ -31,6 +32,8 @@ def classify(evidence: Evidence) -> Failure:
     for failure in (*_ROOTS, *_TAKEN):
         if failure in said:
             return failure
+    if evidence.code == DISK_FULL:
+        return Failure.DISK_FULL
     if evidence.code == _BAD_INPUT:
         return Failure.BAD_CONFIGURATION
     if Failure.TIME_LIMIT in said and evidence.progress is not False:
