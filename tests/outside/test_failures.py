@@ -57,6 +57,17 @@ def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> No
     assert failure(trial)["class"] == "gpu_memory"
 
 
+def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -> None:
+    """Eight completions a device are too many, and so are four; sixteen cost nothing any more."""
+    sizes = ("batch=small", "batch.num_generations=8", "batch.gradient_accumulation_steps=4", "search.seed=0")
+    ended = run(*FAKE, "trainer.fake.oom_above=3", *sizes, "-m", "batch.per_device_train_batch_size=2,8,16")
+    assert ended.code == 0, ended.out + ended.err
+    assert [failure(trial)["class"] for trial in trials(ended.sweep) if "failure" in read(trial / "result.json")
+            and read(trial / "result.json")["status"] == "failed"] == ["gpu_memory"]  # fmt: skip
+    assert len(trials(ended.sweep)) == 2
+    assert "1 point left out: they need at least the GPU memory that trial 1 ran out of" in ended.out
+
+
 def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
     """Its log says where it stood."""
     ended = run(*FAKE, "trainer.fake.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")

@@ -1,6 +1,6 @@
 """Which point a sweep starts next: enqueued ones, the next of a grid, or what the sampler asks for; none twice."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,7 +33,9 @@ class Proposals:
     valid_points: list[Point]  # valid combinations of the finite dials
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
+    too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
+    left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
 
     @property
     def target(self) -> int:
@@ -71,6 +73,9 @@ class Proposals:
                 return False
             verdict = self.judge.verdict(point)
             if not verdict.is_valid:
+                return False
+            if (trial := self.too_large(verdict)) is not None:
+                self.left_out[freeze(point)] = trial
                 return False
             if experiment_id(verdict.experiment, verdict.setting) in done:
                 self.doubles.add(freeze(point))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,7 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.lease import Lease
+from grposweep.sweep.memory import too_large
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.proposals import Proposals
@@ -108,6 +110,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
         proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
+        proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
         controller = Controller(folder, proposals, settler, launcher, lease, overrides, provenance, is_dry=is_dry(base))
         mirror = None if base.search.storage is None else Mirror(base.search.storage, path.name, direction)

@@ -87,6 +87,10 @@ def say_results(controller: Controller, console: Console) -> None:
         _say_halted(controller, console)
     if controller.overspent:
         _say_overspent(controller, console)
+    if left_out := controller.proposals.left_out:
+        trial = next(iter(left_out.values()))
+        text = f"{_count(len(left_out), 'point')} left out: they need at least the GPU memory that trial {trial} ran out of"
+        console.print(text, style="yellow", highlight=False)
     if controller.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)

@@ -14,6 +14,7 @@ from grposweep.search.study import SweepStudy
 from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end
 from grposweep.sweep.failures import Failure, Step, is_epidemic, same_words
 from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.memory import note_too_large
 from grposweep.sweep.pulse import Pulse
 
 
@@ -63,6 +64,8 @@ class Settler:
         self._carry_out(running.folder, ruling)
         self._note_end(running, end, ruling)
         if ruling.step not in (*AGAIN, Step.STOP):
+            if ruling.failure is Failure.GPU_MEMORY:
+                note_too_large(self.folder, running.folder, verdict)
             self._close(running.folder, ruling)
 
     def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
