@@ -146,7 +146,7 @@ def _base_of(said: Overrides, framework: str, script: Path, options: Options) ->
     """The YAML behind ``config=`` or ``--config-name``; EasyR1's own example where just that is named and not found."""
     if not said.base:
         return Flat({}, {}, ())
-    if "$" in said.base:
+    if "$" in said.base and framework != "verl":
         raise BadInput(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
     found = find_near(said.base, script)
     if found is not None:

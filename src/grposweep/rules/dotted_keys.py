@@ -201,6 +201,8 @@ def verl_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
     """
     if recipe.launch is not None and not recipe.launch.program.endswith(OWN_PROGRAMS):
         return  # another trainer, whose configuration has more keys
+    if _is_not_at_hand(recipe):
+        return
     known = takes(recipe)
     for key, value in recipe.config.items():
         plain = key.lstrip("+~")
@@ -282,11 +284,19 @@ def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Broken]:
 
 @recipe_rule("GV405", "warning", of=VERL)
 def verl_s_configuration_is_at_hand(recipe: Recipe) -> Iterator[Broken]:
-    """A configuration of one's own (``--config-name``) that was not found: what it sets was not judged."""
-    own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
-    if own and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys():
+    """A configuration of one's own (``--config-name``) that was not found, or that only a running shell could name.
+
+    What it sets was not judged.
+    """
+    if _is_not_at_hand(recipe):
         yield Broken(
             what=f"--config-name {recipe.base}",
             why="no such file from here or from the script's folders, so what it sets was not judged",
             instead="Lint from where it can be found.",
         )
+
+
+def _is_not_at_hand(recipe: Recipe) -> bool:
+    """Whether a recipe builds on a configuration that is neither verl's nor was found."""
+    own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
+    return bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()

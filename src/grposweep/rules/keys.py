@@ -99,7 +99,8 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
 def _matters(recipe: Recipe, key: str) -> bool:
     """Whether some field of a setting is read from a key."""
     if recipe.framework in IN_PROMPTS:
-        return key.lstrip("+") in {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()}
+        read = {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()} - {"data.train_files"}
+        return key.lstrip("+") in read
     return bool(ms_swift.fields_of({key}) if recipe.framework == "ms-swift" else trl.fields_of({key}))
 
 
