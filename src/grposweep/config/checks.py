@@ -153,6 +153,11 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
+    if trainer.kind in ("easyr1", "verl") and cluster.nodes > 1:
+        raise BadInput(
+            f"trainer={trainer.kind} with cluster.nodes={cluster.nodes}: several nodes need a Ray cluster, which nothing here "
+            "starts. Set cluster.nodes=1."
+        )
     if cluster.kind != "local" and not cluster.gpus_per_node:
         check_launcher(trainer, cluster.processes)
     folder = Path(trainer.workdir or ".")

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.schema import AUTO, Experiment, Trainer
+from grposweep.frameworks.in_prompts import in_prompts
 from grposweep.plan import realise
 from grposweep.programs import is_program
-from grposweep.setting import Setting
+from grposweep.setting import IN_PROMPTS, Setting
 
 # The setting's field, and the key of ours that a person edits.
 KEYS = {
@@ -96,7 +97,16 @@ def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = No
 
     ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and ``eval_prompts``.
     """
-    return realise(base_setting(experiment).altered(read_fields(experiment, prepared)))
+    return settle(base_setting(experiment).altered(read_fields(experiment, prepared)))
+
+
+def settle(s: Setting) -> Setting:
+    """The setting with its ``auto`` sizes solved, in prompts where its framework counts these (``unsolved`` where it cannot)."""
+    solved = realise(s)
+    if s.framework not in IN_PROMPTS:
+        return solved
+    counted, lost = in_prompts(solved)
+    return counted.altered({"unsolved": counted.unsolved | {"prompts_per_rollout"}}) if lost else counted
 
 
 def base_setting(experiment: Experiment) -> Setting:

@@ -7,22 +7,25 @@ framework's file in ``frameworks``.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grposweep.programs import ms_swift, script
+from grposweep.programs import ms_swift, on_ray, script
 from grposweep.programs.program import Program, Trial
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One such trainer: whose words its recipe has, and what starts it."""
+    """One such trainer: whose words its recipe has, what starts it, and which key says where it writes."""
 
     framework: str
     build: Callable[[Trial], Program]
+    output: str = "output_dir"
 
 
 PROGRAMS = {
     "script": Kind("trl", script.build),
     "open-r1": Kind("open-r1", script.build),  # its grpo.py takes TRL's configuration
     "ms-swift": Kind("ms-swift", ms_swift.build),
+    "easyr1": Kind("easyr1", on_ray.build_easyr1, "trainer.save_checkpoint_path"),
+    "verl": Kind("verl", on_ray.build_verl, "trainer.default_local_dir"),
 }
 
 

@@ -90,7 +90,9 @@ def base_of(trainer: Trainer, processes: int) -> Setting:
     return setting.altered({"given": frozenset(), "lines": {}, "processes": processes})
 
 
-def point_recipe(base: Recipe, before: Setting, after: Setting, output: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def point_recipe(
+    base: Recipe, before: Setting, after: Setting, key: str, output: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The base with what differs between two settings of ours, and with the trial's output folder; and what differs.
 
     ``before`` is the base itself, ``after`` the point, both as this package configures them.
@@ -101,18 +103,37 @@ def point_recipe(base: Recipe, before: Setting, after: Setting, output: Path) ->
     if not changed.keys().isdisjoint(SIZES) and recipe.pop("generation_batch_size", None) is not None:
         changed["steps_per_generation"] = micro_steps_per_generation(after)
     recipe |= {name: value for name, value in changed.items() if value is not None}
-    return {**recipe, "output_dir": str(output)}, dict(sorted(changed.items()))
+    return {**recipe, key: str(output)}, dict(sorted(changed.items()))
 
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """A setting in the words of the base's framework and release."""
     named = s.altered({"framework": base.framework, "version": base.version})
+    if frameworks.FRAMEWORKS[base.framework].is_dotted:
+        written = frameworks.write(named, base.framework)
+        return parse_recipe(Path(written.file_name), written.recipe, Options(base.framework)).config
     return frameworks.FRAMEWORKS[base.framework].native_keys(named, base.framework, base.version)
 
 
-def render_recipe(recipe: Mapping[str, Any]) -> str:
-    """A recipe as a file."""
-    return yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True)
+def render_recipe(recipe: Mapping[str, Any], framework: str) -> str:
+    """A recipe as a file; verl's is a configuration of Hydra's, on top of its own."""
+    content = dict(recipe)
+    if frameworks.FRAMEWORKS[framework].is_dotted:
+        own = {"defaults": content.pop("defaults", ["ppo_trainer", "_self_"])} if framework == "verl" else {}
+        content = {**own, **_nested(content)}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as a nested mapping; nulls stay, they may stand for something."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return found
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:

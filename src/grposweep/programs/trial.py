@@ -10,7 +10,7 @@ from grposweep.config.read import read_setting
 from grposweep.config.schema import Experiment
 from grposweep.files import write_json, write_text
 from grposweep.frameworks.keys import text
-from grposweep.programs import build_program
+from grposweep.programs import PROGRAMS, build_program
 from grposweep.programs.program import RECIPE, Place, Trial
 from grposweep.programs.recipe import base_of, load_base, point_recipe, render_recipe
 from grposweep.setting import Setting
@@ -23,8 +23,9 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     trainer = experiment.trainer
     base = load_base(trainer, experiment.cluster.processes)
     trial = Trial(trainer, folder.resolve(), {}, Place(experiment.cluster.processes))
-    recipe, changed = point_recipe(base, unchanged(experiment), setting, trial.output)
-    write_text(trial.file, render_recipe(recipe))
+    key = PROGRAMS[trainer.kind].output
+    recipe, changed = point_recipe(base, unchanged(experiment), setting, key, trial.output)
+    write_text(trial.file, render_recipe(recipe, base.framework))
     noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
     write_json(folder / "changed.json", noted)
     program = build_program(Trial(trainer, trial.folder, recipe, trial.place))

@@ -333,3 +333,20 @@ def nothing_is_generated_for_the_bin(s: Setting) -> Broken | None:
         instead=f"Choose a divisor of {prompts}.",
         fields=("prompts_per_generation", "prompts_per_rollout"),
     )
+
+
+@rule("GB312", "error", ("unsolved",), of=IN_PROMPTS)
+def the_sizes_can_be_said_in_prompts(s: Setting) -> Broken | None:
+    """A step holds whole groups, a rollout whole steps, and a step divides among the data ranks.
+
+    Ours: sizes in completions (``batch=...`` of a sweep) are written in prompts for EasyR1 and verl, which count these. Sizes
+    that do not come out even would be others without a word.
+    """
+    if "prompts_per_rollout" not in s.unsolved:
+        return None
+    return Broken(
+        what=f"{s.key('num_generations')}={s.num_generations}",
+        why=f"{s.framework} counts prompts, and these sizes are no whole prompts a step and whole steps a rollout",
+        instead="Set batch=auto with batch.prompts_per_step, or sizes that are multiples of the generations.",
+        fields=("num_generations",),
+    )

@@ -191,7 +191,7 @@ def _along(flags: list[bool], index: int, dimensions: int) -> Flags:
 
 def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[str]]:
     """The rules that can prune, by the dials that their fields depend on."""
-    switched_on = choose(judge.ignore)
+    switched_on = choose(judge.ignore, (), judge.fields.framework)
     needs = {
         code: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
         for code, rule in REGISTRY.items()

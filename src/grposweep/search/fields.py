@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from grposweep.config.points import Points
-from grposweep.config.read import SOURCES, base_setting, prepared_key, read_fields
+from grposweep.config.read import SOURCES, base_setting, prepared_key, read_fields, settle
 from grposweep.config.schema import GROUPS
-from grposweep.plan import realise
+from grposweep.plan import RESIZED
 from grposweep.search.space import Choice, Interval, Point, Space
-from grposweep.setting import Setting
+from grposweep.setting import IN_PROMPTS, Setting
 
 REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
 REALISED_FROM = (
@@ -18,6 +18,9 @@ REALISED_FROM = (
     "max_per_device_train_batch_size", "eval_prompts",
 )  # fmt: skip
 
+# Where a framework counts prompts, all of its sizes follow from all of ours.
+COUNTED = {*REALISED, *RESIZED, "prompts_per_rollout", "prompts_per_step"}
+COUNTED_FROM = (*REALISED_FROM, "steps_per_generation")
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
@@ -40,9 +43,17 @@ class Fields:
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
 
+    @property
+    def framework(self) -> str:
+        """Whose rules judge the points."""
+        return self._base.framework
+
     def dials(self, field: str) -> frozenset[str]:
         """The dials that a realised field of the setting can depend on."""
-        sources = REALISED_FROM if field in REALISED and self._dials["auto"] | self._base_auto else (field,)
+        if field in COUNTED and self._base.framework in IN_PROMPTS:
+            sources: tuple[str, ...] = COUNTED_FROM
+        else:
+            sources = REALISED_FROM if field in REALISED and self._dials["auto"] | self._base_auto else (field,)
         return frozenset().union(*(self._dials.get(source, frozenset()) for source in sources))
 
     def setting(self, point: Point) -> Setting:
@@ -53,7 +64,7 @@ class Fields:
         for field, dial in self._direct.items():
             if dial in point:
                 fields[field] = point[dial]
-        return realise(self._base.altered(fields))
+        return settle(self._base.altered(fields))
 
     @cached_property
     def _base_auto(self) -> frozenset[str]:
