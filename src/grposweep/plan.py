@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import ceil, gcd
 from typing import Any
 
-from grposweep.setting import TRL_FAMILY, Setting
+from grposweep.setting import Setting
 
 
 def micro_steps_per_generation(s: Setting) -> int:
@@ -31,8 +31,7 @@ def completions_per_micro_step(s: Setting) -> int | None:
     if s.data_processes is not None:
         return s.per_device_train_batch_size * s.data_processes
     samples = s.per_device_train_batch_size * s.processes
-    counts_prompts = s.framework in TRL_FAMILY and s.version < (0, 15)
-    return samples * s.num_generations if counts_prompts else samples
+    return samples if s.version >= (0, 15) else samples * s.num_generations
 
 
 def completions_per_rollout(s: Setting) -> int | None:

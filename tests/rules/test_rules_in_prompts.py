@@ -183,7 +183,8 @@ def test_every_rule_in_prompts_has_a_case() -> None:
     """A new rule comes with its line."""
     ours = {code for code, rule in {**REGISTRY, **RECIPE_RULES}.items() if rule.of <= IN_PROMPTS}
     assert not TRL_LIKE & IN_PROMPTS
-    assert {code for _, code, _, _ in CASES} | set(LAUNCHED) == ours
+    swept = {"GB312"}  # of points of a sweep, which no recipe of their own can be: tests/programs
+    assert {code for _, code, _, _ in CASES} | set(LAUNCHED) | swept == ours
 
 
 @pytest.mark.parametrize(("framework", "code", "bad", "good"), CASES)

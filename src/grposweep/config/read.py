@@ -105,7 +105,7 @@ def settle(s: Setting) -> Setting:
     solved = realise(s)
     if s.framework not in IN_PROMPTS:
         return solved
-    counted, lost = in_prompts(solved)
+    counted, lost = in_prompts(solved.altered({"data_processes": solved.processes}))
     return counted.altered({"unsolved": counted.unsolved | {"prompts_per_rollout"}}) if lost else counted
 
 

@@ -1,6 +1,6 @@
 """Sizes as TRL and ms-swift take them: whole micro-batches of completions on every training process."""
 
-from grposweep.plan import completions_per_rollout, completions_per_step, micro_steps_per_generation
+from grposweep.plan import completions_per_rollout, completions_per_step, micro_steps_per_generation, realise
 from grposweep.setting import Setting
 
 
@@ -13,7 +13,8 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     plain = s.altered({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain, ()
-    plain = plain.altered({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": None})
+    # All processes are data ranks from here on, which also says that B counts completions, whatever the version is.
+    plain = plain.altered({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = completions_per_rollout(s), completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain, ("its sizes count prompts, and without --processes they cannot be divided among any",)
@@ -25,6 +26,12 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
                 "gradient_accumulation_steps": step // micro,
                 "steps_per_generation": rollout // micro,
             }
-            return plain.altered(changes), ()
+            return _evaluated(plain.altered(changes)), ()
     lost = f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes"
     return plain, (lost,)
+
+
+def _evaluated(s: Setting) -> Setting:
+    """With an evaluation batch of whole groups, which frameworks that count prompts have no size for."""
+    solved = realise(s.altered({"auto": frozenset({"per_device_eval_batch_size"})}))
+    return solved.altered({"auto": frozenset()})

@@ -8,41 +8,50 @@ from collections.abc import Iterator
 from typing import Any
 
 from grposweep.frameworks import trl
-from grposweep.frameworks.keys import known, text
+from grposweep.frameworks.keys import known, span, text
 from grposweep.rules.loss import LOSSES
 from grposweep.setting import TRL_FAMILY, Setting, Version
 
 CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
+NAMES = frozenset(
+    ["model_name_or_path", "dataset_name", "max_prompt_length"]
+)  # said in words, or of no effect in a plan
 # Fields that do nothing unless another one is set, and that one; nothing is lost with them.
 NEEDS = {
     "use_bias_correction_kl": "beta",
     "ref_model_sync_steps": "sync_ref_model",
     "ref_model_mixup_alpha": "sync_ref_model",
-    "kl_horizon": "kl_reward_coefficient",
-    "kl_target": "kl_reward_coefficient",
 }
 
 
 def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple[str, ...]]:
     """The setting with nothing in it that this release does not know, and what that changes."""
-    lost = tuple(_elsewhere(s))
-    changes: dict[str, Any] = {}
+    nearest: dict[str, Any] = {}
     if LOSSES.get(s.loss_type, (0,)) > version:
-        changes["loss_type"] = "bnpo"  # token means, as all later ones are
+        nearest["loss_type"] = "bnpo"  # token means, as all later ones are
     if s.scale_rewards == "batch" and version < (0, 22):
-        changes["scale_rewards"] = "group"
-    changed = tuple(
+        nearest["scale_rewards"] = "group"
+    changed = (
         f"{name}={getattr(s, name)}: {framework} {text(version)} does not have it; {value} is the nearest"
-        for name, value in changes.items()
+        for name, value in nearest.items()
     )
-    fits = s.altered({**changes, "framework": framework, "version": version})
-    return fits, (*lost, *changed, *_unsaid(s, framework, version))
+    said = {**nearest, **_correction(s, version), "framework": framework, "version": version}
+    return s.altered(said), (*_elsewhere(s), *changed, *_unsaid(s, framework, version))
+
+
+def _correction(s: Setting, version: Version) -> dict[str, bool]:
+    """Whether k3 is weighed by the ratio, which other frameworks say by the estimator: k3+ has the same on-policy gradient."""
+    if s.framework in TRL_FAMILY or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
+        return {}
+    return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
 
 def _unsaid(s: Setting, framework: str, version: Version) -> Iterator[str]:
     """Fields that this release has no key for, and that are not what it does anyway."""
     takes, default = known(framework, version), trl.defaults(framework, version)
-    for name in sorted(trl.SAME - takes.keys() - ELSEWHERE):
+    for name in sorted(trl.SAME - takes.keys() - NAMES):
+        if span(name) is None:
+            continue  # no TRL's: what only other frameworks do is said below
         value = getattr(s, name)
         anyway = default.get(name, getattr(Setting(), name))
         inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
@@ -54,42 +63,13 @@ def _does(anyway: Any) -> str:
     return "" if anyway is None else f", and does as with {anyway}"
 
 
-# Words for what only other frameworks do; what is lost of them is said below.
-ELSEWHERE = frozenset(
-    [
-        "data_processes",
-        "pipeline_parallel_size",
-        "prompts_per_rollout",
-        "prompts_per_generation",
-        "experience_batch_size",
-        "reference_batch_size",
-        "dynamic_batching",
-        "ends_with_epochs",
-        "kl_placement",
-        "kl_estimator",
-        "kl_reward_coefficient",
-        "kl_reward_estimator",
-        "kl_controller",
-        "kl_horizon",
-        "kl_target",
-        "loads_reference",
-        "advantage_estimator",
-        "minimum_learning_rate_ratio",
-        "model_name_or_path",
-        "dataset_name",
-        "max_prompt_length",
-        "parameters",
-    ]
-)
-
-
 def _elsewhere(s: Setting) -> Iterator[str]:
     """What other frameworks do and no TRL does."""
     if s.advantage_estimator != "grpo":
         yield f"advantage_estimator={s.advantage_estimator}: TRL's trainer has grpo only"
     if s.kl_placement in ("reward", "both") and s.kl_reward_coefficient:
         yield f"KL in the reward (coefficient {s.kl_reward_coefficient:g}): TRL has it in the loss only; it is left out"
-    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3"):
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3", "k3+"):
         yield f"KL estimator {s.kl_estimator}: TRL's is k3, weighed by the importance ratio with use_bias_correction_kl"
     if s.dynamic_batching:
         yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"

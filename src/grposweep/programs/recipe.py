@@ -25,7 +25,7 @@ from grposweep.programs import PROGRAMS
 from grposweep.programs.program import RECIPE
 from grposweep.recipe import Recipe
 from grposweep.redaction import refuse_secrets
-from grposweep.setting import TRL_FAMILY, Setting, Version
+from grposweep.setting import IN_PROMPTS, TRL_FAMILY, Setting, Version
 
 # A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
@@ -147,4 +147,5 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
 
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """The numbers of the recipe in a trial's folder."""
-    return in_completions(frameworks.read(load_trial_recipe(folder, experiment)).setting)[0]
+    setting = frameworks.read(load_trial_recipe(folder, experiment)).setting
+    return setting if setting.framework in IN_PROMPTS else in_completions(setting)[0]

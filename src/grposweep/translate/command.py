@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,8 +58,15 @@ def translate(setting: Setting, target: str) -> Translation:
         files, losses = write_own(setting)
         return Translation(files, shlex.join(COMMAND), losses)
     written = frameworks.write(setting, target)
-    changed = tuple(differences(setting, read_back(written, target, setting)))
+    after = read_back(written, target, setting)
+    changed = (*differences(setting, after), *_newly_broken(setting, after))
     return Translation({written.file_name: written.recipe}, _command(written), written.losses, changed)
+
+
+def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
+    """What the target refuses, where the recipe itself was sound."""
+    if not errors(check(before)):
+        yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
 
 
 def read_back(written: Written, target: str, setting: Setting) -> Setting:

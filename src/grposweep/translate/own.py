@@ -10,7 +10,8 @@ from grposweep.config.own import NUMBERS, own_values
 from grposweep.config.read import KEYS, SOURCES
 from grposweep.frameworks import trl
 from grposweep.frameworks.completions import in_completions
-from grposweep.frameworks.trl_losses import ELSEWHERE, fitted
+from grposweep.frameworks.keys import span
+from grposweep.frameworks.trl_losses import NAMES, fitted
 from grposweep.plan import save_every, total_steps
 from grposweep.setting import TRL, Setting
 
@@ -67,9 +68,13 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 def _unsaid(s: Setting) -> Iterator[str]:
     """Fields that are set, matter, and have no key of ours."""
     default = {**vars(Setting()), **trl.defaults("trl", TRL)}
-    for name in sorted(trl.SAME - KEYS.keys() - SOURCES.keys() - PLACED - ELSEWHERE):
+    for name in sorted(trl.SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
         value = getattr(s, name)
-        if value not in (None, default[name]) and not (name.startswith("vllm_") and not s.use_vllm):
+        if (
+            span(name) is not None
+            and value not in (None, default[name])
+            and not (name.startswith("vllm_") and not s.use_vllm)
+        ):
             yield f"{name}={value}: grposweep's own trainer has no key for it"
 
 

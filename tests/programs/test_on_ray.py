@@ -1,0 +1,134 @@
+"""Trials of EasyR1 and verl up to the command and the recipe: what a point changes in their words, and their logs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import DictConfig
+
+from grposweep.config.points import Points
+from grposweep.config.read import read_setting
+from grposweep.programs.on_ray import as_entries
+from grposweep.programs.trial import write_program
+from grposweep.search.judge import Judge
+from grposweep.search.space import Space
+from support import read
+
+EASYR1 = """
+data: {train_files: a, rollout_batch_size: 64, max_prompt_length: 512, max_response_length: 512}
+algorithm: {adv_estimator: grpo, use_kl_loss: true, kl_penalty: low_var_kl, kl_coef: 1.0e-2}
+worker:
+  actor:
+    global_batch_size: 32
+    micro_batch_size_per_device_for_update: 4
+    micro_batch_size_per_device_for_experience: 4
+    dynamic_batching: false
+    model: {model_path: Qwen/Qwen2.5-7B-Instruct, tokenizer_path: null}
+    optim: {lr: 1.0e-6}
+  rollout: {n: 8, tensor_parallel_size: 1}
+trainer: {total_epochs: 15, n_gpus_per_node: 8}
+"""
+VERL = """
+defaults: [ppo_trainer, _self_]
+data: {train_batch_size: 64}
+algorithm: {adv_estimator: grpo}
+actor_rollout_ref:
+  actor:
+    ppo_mini_batch_size: 32
+    ppo_micro_batch_size_per_gpu: 4
+    use_kl_loss: true
+    kl_loss_coef: 1.0e-2
+    optim: {lr: 1.0e-6}
+  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: 4, name: vllm}
+  ref: {log_prob_micro_batch_size_per_gpu: 4}
+trainer: {total_epochs: 15, n_gpus_per_node: 8}
+"""
+RECIPES = {"easyr1": EASYR1, "verl": VERL}
+Made = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+
+
+@pytest.fixture
+def points(
+    compose: Callable[[list[str]], DictConfig], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Points]:
+    """Points over a framework's recipe on eight GPUs."""
+    monkeypatch.chdir(here)
+
+    def make(framework: str, *overrides: str) -> Points:
+        (here / "own.yaml").write_text(RECIPES[framework])
+        base = [f"trainer={framework}", "trainer.recipe=own.yaml", "cluster=dry_run", "cluster.gpus_per_node=8"]
+        return Points(compose, [*base, *overrides])
+
+    return make
+
+
+@pytest.fixture
+def made(points: Callable[..., Points], here: Path) -> Made:
+    """The trial's recipe, and the keys that the point changed in it."""
+
+    def make(framework: str, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        experiment = points(framework, *overrides).base
+        write_program(here, experiment, read_setting(experiment))
+        return yaml.safe_load((here / "recipe.yaml").read_text()), read(here / "changed.json")["keys"]
+
+    return make
+
+
+@pytest.mark.parametrize("framework", RECIPES)
+def test_a_point_that_changes_nothing_has_the_authors_recipe(made: Made, framework: str) -> None:
+    """Nulls and the defaults that Hydra composes stay; only the folder that it writes to is the trial's."""
+    recipe, changed = made(framework)
+    folder = {"easyr1": "save_checkpoint_path", "verl": "default_local_dir"}[framework]
+    assert recipe["trainer"].pop(folder).endswith("/model")
+    assert recipe == yaml.safe_load(RECIPES[framework])
+    assert changed == {}
+
+
+def test_the_same_dials_are_easyr1s_own_keys(made: Made) -> None:
+    """Batches in prompts, one KL coefficient; the author's batch for log-probabilities stays."""
+    _, changed = made("easyr1", "lr=5e-6", "kl.beta=0.02", "batch=auto", "batch.prompts_per_step=16")
+    assert changed == {
+        "algorithm.kl_coef": 0.02,
+        "data.rollout_batch_size": 16,
+        "worker.actor.global_batch_size": 16,
+        "worker.actor.micro_batch_size_per_device_for_update": 16,
+        "worker.actor.optim.lr": 5e-6,
+    }
+
+
+def test_the_same_dials_are_verls_own_keys(made: Made) -> None:
+    """Its KL loss has a coefficient of its own."""
+    _, changed = made("verl", "lr=5e-6", "kl.beta=0.02")
+    actor = "actor_rollout_ref.actor"
+    assert changed == {f"{actor}.kl_loss_coef": 0.02, f"{actor}.optim.lr": 5e-6}
+
+
+def test_sizes_that_are_no_whole_prompts_are_pruned(points: Callable[..., Points]) -> None:
+    """512 completions a rollout hold no whole groups of seven."""
+    assert Judge(Space(), points("easyr1")).verdict({}).is_valid
+    verdict = Judge(Space(), points("easyr1", "batch.num_generations=7")).verdict({})
+    assert "GB312" in {problem.code for problem in verdict.problems}
+
+
+def test_the_command_is_the_frameworks_own(made: Made, here: Path) -> None:
+    """EasyR1 takes a file, verl a configuration of Hydra's; the log goes to the trial."""
+    made("easyr1", "trainer.arguments=['data.seed=2']")
+    command = (here / "program.sh").read_text().splitlines()[-1]
+    assert "-m verl.trainer.main 'config=" in command
+    assert command.endswith("trainer.nnodes=1 trainer.n_gpus_per_node=8 'trainer.logger=[console,file]' data.seed=2")
+    made("verl")
+    script = (here / "program.sh").read_text()
+    assert "-m verl.trainer.main_ppo --config-dir" in script
+    assert "VERL_FILE_LOGGER_PATH=" in script
+
+
+def test_a_line_of_either_log_becomes_training_and_evaluation_in_optimizer_steps() -> None:
+    """EasyR1 nests its names, verl keeps them below ``data``; a rollout is two optimizer steps here."""
+    easyr1 = b'{"step": 3, "actor": {"pg_loss": 0.1}, "val": {"reward_score": 0.5}}'
+    verl = b'{"step": 3, "data": {"actor/pg_loss": 0.1, "val-core/gsm8k/reward/mean@1": 0.5}}'
+    for line in (easyr1, verl):
+        train, evaluation = as_entries(line, 2.0)
+        assert (train.kind, train.step, train.values) == ("train", 6, {"actor/pg_loss": 0.1})
+        assert (evaluation.kind, evaluation.step, evaluation.values["eval_reward"]) == ("eval", 6, 0.5)
