@@ -1,8 +1,11 @@
 """A training script that is none: it takes TRL's configuration and leaves a trainer state, without importing torch."""
 
+from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 SCRIPT = """
 import json, os, sys, time
@@ -46,3 +49,12 @@ def script(here: Path) -> tuple[str, ...]:
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s")
+
+
+@pytest.fixture(autouse=True)
+def _own_options() -> Iterator[None]:
+    """A recipe's options are a process's own; here one process has many tests."""
+    store = ConfigStore.instance()
+    before = deepcopy(store.repo)
+    yield
+    store.repo = before
