@@ -176,6 +176,7 @@ class Controller:
             running = self._running(folder, verdict, begun.number, begun.job_id or "", begun.time)
             self.settler.settle(running, End(CRASHED))
         elif folder.is_done:
+            folder.close_attempt()
             self.settler.tell(trial.number, folder)
         else:
             self._submit(folder, verdict)

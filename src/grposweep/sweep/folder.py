@@ -115,6 +115,12 @@ class TrialFolder:
         ended = [line for line in self.attempts() if line.get("event") == "ended"]
         return str(ended[-1].get("nodes", "")) if ended and ended[-1].get("step") == "elsewhere" else ""
 
+    def close_attempt(self) -> None:
+        """Note the end of an attempt that ended while no controller watched; its result says how."""
+        begun = self.open_attempt()
+        if begun is not None:
+            self.note_attempt(begun.number, "ended", unseen=True)
+
     def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
         """Append one event of an attempt: intent (before acting), started, ended."""
         append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})

@@ -90,6 +90,7 @@ def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) 
     folder = next((folder for folder in folders.get(trial.number, ()) if folder.head == head), None)
     if folder is None or not folder.is_done:
         return False
+    folder.close_attempt()
     study.tell(trial.number, folder.objective, folder.evaluations(metric))
     return True
 
