@@ -6,7 +6,9 @@ Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py and verl/workers/fsdp_workers.
 utils/config.py (validate_config), workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from grposweep.rules import counts
@@ -21,7 +23,7 @@ ROLLOUT = ("num_generations", "prompts_per_rollout")
 COUNTED = ("num_generations", "prompts_per_rollout", "prompts_per_step", "per_device_train_batch_size", "num_iterations",
            "experience_batch_size", "reference_batch_size", "prompts_per_generation")  # fmt: skip
 GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")  # they compare within a group
-FARTHEST = 4096  # how far from a number its neighbours are looked for
+FARTHEST = 1024  # how far from a number its neighbours are looked for
 MOST = 24  # neighbours offered for verification
 
 
@@ -54,14 +56,27 @@ def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int
     return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
 
 
-def offer(s: Setting, *names: str, accepts: Callable[[Setting], bool]) -> tuple[dict[str, int], ...]:
-    """Changes of one size each to the nearest values that a condition accepts."""
-    changes: list[dict[str, int]] = []
-    for name in names:
-        now = getattr(s, name)
-        if now is not None:
-            changes += ({name: n} for n in near(now, lambda n, name=name: accepts(s.altered({name: n}))))  # type: ignore[misc]
-    return tuple(changes)
+@dataclass(frozen=True)
+class Offer:
+    """Changes of one size each to the nearest values that a condition accepts; looked for when somebody wants a fix."""
+
+    setting: Setting
+    names: tuple[str, ...]
+    accepts: Callable[[Setting], bool]
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        for name in self.names:
+            now = getattr(self.setting, name)
+            if now is not None:
+                yield from ({name: n} for n in near(now, partial(self._fits, name)))
+
+    def _fits(self, name: str, value: int) -> bool:
+        return self.accepts(self.setting.altered({name: value}))
+
+
+def offer(s: Setting, *names: str, accepts: Callable[[Setting], bool]) -> Offer:
+    """Other sizes, one after the other."""
+    return Offer(s, names, accepts)
 
 
 def by_trial(s: Setting, judge: Judge) -> int:

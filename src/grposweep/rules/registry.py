@@ -37,7 +37,7 @@ class Broken:
     why: str
     instead: str
     fields: tuple[str, ...] = ()
-    suggestions: tuple[dict[str, Any], ...] = ()
+    suggestions: Iterable[dict[str, Any]] = ()  # may be found only when somebody asks
     without_effect: frozenset[str] = frozenset()
 
 

@@ -1,0 +1,65 @@
+"""EasyR1's and verl's recipes as JSON lines: whatever they hold, the answer is one object of JSON proper."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep.frameworks import easyr1, schema, verl
+from grposweep.frameworks.load import Options
+from grposweep.lint.judge import choose
+from grposweep.lint.lines import lint_lines
+from grposweep.setting import IN_PROMPTS
+
+KEYS = {"easyr1": [*schema.easyr1(), *easyr1.KEYS.values(), "worker.actor.kl_loss_coef"],
+        "verl": [*schema.verl(), *verl.KEYS.values(), "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
+READ = {"easyr1": sorted(set(easyr1.KEYS.values())), "verl": sorted(set(verl.KEYS.values()))}
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from(["grpo", "megatron", "kl", "full", "adaptive", "${data.train_batch_size}", "1e-6", "???", "${oc.env:X}"]),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=4), st.integers(-1, 4), max_size=2),
+)  # fmt: skip
+
+
+def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer."""
+    out = io.StringIO()
+    code = lint_lines([json.dumps(record).encode()], out, Options(), choose())
+    return code, json.loads(out.getvalue(), parse_constant=pytest.fail)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
+    """Dotted or nested, known keys or not."""
+    framework = data.draw(st.sampled_from(sorted(IN_PROMPTS)))
+    names = st.one_of(st.sampled_from(READ[framework]), st.sampled_from(KEYS[framework]), st.text(max_size=8))
+    config = data.draw(st.dictionaries(names, VALUES, max_size=9))
+    record = {
+        "framework": framework, "config": config, "processes": data.draw(st.one_of(st.none(), st.integers(1, 9))),
+        "dataset_size": data.draw(st.one_of(st.none(), st.integers(1, 5000))),
+    }  # fmt: skip
+    code, answer = ask(record)
+    assert "error" not in answer
+    assert code == (0 if answer["ok"] else 1)
+
+
+def test_a_line_may_be_nested_and_name_its_release() -> None:
+    """The framework is told by the keys where the line does not say it."""
+    config = {"worker": {"actor": {"kl_loss_coef": 0.1}, "rollout": {"n": 5}}}
+    _, new = ask({"config": config})
+    _, old = ask({"config": config, "framework_version": "0.2"})
+    assert new["framework"] == old["framework"] == "easyr1"
+    assert "GV301" in {problem["code"] for problem in new["problems"]}
+    assert "GV301" not in {problem["code"] for problem in old["problems"]}
+
+
+@pytest.mark.parametrize("version", ["0.1", "x", "", "0.2.1.2.3"])
+def test_a_release_that_is_none_is_one_message(version: str) -> None:
+    """Exit code 2."""
+    code, answer = ask({"framework": "easyr1", "framework_version": version, "config": {}})
+    assert code == 2
+    assert "version" in answer["error"] or "release" in answer["error"]
