@@ -23,69 +23,24 @@ from grposweep.frameworks.prompts import (
     schedule_word,
 )
 from grposweep.frameworks.trl import Reading
+from grposweep.frameworks.verl_words import ACTOR, KEYS, MODEL, OPTIM, REF, ROLLOUT
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
-ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
-MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
-KEYS = {
-    "processes": "trainer.n_gpus_per_node",
-    "sequence_parallel_size": f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
-    "tensor_parallel_size": f"{ACTOR}.megatron.tensor_model_parallel_size",
-    "pipeline_parallel_size": f"{ACTOR}.megatron.pipeline_model_parallel_size",
-    "context_parallel_size": f"{ACTOR}.megatron.context_parallel_size",
-    "num_generations": f"{ROLLOUT}.n",
-    "prompts_per_rollout": "data.train_batch_size",
-    "prompts_per_generation": "data.gen_batch_size",
-    "prompts_per_step": f"{ACTOR}.ppo_mini_batch_size",
-    "per_device_train_batch_size": f"{ACTOR}.ppo_micro_batch_size_per_gpu",
-    "experience_batch_size": f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-    "reference_batch_size": f"{REF}.log_prob_micro_batch_size_per_gpu",
-    "dynamic_batching": f"{ACTOR}.use_dynamic_bsz",
-    "offloads_parameters": f"{ACTOR}.fsdp_config.param_offload",
-    "filters_groups": "algorithm.filter_groups.enable",
-    "removes_padding": f"{MODEL}.use_remove_padding",
-    "num_iterations": f"{ACTOR}.ppo_epochs",
-    "max_steps": "trainer.total_training_steps",
-    "epochs": "trainer.total_epochs",
-    "save_steps": "trainer.save_freq",
-    "eval_steps": "trainer.test_freq",
-    "advantage_estimator": "algorithm.adv_estimator",
-    "beta": f"{ACTOR}.kl_loss_coef",
-    "kl_placement": f"{ACTOR}.use_kl_loss",
-    "kl_estimator": f"{ACTOR}.kl_loss_type",
-    "kl_reward_coefficient": "algorithm.kl_ctrl.kl_coef",
-    "kl_reward_estimator": "algorithm.kl_penalty",
-    "kl_controller": "algorithm.kl_ctrl.type",
-    "kl_horizon": "algorithm.kl_ctrl.horizon",
-    "kl_target": "algorithm.kl_ctrl.target_kl",
-    "loads_reference": f"{ACTOR}.use_kl_loss",
-    "loss_type": f"{ACTOR}.policy_loss.loss_mode",
-    "loss_average": f"{ACTOR}.loss_agg_mode",
-    "epsilon": f"{ACTOR}.clip_ratio_low",
-    "epsilon_high": f"{ACTOR}.clip_ratio_high",
-    "delta": f"{ACTOR}.clip_ratio_c",
-    "scale_rewards": "algorithm.norm_adv_by_std_in_grpo",
-    "learning_rate": f"{OPTIM}.lr",
-    "lr_scheduler_type": f"{OPTIM}.lr_scheduler_type",
-    "warmup_steps": f"{OPTIM}.lr_warmup_steps",
-    "minimum_learning_rate_ratio": f"{OPTIM}.min_lr_ratio",
-    "weight_decay": f"{OPTIM}.weight_decay",
-    "max_grad_norm": f"{OPTIM}.clip_grad",
-    "seed": "data.seed",
-    "model_name_or_path": f"{MODEL}.path",
-    "parameters": f"{MODEL}.path",
-    "dataset_name": "data.train_files",
-    "lora": f"{MODEL}.lora_rank",
-    "temperature": f"{ROLLOUT}.temperature",
-    "top_p": f"{ROLLOUT}.top_p",
-    "top_k": f"{ROLLOUT}.top_k",
-    "max_prompt_length": "data.max_prompt_length",
-    "max_completion_length": "data.max_response_length",
-    "vllm_tensor_parallel_size": f"{ROLLOUT}.tensor_model_parallel_size",
-    "vllm_gpu_memory_utilization": f"{ROLLOUT}.gpu_memory_utilization",
-    "max_batched_tokens": f"{ROLLOUT}.max_num_batched_tokens",
-}
+__all__ = [
+    "ACTOR",
+    "KEYS",
+    "MODEL",
+    "OPTIM",
+    "REF",
+    "ROLLOUT",
+    "engine_of",
+    "native",
+    "reading",
+    "refills",
+    "values_of",
+]
+
 MEGATRON = {"lr_scheduler_type": f"{OPTIM}.lr_decay_style"}
 COUNTS = ("num_generations", "prompts_per_rollout", "prompts_per_step", "num_iterations", "max_prompt_length",
           "max_completion_length", "max_batched_tokens")  # fmt: skip
@@ -94,7 +49,6 @@ NUMBERS = ("learning_rate", "weight_decay", "max_grad_norm", "temperature", "top
 # What verl averages the loss over, as the losses of TRL that do the same.
 AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
             "seq-mean-token-sum": "luspo"}  # fmt: skip
-ENGINES = ("fsdp_config", "megatron")
 TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
 
 
