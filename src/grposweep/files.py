@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import UnionType
 from typing import Any
 
 VERSION = 1  # of every line and object on disk, as "v"
+_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
 
 
 def write_text(path: Path, text: str) -> None:
@@ -25,6 +27,11 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file of this name is what a writer leaves that was killed before its rename."""
+    return _DRAFT.fullmatch(name) is not None
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
-from grposweep.files import VERSION, write_text
+from grposweep.files import VERSION, is_draft, write_text
 from grposweep.redaction import redact
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Space
@@ -39,7 +39,7 @@ def open_folder(
     folder = SweepFolder(path.resolve())
     try:
         settings = folder.settings()
-        if settings is None and folder.path.exists() and {item.name for item in folder.path.iterdir()} - OURS:
+        if settings is None and _others(folder.path):
             raise BadInput(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             return folder, _recognise(folder, settings, identity, space, provenance)
@@ -52,6 +52,12 @@ def open_folder(
             f"outputs={outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
     return folder, None
+
+
+def _others(path: Path) -> set[str]:
+    """What lies in a folder and is not of a controller that died on its first writes."""
+    names = {item.name for item in path.iterdir()} if path.exists() else set()
+    return {name for name in names if not is_draft(name)} - OURS
 
 
 def _recognise(

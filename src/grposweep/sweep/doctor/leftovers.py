@@ -1,17 +1,15 @@
 """What writers and controllers that were killed leave lying about."""
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from grposweep.files import age_seconds
+from grposweep.files import age_seconds, is_draft
 from grposweep.search.journal import LOCK_SECONDS, lock_age, remove_lock
 from grposweep.sweep.doctor.finding import Finding
 from grposweep.sweep.folder import SweepFolder
 
 OLD_SECONDS = 60.0  # a living writer's draft is there for milliseconds
-_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of files.write_text, and of the heartbeat
 
 
 def check_lease(folder: SweepFolder) -> Iterator[Finding]:
@@ -34,5 +32,5 @@ def _drafts(root: Path) -> Iterator[Path]:
     """Drafts in the sweep's folder and in its trials' own, not in what trainers write below."""
     for folder in (root, root / "prepare", *sorted((root / "trials").glob("*/"))):
         for path in sorted(folder.glob(".*")):
-            if path.is_file() and _DRAFT.fullmatch(path.name) and age_seconds(path) > OLD_SECONDS:
+            if path.is_file() and is_draft(path.name) and age_seconds(path) > OLD_SECONDS:
                 yield path
