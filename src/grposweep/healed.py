@@ -10,14 +10,15 @@ from grposweep.files import read_json, write_json
 NAME = "healed.json"  # in a trial folder
 
 
-def write_healed(folder: Path, batch: Mapping[str, int], why: str) -> None:
-    """Keep the sizes of ``batch`` that attempts are to use from now on."""
-    write_json(folder / NAME, {"batch": dict(batch), "why": why})
+def write_healed(folder: Path, batch: Mapping[str, int], why: str, attempt: int) -> None:
+    """Keep the sizes of ``batch`` that attempts after this one are to use."""
+    write_json(folder / NAME, {"batch": dict(batch), "why": why, "attempt": attempt})
 
 
-def is_healed(folder: Path) -> bool:
-    """Whether that has happened already."""
-    return (folder / NAME).exists()
+def is_healed(folder: Path, attempt: int) -> bool:
+    """Whether that has happened before this attempt; after it, by a controller that died at it, does not count."""
+    found = read_json(folder / NAME)
+    return found is not None and found.get("attempt") != attempt
 
 
 def load_healed(folder: Path, experiment: Experiment) -> Experiment:

@@ -175,8 +175,10 @@ class Controller:
         if begun is not None and folder.awaits_ruling:
             running = self._running(folder, verdict, begun.number, begun.job_id or "", begun.time)
             self.settler.settle(running, End(CRASHED))
-        elif folder.is_done:
+            return
+        if folder.has_ruling:
             folder.close_attempt()
+        if folder.is_done:
             self.settler.tell(trial.number, folder)
         else:
             self._submit(folder, verdict)

@@ -29,8 +29,8 @@ def rule_on(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None 
     A launcher that says ``again`` took the attempt away, which is no failure of the trial's; it counts these itself.
     """
     lines = folder.attempts()
-    sizes = next((line.get("logs") for line in reversed(lines) if line.get("event") == "intent"), None)
-    failure = classify(read_evidence(folder.path, end, moved, sizes))
+    last: Mapping[str, Any] = next((line for line in reversed(lines) if line.get("event") == "intent"), {})
+    failure = classify(read_evidence(folder.path, end, moved, last.get("logs")))
     past = [Failure(line["failure"]) for line in lines if line.get("failure") and not line.get("again")]
     record = _record(folder, end, failure)
     if end.again:
@@ -38,7 +38,7 @@ def rule_on(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None 
     if failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
         return Ruling(failure, Step.FAIL, record)  # the launcher has given it up
     step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
-    if step is Step.HEAL and not _heal(folder, verdict, failure):
+    if step is Step.HEAL and not _heal(folder, verdict, failure, last.get("attempt", 0)):
         step = Step.FAIL
     return Ruling(failure, step, record)
 
@@ -57,18 +57,20 @@ def _record(folder: TrialFolder, end: End, failure: Failure) -> dict[str, Any]:
     return {"kind": kind, "class": failure.value, "message": message, "last_lines": folder.last_lines()}
 
 
-def _heal(folder: TrialFolder, verdict: Verdict, failure: Failure) -> bool:
+def _heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int) -> bool:
     """Write down smaller micro-batches for the attempts to come; False where there are none that change no number."""
     changes = heal(verdict.setting, verdict.experiment.rules.ignore)
-    if changes is None or is_healed(folder.path) or is_program(verdict.experiment.trainer.kind):
+    if changes is None or is_healed(folder.path, attempt) or is_program(verdict.experiment.trainer.kind):
         return False
-    write_healed(folder.path, changes, failure.words)
+    write_healed(folder.path, changes, failure.words, attempt)
     return True
 
 
-def write_end(folder: TrialFolder, status: str, failure: Mapping[str, Any]) -> None:
+def write_end(folder: TrialFolder, attempt: int, status: str, failure: Mapping[str, Any]) -> None:
     """result.json of a failed attempt: ``failed`` for good, ``retried`` where another one follows."""
     before = folder.result or {}
     step = before.get("step", folder.heartbeat().get("step", 0))
-    content = {"status": status, "objective": None, "step": step, "failure": dict(failure)}
-    folder.write_result({**({"attempt": before["attempt"]} if "attempt" in before else {}), **content})
+    number = before.get("attempt", attempt)  # a job that Slurm restarted has used several
+    folder.write_result(
+        {"attempt": number, "status": status, "objective": None, "step": step, "failure": dict(failure)}
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, as_number, read_json, read_lines, write_json
+from grposweep.launch.base import CRASHED, FINISHED
 from grposweep.redaction import redact
 from grposweep.runs import read_runs
 
@@ -64,6 +65,12 @@ class TrialFolder:
         return result.get("status") == "failed" and "class" not in (result.get("failure") or {})
 
     @property
+    def has_ruling(self) -> bool:
+        """Whether the last result is what a controller made of it, or needs no ruling: its attempt is over."""
+        status = (self.result or {}).get("status")
+        return status in ("finished", "failed", "retried", "pruned") and not self.awaits_ruling
+
+    @property
     def objective(self) -> float | None:
         """What a finished trial is worth; None where it is not finished, or its objective is no number."""
         result = self.result or {}
@@ -115,15 +122,18 @@ class TrialFolder:
         ended = [line for line in self.attempts() if line.get("event") == "ended"]
         return str(ended[-1].get("nodes", "")) if ended and ended[-1].get("step") == "elsewhere" else ""
 
-    def close_attempt(self) -> None:
-        """Note the end of an attempt that ended while no controller watched; its result says how."""
-        begun = self.open_attempt()
-        if begun is not None:
-            self.note_attempt(begun.number, "ended", unseen=True)
-
     def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
         """Append one event of an attempt: intent (before acting), started, ended."""
         append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})
+
+    def close_attempt(self) -> None:
+        """Note the end of an attempt that left its result when no controller watched, or one that died writing it down."""
+        begun, result = self.open_attempt(), self.result or {}
+        if begun is None or (not self.is_done and result.get("attempt", -1) < begun.number):
+            return  # none, or one that has left nothing yet
+        said = {"failure": self.failure["class"]} if "class" in self.failure else {}
+        code = FINISHED if result.get("status") == "finished" else CRASHED
+        self.note_attempt(begun.number, "ended", code=code, killed=False, unseen=True, **said)
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """The metric at each evaluation, by optimizer step."""

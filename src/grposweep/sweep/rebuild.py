@@ -76,6 +76,7 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
         return False
     try:
         if trial.is_done:
+            trial.close_attempt()
             study.add_ended(record.point, record.attributes, trial.objective, trial.evaluations(metric))
         else:
             study.add(record.point, record.attributes)

@@ -112,6 +112,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
         proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
+        settler.keep_best()  # an earlier controller may have died between an end and this
         controller = Controller(folder, proposals, settler, launcher, lease, overrides, provenance, is_dry=is_dry(base))
         mirror = None if base.search.storage is None else Mirror(base.search.storage, path.name, direction)
         say_scale(console, controller, base)
@@ -185,8 +186,11 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
     if never:
         console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
     write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
-    if sampler == "grid" and not any(trial.user_attrs.get("invalid") for trial in study.trials):
+    if sampler == "grid":
+        known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(census.invalid_points(), RECORDED_INVALID):
+            if freeze(point) in known:
+                continue
             problems = errors(census.judge.verdict(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
 

@@ -61,7 +61,7 @@ class Settler:
             return
         verdict = self.judge.verdict(running.point)
         ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
-        self._carry_out(running.folder, ruling)
+        self._carry_out(running.folder, running.attempt, ruling)
         self._note_end(running, end, ruling)
         if ruling.step not in (*AGAIN, Step.STOP):
             if ruling.failure is Failure.GPU_MEMORY:
@@ -77,10 +77,10 @@ class Settler:
             running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
         )
 
-    def _carry_out(self, folder: TrialFolder, ruling: Ruling) -> None:
+    def _carry_out(self, folder: TrialFolder, attempt: int, ruling: Ruling) -> None:
         """What a ruling means for the trial's result, and for the sweep."""
         goes_on = ruling.step in (*AGAIN, Step.STOP)
-        write_end(folder, "retried" if goes_on else "failed", ruling.record)
+        write_end(folder, attempt, "retried" if goes_on else "failed", ruling.record)
         if ruling.step is Step.STOP:
             self._halt(f"trial {folder.number}: {ruling.failure.words}")
         elif goes_on:
@@ -103,11 +103,13 @@ class Settler:
         """Tell the study how a trial ended, and give back what a loser kept."""
         value = folder.objective
         self.study.tell(number, value, folder.evaluations(self.search.metric))
-        if value is not None and self.keep == "best":
-            self._keep_best()
+        if value is not None:
+            self.keep_best()
 
-    def _keep_best(self) -> None:
+    def keep_best(self) -> None:
         """With ``trainer.keep=best`` only the winner's model stays."""
+        if self.keep != "best":
+            return
         best = self.study.best
         for trial in self.study.started:
             if best is not None and trial.state == TrialState.COMPLETE and trial.number != best.number:

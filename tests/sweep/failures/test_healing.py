@@ -78,7 +78,7 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
     before = read_setting(experiment)
     changes = heal(before)
     assert changes is not None
-    write_healed(tmp_path, changes, "out of GPU memory")
+    write_healed(tmp_path, changes, "out of GPU memory", attempt=0)
     after = read_setting(load_healed(tmp_path, experiment))
     assert not errors(check(after))
     assert after.per_device_train_batch_size * 2 == before.per_device_train_batch_size == 64
