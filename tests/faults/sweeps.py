@@ -1,0 +1,241 @@
+"""A sweep whose controller dies at a chosen moment and is started again; what must hold at its end.
+
+Everything is imported and composed once; each controller is a fork, so that a death costs a fraction of a second.
+"""
+
+import gc
+import io
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.points import Compose, Points
+from grposweep.config.schema import Experiment
+from grposweep.config.session import open_session
+from grposweep.entry import _composer
+from grposweep.launch.local import Local
+from grposweep.search.census import take_census
+from grposweep.search.judge import Judge
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.space import Space
+from grposweep.sweep import lease, run
+from grposweep.sweep.doctor import visit
+from grposweep.sweep.folder import SweepFolder
+from grposweep.train import attempt
+from support import is_running
+
+from .calls import Calls
+from .places import Elsewhere, Forks, fork, ledger
+
+EASY = (
+    "trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
+)  # fmt: skip
+LATE = "late"  # the fatal moment never came: this run made fewer calls
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command line, and where its attempts run; ``taken`` as Elsewhere has it."""
+
+    arguments: Sequence[str]
+    outlives: bool = False
+    taken: dict[str, int] = field(default_factory=dict)
+    slots: int = 1
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A scenario ready to be run again and again."""
+
+    scenario: Scenario
+    here: Path
+    space: Space
+    fixed: list[str]
+    points: "Remembered"
+
+    @property
+    def sweep(self) -> Path:
+        """Where the sweep is."""
+        return self.here / "outputs" / "s"
+
+    def controller(self, fatal: int | None = None) -> int:
+        """Run one controller as a process of its own; its exit code, or minus the signal that ended it."""
+        return os.waitstatus_to_exitcode(os.waitpid(fork(partial(self._run, fatal)), 0)[1])
+
+    def calls(self) -> list[str]:
+        """The calls of the last controller that came to its end."""
+        return list(json.loads((self.here / "calls").read_text()))
+
+    def clear(self) -> None:
+        """Begin from nothing."""
+        shutil.rmtree(self.here, ignore_errors=True)
+        (self.here / "state").mkdir(parents=True)
+
+    def _run(self, fatal: int | None) -> int:
+        """The command as ``run.py`` gives it, here and now."""
+        os.chdir(self.here)
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w"), write_through=True) for number in (1, 2))
+        calls = Calls(self.sweep, fatal)
+        self._stand_in(calls)
+        calls.install()
+        code = run.run_sweep(self.space, self.points, self.fixed, "s")
+        assert calls.audited == calls.numbered, "something writes past the numbering"
+        (self.here / "calls").write_text(json.dumps(calls.made))
+        return code
+
+    def _stand_in(self, calls: Calls) -> None:
+        """This process only: our launcher, and no waiting."""
+        state = self.here / "state"
+        place: Any = Elsewhere(state, self.scenario.slots, self.scenario.taken)
+        if not self.scenario.outlives:
+            place = Local(Forks(state), [], self.scenario.slots)
+        for name in ("submit", "cancel"):
+            setattr(place, name, calls.around(name, getattr(place, name)))
+        run.build_launcher = lambda *_: place
+        run.collect_provenance = lambda: {"packages": {}}
+        attempt.load_experiment = self.points.read
+        run.POLL_SECONDS = 0.002
+        lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
+        optuna.samplers.TPESampler = partial(optuna.samplers.TPESampler, n_startup_trials=2)
+
+
+class Remembered(Points):
+    """Points that compose each experiment once, for all processes forked from here on."""
+
+    def __init__(self, compose: Compose, overrides: list[str]) -> None:
+        super().__init__(compose, overrides)
+        self._known: dict[str, Experiment] = {}
+
+    def experiment(self, values: Mapping[str, Any]) -> Experiment:
+        name = repr(sorted(values.items()))
+        if name not in self._known:
+            self._known[name] = super().experiment(values)
+        return self._known[name]
+
+    def read(self, config: Path) -> Experiment:
+        """An attempt's own way to its experiment."""
+        text = config.read_text()
+        if text not in self._known:
+            self._known[text] = load_experiment(config)
+        return self._known[text]
+
+
+@contextmanager
+def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
+    """The scenario with everything imported."""
+    import grposweep.train.fake
+    import grposweep.train.life  # noqa: F401 - so that forks need not
+
+    with open_session() as session:
+        space, fixed = parse_space(list(split_tokens(scenario.arguments)), {}, session.loader)
+        stage = Stage(scenario, here, space, fixed, Remembered(_composer(session.loader, "config"), fixed))
+        stage.clear()
+        yield stage
+
+
+def known(sweep: Path) -> list[tuple[Any, ...]]:
+    """All that the study knows of each trial, but the times."""
+    backend = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
+    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(backend))
+    return [
+        (t.number, t.state.name, t.values, t.params, t.user_attrs, t.intermediate_values)
+        for t in study.get_trials(deepcopy=False)
+    ]
+
+
+def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
+    """What must not be at the end of a sweep, in words."""
+    sweep, notes = stage.sweep, ledger(stage.here / "state")
+    found = [f"another study: {known(sweep)}"] if known(sweep) != undisturbed else []
+    started = [trial for trial in undisturbed if not trial[4].get("invalid")]
+    folders = [folder.path.name for folder in SweepFolder(sweep).trials()]
+    if folders != [f"{trial[0]:04d}-{trial[4]['experiment'][:6]}" for trial in started]:
+        found.append(f"lost or duplicated folders: {folders}")
+    whole = Counter(line["trial"] for line in notes if line["event"] == "end" and line["code"] == 0)
+    if max(whole.values()) > 1 or any(line.get("done") for line in notes):
+        found.append(f"trials ran again that had finished: {notes}")
+    if together := [line for line in notes if line.get("beside")]:
+        found.append(f"two attempts of a trial at once: {together}")
+    if still := {line["pid"] for line in notes} - {line["pid"] for line in notes if line["event"] == "end"}:
+        found += [f"attempt {pid} still runs" for pid in still if is_running(pid)]
+    said = io.StringIO()
+    visit(str(sweep), stage.here, False, said)
+    # A line that was torn is read past; the doctor would set it aside.
+    found += [line for line in said.getvalue().splitlines()[:-1] if "torn line" not in line]
+    if models := [path.parent.name for path in sweep.glob("trials/*/model") if path.parent.name != _best(stage)]:
+        found.append(f"models of losers: {models}")
+    return found
+
+
+def _best(stage: Stage) -> str:
+    """The folder of the best trial."""
+    trials = [trial for trial in known(stage.sweep) if trial[1] == "COMPLETE"]
+    best = max(trials, key=lambda trial: (trial[2][0], -trial[0]))
+    return f"{best[0]:04d}-{best[4]['experiment'][:6]}"
+
+
+def attempts(stage: Stage) -> list[tuple[str, int]]:
+    """Which attempts of which trials have begun, in no order."""
+    notes = ledger(stage.here / "state")
+    return sorted((line["trial"], line["attempt"]) for line in notes if line["event"] == "begin")
+
+
+def survive(stage: Stage, fatal: int, undisturbed: list[tuple[Any, ...]], code: int) -> list[str]:
+    """Kill the controller at a moment, run the command again, and look; what is wrong then."""
+    stage.clear()
+    first = stage.controller(fatal)
+    if first != -9:
+        return [LATE] if first == code else [f"exit code {first} before the fatal moment"]
+    last = stage.controller()
+    if last != code:
+        return [f"exit code {last} after going on: {(stage.here / 'log').read_text()[-600:]}"]
+    return wrong(stage, undisturbed)
+
+
+Report = dict[int, list[str]]
+
+
+def survive_all(
+    scenario: Scenario, here: Path, choose: Callable[[list[str]], Sequence[int]], workers: int = 2
+) -> tuple[list[str], Report]:
+    """The calls of an undisturbed sweep, and what was wrong after a death at each chosen one."""
+    with staged(scenario, here / "undisturbed") as stage:
+        code = stage.controller()
+        assert code in (0, 1), (stage.here / "log").read_text()
+        undisturbed, calls = known(stage.sweep), stage.calls()
+        assert not wrong(stage, undisturbed)
+        for config in stage.sweep.glob("trials/*/config.yaml"):
+            stage.points.read(config)
+        gc.freeze()
+        judge = Judge(stage.space, stage.points)
+        take_census(judge)
+        for trial in undisturbed:
+            assert judge.verdict(trial[3]).experiment
+        chosen = choose(calls)
+
+        def share(worker: int) -> int:
+            own = replace(stage, here=here / str(worker))
+            report = {fatal: survive(own, fatal, undisturbed, code) for fatal in chosen[worker::workers]}
+            (here / f"{worker}.json").write_text(json.dumps(report))
+            return 0
+
+        for pid in [fork(partial(share, worker)) for worker in range(workers)]:
+            os.waitpid(pid, 0)
+    found: Report = {}
+    for worker in range(workers):
+        found |= {int(k): v for k, v in json.loads((here / f"{worker}.json").read_text()).items()}
+    return calls, found

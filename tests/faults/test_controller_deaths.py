@@ -1,0 +1,62 @@
+"""A controller may die at any call to the outside: the next one ends the sweep as if nothing had happened."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from .sweeps import EASY, LATE, Scenario, survive_all
+
+ADAPTIVE = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
+HEALED = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8", "trainer.fake.oom_above=16")
+GRID = ("lr=1e-2,1e-3", "batch=small,open_r1_medium", "kl.sync_ref_model=true,false", "kl=low")
+
+SCENARIOS = {
+    "a grid with invalid points and crashes": Scenario((*EASY, *GRID, "trainer.keep=best", "trainer.fake.crash_above_lr=5e-3")),
+    "attempts that are healed, two at once": Scenario((*EASY, *HEALED, "lr=1e-3,2e-3"), slots=2),
+    "an adaptive search": Scenario((*ADAPTIVE, "search.trials=5")),
+    "jobs that go on alone, one taken away": Scenario((*EASY, "lr=1e-3,2e-3,3e-3"), outlives=True, slots=2, taken={"0001": 1}),
+    "an adaptive search of jobs": Scenario((*ADAPTIVE, "search.trials=4"), outlives=True, taken={"0001": 1}),
+}  # fmt: skip
+
+
+def moments(calls: Sequence[str]) -> list[int]:
+    """Those that leave different disks behind: between a call's end and the next one's beginning nothing happens."""
+    following = [*calls[1:], ""]
+    return [
+        number
+        for number, (call, after) in enumerate(zip(calls, following, strict=True))
+        if not (call.startswith("after") and after.startswith("before"))
+    ]
+
+
+def known_as_risky(calls: Sequence[str]) -> list[int]:
+    """The drafts before sweep.yaml, a half journal, a submission that nobody noted, an end that nobody told."""
+    risky = (
+        "before chmod .sweep.yaml", "half-way write study.journal", "after submit", "before write trials/0001",
+    )  # fmt: skip
+    return [next(n for n, call in enumerate(calls) if call.startswith(what)) for what in risky]
+
+
+def losses(report: dict[int, list[str]], calls: Sequence[str]) -> dict[str, list[str]]:
+    """What went wrong, by the moment of the death."""
+    return {f"{number} {calls[number]}": wrong for number, wrong in report.items() if wrong and wrong != [LATE]}
+
+
+@pytest.mark.parametrize("name", ["attempts that are healed, two at once", "jobs that go on alone, one taken away"])
+def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Path) -> None:
+    """A few of those below, in seconds."""
+    calls, report = survive_all(SCENARIOS[name], tmp_path, known_as_risky)
+    assert losses(report, calls) == {}
+    assert len(report) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> None:
+    """Nothing is lost, run twice or left behind; trials, values and best are those of the undisturbed sweep."""
+    calls, report = survive_all(SCENARIOS[name], tmp_path, moments)
+    assert losses(report, calls) == {}
+    died = sum(wrong != [LATE] for wrong in report.values())
+    print(f"{name}: {died} deaths survived, among {len(calls)} moments")
+    assert died > 0.9 * len(moments(calls))
