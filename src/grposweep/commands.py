@@ -79,13 +79,13 @@ def _of_file(path: Path, options: Options) -> Setting:
 
 
 def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
-    from grposweep.config.compose import to_experiment  # Hydra: not for recipes
+    from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.read import read_setting
     from grposweep.config.session import open_session
 
     with open_session() as session:
         counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
-        setting = read_setting(to_experiment(session.compose(list(overrides))), counted)
+        setting = read_setting(Points(session.compose, list(overrides)).base, counted)
     return setting if options.processes is None else replace(setting, processes=options.processes)
 
 

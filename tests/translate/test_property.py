@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from grposweep import frameworks, plan
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.rules import check, errors
-from grposweep.setting import Setting
+from grposweep.setting import IN_PROMPTS, Setting
 from grposweep.translate.command import read_back, translate
 from grposweep.translate.kept import differences
 
@@ -99,6 +99,20 @@ def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s
     assert plan.build_plan(after).completions_per_rollout == plan.build_plan(s).completions_per_rollout
     assert plan.completions_per_step(after) == plan.completions_per_step(s)
     assert plan.total_steps(after) == plan.total_steps(s)
+
+
+@pytest.mark.parametrize("target", sorted(IN_PROMPTS))
+@settings(max_examples=30, deadline=None)
+@given(s=valid_settings())
+def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) -> None:
+    """Whole groups a step, whole steps a rollout, whole steps on every rank: nothing of them may be lost."""
+    rollout, step = plan.completions_per_rollout(s) or 0, plan.completions_per_step(s) or 0
+    assume(step % s.num_generations == 0 and rollout % step == 0)
+    after = read_back(frameworks.write(s, target), target, s)
+    assert (plan.completions_per_rollout(after), plan.completions_per_step(after)) == (rollout, step)
+    assert (after.num_generations, after.num_iterations) == (s.num_generations, s.num_iterations)
+    assert (after.learning_rate, after.beta, after.temperature) == (s.learning_rate, s.beta, s.temperature)
+    assert (after.epsilon, after.max_completion_length) == (s.epsilon, s.max_completion_length)
 
 
 @settings(max_examples=30, deadline=None)
