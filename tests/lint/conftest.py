@@ -22,14 +22,6 @@ save_steps: 100
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """The working directory of the commands below."""
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def lint(here: Path) -> Callable[..., Ended]:
     """``lint("recipe.yaml", "--processes", "8")`` runs the command to its end."""
 

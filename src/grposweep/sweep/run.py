@@ -1,14 +1,9 @@
 """A sweep from its space to its leaderboard; a single run is a sweep of one point."""
 
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import cast
 
 from rich.console import Console
@@ -22,7 +17,6 @@ from grposweep.fixes import render_problem
 from grposweep.launch.build import build_launcher, build_preparer, is_dry
 from grposweep.launch.controller_job import hands_over, submit_controller
 from grposweep.launch.local import build_processes
-from grposweep.report.live import Display
 from grposweep.report.tables import build_console, invalid_table
 from grposweep.rules import errors
 from grposweep.search.census import Census, take_census
@@ -42,35 +36,12 @@ from grposweep.sweep.prepare import prepare
 from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.provenance import collect_provenance
 from grposweep.sweep.rebuild import open_study
-from grposweep.sweep.say import detached, say_results, say_scale, trial_line
+from grposweep.sweep.say import detached, say_results, say_scale
 from grposweep.sweep.settler import Settler
-from grposweep.sweep.summary import invalid_rows, snapshot
+from grposweep.sweep.summary import invalid_rows
+from grposweep.sweep.work import counting_interrupts, work
 
-POLL_SECONDS = 0.1
-SHOW_SECONDS = 0.5
 EXIT_FINISHED, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 130
-
-
-@dataclass
-class Interrupts:
-    """How often somebody asked us to stop."""
-
-    count: int = 0
-
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        self.count += 1
-
-
-@contextmanager
-def counting_interrupts() -> Iterator[Interrupts]:
-    """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way."""
-    interrupts = Interrupts()
-    before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> int:
@@ -122,7 +93,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
             return EXIT_FINISHED
         if is_dry(base):
             return _write_only(controller, console)
-        _work(controller, console, interrupts, census.invalid, mirror)
+        work(controller, console, interrupts, census.invalid, mirror)
         if mirror is not None and not mirror.close():
             console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
         if interrupts.count and launcher.outlives and controller.running:
@@ -195,39 +166,6 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
 
 
-def _work(
-    controller: Controller, console: Console, interrupts: Interrupts, invalid: int, mirror: Mirror | None
-) -> None:
-    """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
-    said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice = 0, 0.0, ""
-    with Display(console) as display:
-        while True:
-            if interrupts.count and controller.launcher.outlives:
-                return
-            if interrupts.count > seen:
-                seen = interrupts.count
-                notice = _interrupt(controller, seen)
-                display.say(notice)
-            done = controller.tick()
-            if mirror is not None:
-                mirror.show(controller.study.trials)
-            while controller.settler.news:
-                display.say(controller.settler.news.pop(0))
-            for trial in controller.started:
-                if trial.state.is_finished() and trial.number not in said:
-                    said.add(trial.number)
-                    display.say(trial_line(controller, trial))
-            if done:
-                return
-            if time.monotonic() - shown > SHOW_SECONDS:
-                shown = time.monotonic()
-                display.show(
-                    snapshot(controller, invalid, notice or controller.trouble or (mirror.problem if mirror else ""))
-                )
-            time.sleep(POLL_SECONDS)
-
-
 def _write_only(controller: Controller, console: Console) -> int:
     """cluster=dry_run: everything that a submission needs is on disk, and its commands are on the screen."""
     controller.lease.check()
@@ -236,12 +174,3 @@ def _write_only(controller: Controller, console: Console) -> int:
     console.print(f"{written}; the same command with cluster=slurm submits them", soft_wrap=True, highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
     return EXIT_FINISHED
-
-
-def _interrupt(controller: Controller, count: int) -> str:
-    """Act on a request to stop; what to tell the person."""
-    if count == 1:
-        controller.stop()
-        return "stopping at the next rollout boundary; Ctrl-C again ends the trials now (both can be resumed)"
-    controller.kill()
-    return "ending the trials now"
