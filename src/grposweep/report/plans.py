@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from grposweep import plan
-from grposweep.setting import Setting
+from grposweep.setting import IN_PROMPTS, Setting
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ def _mu_s_a(s: Setting) -> str:
     return f"{s.num_iterations} x {plan.micro_steps_per_generation(s)} / {s.gradient_accumulation_steps}"
 
 
+DATA = Line("processes with data of their own", "W", lambda s: _w(s))
 LINES = (
     Line("training processes", "all ranks", lambda s: s.processes),
-    Line("processes with data of their own", "W", lambda s: s.data_processes),
+    DATA,
     Line(
         "completions per rollout", "B W S", plan.completions_per_rollout,
         lambda s: f"{_b(s)} x {_w(s)} x {plan.micro_steps_per_generation(s)}",
@@ -82,6 +83,26 @@ LINES = (
         lambda s: f"boundary every {plan.boundary_steps(s)}",
     ),
 )  # fmt: skip
+
+
+def _kl(s: Setting) -> str:
+    """Where KL is, by which estimator, with which coefficient."""
+    places = {
+        "loss": (s.kl_estimator or "k3", s.beta),
+        "reward": (s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
+    }
+    asked = ("loss", "reward") if s.kl_placement == "both" else (s.kl_placement,)
+    words = [
+        f"{place}, {places[place][0]} x {places[place][1]:g}" for place in asked if place in places and places[place][1]
+    ]
+    return " and ".join(words) or "none"
+
+
+COMPARED = (  # what tells recipes apart, beside their sizes
+    Line("learning rate", "at its peak", lambda s: f"{s.learning_rate:g}"),
+    Line("loss", "in TRL's words", lambda s: s.loss_type),
+    Line("KL", "place, estimator x coefficient", _kl),
+)
 SYMBOLS = (
     "B per_device_train_batch_size, W processes (that hold data of their own), A gradient_accumulation_steps, "
     "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training prompts, P prompts per rollout, "
@@ -98,10 +119,12 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     table.add_column("formula", overflow="fold")
     if len(items) == 1:
         table.add_column("with numbers", overflow="fold", style="dim")
-    for line in LINES:
+    for line in LINES + COMPARED if len(items) > 1 else LINES:
         values = [_value(line, setting) for _, setting in items]
         if all(value is None for value in values):
             continue
+        if line is DATA and all(_w(s) == s.processes for _, s in items):
+            continue  # nothing is shared
         cells = ["?" if value is None else _text(value) for value in values]
         numbers = [line.numbers(items[0][1])] if len(items) == 1 else []
         table.add_row(line.name, *cells, line.formula, *numbers)
@@ -116,6 +139,11 @@ def notes(s: Setting) -> list[str]:
         said.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
+        )
+    if s.framework in IN_PROMPTS and plan.steps_per_rollout(s) > 1:
+        said.append(
+            f"{s.trainer} counts rollouts where it says steps: {s.key('max_steps')}, {s.key('save_steps')} and the warmup are "
+            f"{plan.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
         said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")

@@ -1,0 +1,62 @@
+"""``grposweep plan A.yaml B.sh``: recipes of different frameworks side by side, in the same numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grposweep.commands import show_plan
+from grposweep.frameworks.load import Options
+
+TRL = """\
+num_generations: 8
+per_device_train_batch_size: 16
+gradient_accumulation_steps: 1
+steps_per_generation: 2
+beta: 0.01
+max_steps: 40
+"""
+EASYR1 = """\
+data: {rollout_batch_size: 32}
+worker:
+  actor: {global_batch_size: 16, micro_batch_size_per_device_for_update: 16}
+  rollout: {n: 8}
+algorithm: {use_kl_loss: true, kl_penalty: low_var_kl, kl_coef: 0.01}
+trainer: {max_steps: 20}
+"""
+VERL = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=32 \\
+    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=16 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16 trainer.total_training_steps=20 \\
+    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.01 \\
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=16
+"""
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> list[str]:
+    """The same training three times: 32 prompts of 8 completions a rollout, 16 a step, 40 steps on 8 GPUs."""
+    texts = {"trl.yaml": TRL, "easyr1.yaml": EASYR1, "verl.sh": VERL}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return [str(tmp_path / name) for name in texts]
+
+
+def test_three_words_for_one_training_are_one_plan(recipes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Number by number."""
+    assert show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=True) == 0
+    plans = [json.loads(line)["plan"] for line in capsys.readouterr().out.splitlines()]
+    assert plans[0] == plans[1] == plans[2]
+    assert (plans[0]["completions_per_rollout"], plans[0]["prompts_per_step"], plans[0]["total_steps"]) == (256, 16, 40)
+
+
+def test_side_by_side_they_are_told_apart_by_loss_and_kl(
+    recipes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column each; what EasyR1 and verl call steps is explained."""
+    show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "learning rate 1e-06 1e-06 1e-06" in said
+    assert said.count("loss, k3 x 0.01") == 3
+    assert "EasyR1 counts rollouts where it says steps: trainer.max_steps" in said
