@@ -27,8 +27,15 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
                 "steps_per_generation": rollout // micro,
             }
             return _evaluated(plain.altered(changes)), ()
-    lost = f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes"
-    return plain, (lost,)
+    nearest = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": max(round(step / s.processes), 1),
+        "steps_per_generation": max(round(rollout / s.processes), 1),
+    }
+    lost = (
+        f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes: the nearest do"
+    )
+    return _evaluated(plain.altered(nearest)), (lost,)
 
 
 def _evaluated(s: Setting) -> Setting:
