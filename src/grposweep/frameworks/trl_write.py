@@ -62,8 +62,10 @@ def native_keys(s: Setting, framework: str, version: Version) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (*FIRST, *ALWAYS, *sorted(trl.SAME)):
         value = getattr(s, name)
-        if name not in takes or name in found or name in SPECIAL or (value is None and default.get(name) is None):
+        if name not in takes or name in found or name in SPECIAL:
             continue
+        if value is None and (default.get(name) is None or not takes[name].type.endswith("?")):
+            continue  # another framework has no word for it: TRL's default
         if name in FIRST or name in ALWAYS or value != default.get(name):
             found[name] = _plain(value, takes[name])
     if found.get("top_k") == 0 and takes["top_k"].default is None:
