@@ -126,10 +126,11 @@ def _problems(reading: Reading, chosen: Chosen) -> list[Problem]:
 
 
 def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chosen, with_fixes: bool) -> Finding:
-    repairs = []
+    repairs: list[Repair] = []
     for fix in find_fixes(setting, problem, ignore=chosen.ignore) if with_fixes else ():
         change = frameworks.native(dict(fix.change), recipe, setting)
-        if change:
+        # Two changes of a setting may be one of the recipe's keys.
+        if change and all(change != known.change for known in repairs):
             repairs.append(Repair(change, bool(getattr(fix, "safe", False))))
     fields = problem.broken.fields
     blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
