@@ -17,7 +17,7 @@ from typing import Any
 
 from stubs import stub
 
-stub("ray", "vllm", "transfer_queue", "pylatexenc", "liger_kernel", "sglang", "torchdata", "PIL")
+stub("ray", "vllm", "transfer_queue", "pylatexenc", "liger_kernel", "sglang", "torchdata", "PIL", "zmq")
 
 from hydra import compose, initialize_config_module  # noqa: E402  # behind the stand-ins
 from verl.trainer.ppo.core_algos import get_kl_controller, kl_penalty  # noqa: E402
