@@ -143,9 +143,9 @@ def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chos
 def _of_recipe(
     reading: Reading, recipe: Recipe, code: str, severity: Severity, broken: Broken, with_fixes: bool
 ) -> Finding:
-    repairs = []
+    repairs: list[Repair] = []
     for change in broken.suggestions if with_fixes else ():
-        if mends(recipe, reading, code, change):
+        if all(change != known.change for known in repairs) and mends(recipe, reading, code, change):
             repairs.append(Repair(change, broken.without_effect >= change.keys()))
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
     if code == "GV107" and recipe.launch:
