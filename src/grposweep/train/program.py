@@ -22,6 +22,7 @@ from grposweep.programs import build_program
 from grposweep.programs.marked import MARK, end_marked, start_guard
 from grposweep.programs.program import Place, Program, Trial
 from grposweep.programs.recipe import load_trial_recipe
+from grposweep.train import watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint
 
@@ -123,6 +124,7 @@ class Watch:
     step: int = 0
     asked_at: float | None = None  # time.monotonic()
     heard: bool = False
+    beat: int | None = None  # the counter of our Callback's last sign of life
 
     def follow(self) -> int:
         """To its end; the exit code, negative for a signal."""
@@ -144,8 +146,9 @@ class Watch:
 
     def _report(self) -> None:
         """New entries of the log; with our Callback in the program they are written already."""
-        if self.said:
-            self.step = int(self.said["step"])
+        if said := self.said:
+            self.step = int(said["step"])
+            self._listen()
             return
         entries = self.program.log()
         if entries and not self.heard:
@@ -154,8 +157,14 @@ class Watch:
         for entry in entries:
             self.attempt.log(entry.kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
-        if self.attempt.is_main:
-            self.attempt.beat(self.step)
+        self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
+
+    def _listen(self) -> None:
+        """Our Callback beats in the trial's file; as long as it does, this process lives as well."""
+        beat = (read_json(self.attempt.folder / "heartbeat") or {}).get("counter")
+        if beat != self.beat:
+            self.beat = beat
+            watchdog.feed(self.attempt.experiment.cluster.stall_min)
 
     def _heed(self) -> None:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""
