@@ -142,7 +142,8 @@ class Chaos:
 def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
     """What must be nothing: trials lost, run twice, with a step twice or another value, jobs left, damage."""
     trials = sorted(chaos.sweep.glob("trials/*-*"))
-    values = {read_point(trial): objective(trial) for trial in trials}
+    whole = [trial for trial in trials if (trial / "result.json").exists() and (trial / "trial.json").exists()]
+    values = {read_point(trial): objective(trial) for trial in whole}
     doctor = subprocess.run([sys.executable, "-m", "grposweep", "doctor", str(chaos.sweep)], capture_output=True, text=True,
                             check=False, env={**os.environ, "PYTHONPATH": str(PROJECT / "src")})  # fmt: skip
     if doctor.returncode:
@@ -152,7 +153,7 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
         "twice": len(trials) - len(values),
         "unfinished": sum(result["status"] not in ("finished", "failed") for result in chaos.results()),
         "another value": sum(value is not None and value != undisturbed[point] for point, value in values.items()),
-        "a step twice": sum(has_double_step(trial) for trial in trials),
+        "a step twice": sum(has_double_step(trial) for trial in whole),
         "jobs left": len(running_jobs()),
         "doctor complains": doctor.returncode,
     }
