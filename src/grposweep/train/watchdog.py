@@ -5,13 +5,14 @@ collective or in CUDA is ended too. A process that is stopped as a whole cannot 
 """
 
 import faulthandler
-import sys
+
+STDERR = 2  # the descriptor: sys.stderr may be something else by now
 
 
 def feed(minutes: float | None) -> None:
     """This rank lives; it ends with code 1, and every thread's stack in its log, unless fed again in time."""
     if minutes is not None:
-        faulthandler.dump_traceback_later(minutes * 60, exit=True, file=sys.stderr.fileno())
+        faulthandler.dump_traceback_later(minutes * 60, exit=True, file=STDERR)
 
 
 def release() -> None:
