@@ -98,6 +98,12 @@ def test_a_rendered_experiment_loads_as_the_same(
     assert load_experiment(path) == experiment
 
 
+def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -> None:
+    """Byte for byte, so that older trials' hashes of their config.yaml still hold."""
+    experiment = to_experiment(compose(["name='on: [yes]'", "lr=1e-3"]))
+    assert render_experiment(experiment) == OmegaConf.to_yaml(OmegaConf.structured(experiment))
+
+
 def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None:
     """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
     now, frozen = sorted(known_keys()), KNOBS.read_text().split()
