@@ -36,6 +36,9 @@ class Proposals:
     too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
+    _known: set[object] = field(default_factory=set)  # points of the started trials,
+    _done: set[str] = field(default_factory=set)  # their experiments,
+    _looked: int = 0  # and how many these are
 
     @property
     def target(self) -> int:
@@ -63,13 +66,12 @@ class Proposals:
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
-        done = {trial.user_attrs["experiment"] for trial in self.study.started}
-        known = {freeze(trial.params) for trial in self.study.started} | self.doubles
+        self._look()
 
         def is_new(point: Point) -> bool:
             if self.repeat:
                 return True
-            if freeze(point) in known:
+            if freeze(point) in self._known or freeze(point) in self.doubles:
                 return False
             verdict = self.judge.verdict(point)
             if not verdict.is_valid:
@@ -77,13 +79,26 @@ class Proposals:
             if (trial := self.too_large(verdict)) is not None:
                 self.left_out[freeze(point)] = trial
                 return False
-            if experiment_id(verdict.experiment, verdict.setting) in done:
+            if experiment_id(verdict.experiment, verdict.setting) in self._done:
                 self.doubles.add(freeze(point))
                 return False
             return True
 
         if self.sampler == "grid":
-            agreeing = (p for p in self.valid_points if all(p.get(name) == label for name, label in fixed.items()))
+            left = (p for p, name in self._frozen if self.repeat or name not in self._known)
+            agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in agreeing if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
         return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
+
+    @cached_property
+    def _frozen(self) -> list[tuple[Point, object]]:
+        """The valid points, each with what tells it from others: walked through for every next point of a grid."""
+        return [(point, freeze(point)) for point in self.valid_points]
+
+    def _look(self) -> None:
+        """Take notice of trials started since the last look."""
+        started = self.study.started
+        self._known |= {freeze(trial.params) for trial in started[self._looked :]}
+        self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
+        self._looked = len(started)

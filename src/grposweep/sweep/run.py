@@ -73,8 +73,9 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
         stack.callback(launcher.close)
         if not is_dry(base) and not prepare(folder, _preparable(judge, census), preparer, console, interrupts):
             return EXIT_INTERRUPTED
-        judge.learn(folder.prepared())
-        census = _judged(console, judge)
+        if prepared := folder.prepared():
+            judge.learn(prepared)
+            census = _judged(console, judge)
         direction = cast(Direction, base.search.direction)  # check_words has seen it
         study, repairs = open_study(folder, space, direction, base.search.metric)
         for repair in repairs:

@@ -10,6 +10,7 @@ from grposweep.config.schema import Experiment
 from grposweep.report.tables import Row, leaderboard
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
+from grposweep.sweep.summary import row as row_of
 from grposweep.sweep.summary import rows, spent
 
 WARNED_POINTS = 100  # looked through for warnings
@@ -51,7 +52,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
 
 def trial_line(controller: Controller, trial: FrozenTrial) -> str:
     """One lasting line for a trial that ended."""
-    row = next(row for row in rows(controller) if row.number == trial.number)
+    row = row_of(controller, trial)
     point = " ".join(f"{name}={label}" for name, label in row.dials.items())
     if row.objective is None:
         return f"trial {row.number} failed: {row.note} ({controller.trial_folder(trial).path / 'logs'}) {point}"

@@ -1,6 +1,7 @@
 """The end of an attempt written down: in the trial's folder first, then in the study; and what follows from it for the sweep."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +46,7 @@ class Settler:
     keep: str = "best"  # trainer.keep
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
     news: list[str] = field(default_factory=list)  # for whoever shows them
+    _winner: int = -1  # the best trial when we last looked; -1: none yet
     halted: str = ""  # why nothing more is to be started, though there is more to do
 
     def settle(self, running: Running, end: End) -> None:
@@ -103,14 +105,20 @@ class Settler:
         """Tell the study how a trial ended, and give back what a loser kept."""
         value = folder.objective
         self.study.tell(number, value, folder.evaluations(self.search.metric))
-        if value is not None:
-            self.keep_best()
+        if value is not None and self.keep == "best":
+            self._give_back([number])
 
     def keep_best(self) -> None:
-        """With ``trainer.keep=best`` only the winner's model stays."""
-        if self.keep != "best":
+        """With ``trainer.keep=best`` only the winner's model stays, whatever an earlier controller left."""
+        finished = [trial.number for trial in self.study.started if trial.state == TrialState.COMPLETE]
+        if self.keep == "best":
+            self._give_back(finished)
+
+    def _give_back(self, finished: Iterable[int]) -> None:
+        """Delete the models of these trials and of the winner so far, but the best one's."""
+        best, trials = self.study.best, self.study.trials
+        if best is None:
             return
-        best = self.study.best
-        for trial in self.study.started:
-            if best is not None and trial.state == TrialState.COMPLETE and trial.number != best.number:
-                self.folder.trial(trial.number, trial.user_attrs["experiment"]).delete_model()
+        for number in {*finished, self._winner} - {best.number, -1}:
+            self.folder.trial(number, trials[number].user_attrs["experiment"]).delete_model()
+        self._winner = best.number

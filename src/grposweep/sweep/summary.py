@@ -2,7 +2,7 @@
 
 import time
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from grposweep import runs
 from grposweep.files import as_number, read_lines
@@ -13,6 +13,8 @@ from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.settler import Running
 from grposweep.sweep.trial import label_text, short
+
+LATEST = 20  # finished trials whose times say how long the next ones take
 
 
 def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot:
@@ -36,29 +38,26 @@ def spent(controller: Controller) -> str:
 
 def rows(controller: Controller) -> list[Row]:
     """Every started trial for the leaderboard."""
-    found = []
-    for trial in controller.started:
-        folder = controller.trial_folder(trial)
-        result = folder.result or {}
-        found.append(
-            Row(
-                number=trial.number,
-                status="unfinished"
-                if not trial.state.is_finished()
-                else "failed"
-                if trial.value is None
-                else "finished",
-                dials=dials(trial.params),
-                objective=trial.value if trial.state == TrialState.COMPLETE else None,
-                error=as_number(result.get("objective_se")),
-                start=as_number(result.get("start")),
-                start_error=as_number(result.get("start_se")),
-                seconds=runs.seconds(folder.path) or None,
-                gpu_hours=runs.device_seconds(folder.path) / 3600,
-                note=str(folder.failure.get("message", "")),
-            )
-        )
-    return found
+    return [row(controller, trial) for trial in controller.started]
+
+
+def row(controller: Controller, trial: FrozenTrial) -> Row:
+    """One started trial."""
+    folder = controller.trial_folder(trial)
+    result = folder.result or {}
+    ended = "failed" if trial.value is None else "finished"
+    return Row(
+        number=trial.number,
+        status=ended if trial.state.is_finished() else "unfinished",
+        dials=dials(trial.params),
+        objective=trial.value if trial.state == TrialState.COMPLETE else None,
+        error=as_number(result.get("objective_se")),
+        start=as_number(result.get("start")),
+        start_error=as_number(result.get("start_se")),
+        seconds=runs.seconds(folder.path) or None,
+        gpu_hours=runs.device_seconds(folder.path) / 3600,
+        note=str(folder.failure.get("message", "")),
+    )
 
 
 def dials(point: Point) -> dict[str, str]:
@@ -92,13 +91,10 @@ def _active(running: Running, waits: str) -> Active:
 
 
 def _seconds_left(controller: Controller, running: list[Active], left: int) -> float | None:
-    """Remaining trials at the finished ones' mean time (or the running ones' pace), over what runs at once."""
-    times = [
-        seconds
-        for trial in controller.started
-        if trial.state == TrialState.COMPLETE
-        and (seconds := as_number((controller.trial_folder(trial).result or {}).get("seconds"))) is not None
-    ]
+    """Remaining trials at the latest finished ones' mean time (or the running ones' pace), over what runs at once."""
+    finished = [trial for trial in controller.started if trial.state == TrialState.COMPLETE]
+    results = [controller.trial_folder(trial).result or {} for trial in finished[-LATEST:]]
+    times = [seconds for result in results if (seconds := as_number(result.get("seconds"))) is not None]
     now = time.time()
     if times:
         each = sum(times) / len(times)
