@@ -16,6 +16,8 @@ from grposweep.config.schema import GROUPS, Experiment
 from grposweep.errors import BadInput
 from grposweep.programs.offer import offer_recipe
 
+MOST_KEPT = 1000  # experiments, some 20 KB each
+
 Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
 
 
@@ -30,6 +32,7 @@ class Points:
         if recipe := offer_recipe(self._base):
             self._overrides = [*overrides, *recipe]
             self._base = self._composed([])
+        self._single: dict[tuple[str, str], Experiment] = {}  # at one dial's value: judged again and again
         self._sections: dict[tuple[str, str], Any] = {}
 
     @cached_property
@@ -42,6 +45,18 @@ class Points:
 
         Raises BadInput for an unknown key or option, or a value of the wrong type.
         """
+        if len(values) != 1:
+            return self._built(values)
+        ((name, value),) = values.items()
+        key = (name, repr(value))
+        if key not in self._single:
+            built = self._built(values)
+            if len(self._single) >= MOST_KEPT:
+                return built
+            self._single[key] = built
+        return self._single[key]
+
+    def _built(self, values: Mapping[str, Any]) -> Experiment:
         config = self._base.copy()
         groups = {name: value for name, value in values.items() if name in GROUPS}
         if "debug" in groups:  # the one group whose options reach into others
