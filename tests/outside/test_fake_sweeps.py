@@ -151,8 +151,8 @@ def test_ctrl_c_stops_at_a_boundary_and_the_same_command_goes_on(run: Run, start
 
 def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
     """A trial that is deaf to requests is killed, and not recorded as failed."""
-    process = start(*SLOW, "trainer.fake.hang_at=3", "lr=1e-3")
-    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
+    process = start(*SLOW, "trainer.fake.hang_at=1", "lr=1e-3")
+    wait_for(lambda: len(list(here.glob("outputs/s/trials/*/runs.jsonl"))) == 1)
     process.send_signal(signal.SIGINT)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/control.json"))) == 1)
     process.send_signal(signal.SIGINT)

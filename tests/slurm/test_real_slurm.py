@@ -27,6 +27,9 @@ FAKE = ("trainer=fake", "name=s", *ONE_RANK)
 SLOW = (*FAKE, "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=100", "schedule.checkpoints=10")
 
 
+LONG = (*SLOW, "trainer.fake.step_seconds=0.2")
+
+
 def metrics(trial: Path) -> list[dict[str, Any]]:
     """A trial's metrics without what may differ between two runs of it."""
     return [{k: v for k, v in line.items() if k not in TIMES} for line in lines(trial / "metrics.jsonl")]
@@ -229,7 +232,7 @@ def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) 
 def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: Start, here: Path) -> None:
     """Another sweep's job lives on, and the cancelled sweep can be resumed."""
     for name in ("s", "other"):
-        process = start(*SLOW, f"name={name}", "lr=1e-3")
+        process = start(*LONG, f"name={name}", "lr=1e-3")
         wait_for(lambda name=name: list(here.glob(f"outputs/{name}/trials/*/heartbeat")))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
@@ -240,7 +243,7 @@ def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: Start, here
     )  # fmt: skip
     assert "cancelled 1 job " in done.stdout
     wait_for(lambda: len(ours()) == 1)
-    assert run(*SLOW, "lr=1e-3").code == 0
+    assert run(*LONG, "lr=1e-3").code == 0
     (folder,) = trials(here / "outputs" / "s")
     assert len(events(folder, "intent")) == 2
 

@@ -1,5 +1,6 @@
 """A vLLM server beside the ranks of a real Slurm job: its place, the wait for it, its end. The server is a stub."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,9 @@ def served_by(command: str) -> str:
     return f'generation.vllm_server_command="{command}"'
 
 
+RUNS_STUB = f"{shlex.quote(sys.executable)} {shlex.quote(str(STUB))}"
+
+
 def ranks(trial: Path) -> int:
     """How many of them there were."""
     return len(list((trial / "logs").glob("rank-*.log")))
@@ -28,7 +32,7 @@ def ranks(trial: Path) -> int:
 
 def test_a_server_takes_some_gpus_of_a_single_node(run: Run) -> None:
     """One of four GPUs is the server's; the three ranks start when it answers, and it ends with them."""
-    ended = run(*SERVED, "cluster.gpus_per_node=4", served_by(f"exec {sys.executable} {STUB}"))
+    ended = run(*SERVED, "cluster.gpus_per_node=4", served_by(f"exec {RUNS_STUB}"))
     assert ended.code == 0, ended.err
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["status"] == "finished"
@@ -41,7 +45,7 @@ def test_a_server_takes_some_gpus_of_a_single_node(run: Run) -> None:
 def test_a_server_takes_the_last_of_several_nodes(run: Run) -> None:
     """Two nodes with two GPUs each: two ranks on the first, and four GPUs on the bill."""
     shape = ("cluster.nodes=2", "cluster.gpus_per_node=2", "generation.vllm_gpus=2")
-    ended = run(*SERVED, *shape, served_by(f"exec {sys.executable} {STUB}"))
+    ended = run(*SERVED, *shape, served_by(f"exec {RUNS_STUB}"))
     assert ended.code == 0, ended.err
     (trial,) = trials(ended.sweep)
     result = read(trial / "result.json")
@@ -50,7 +54,7 @@ def test_a_server_takes_the_last_of_several_nodes(run: Run) -> None:
     assert result["gpu_seconds"] == pytest.approx(4 * result["seconds"], abs=0.1)
 
 
-@pytest.mark.parametrize("command", ["echo no such model; exit 7", f"timeout 6 {sys.executable} {STUB}"])
+@pytest.mark.parametrize("command", ["echo no such model; exit 7", f"timeout 6 {RUNS_STUB}"])
 def test_a_server_that_ends_too_early_is_the_reason_of_the_failure(run: Run, command: str) -> None:
     """Before it ever answered, or while training runs; nobody waits until the time limit."""
     ended = run(
