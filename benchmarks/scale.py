@@ -1,0 +1,132 @@
+"""What a sweep of thousands of trials costs its controller: CPU seconds, memory, and the time of coming back to it.
+
+The controller is the whole one, from the command line to the leaderboard; its attempts are staged: a launcher in this
+process writes the files that an attempt of the fake trainer leaves (their cost is counted), and says that it ended.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from grposweep import runs
+from grposweep.files import write_json
+from grposweep.launch.base import FINISHED, End, Job
+from grposweep.train.record import Heartbeat, Metrics
+
+SPACES = {
+    "grid": ["lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)), "seed=" + ",".join(map(str, range(50)))],
+    "tpe": ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"],
+    "random": ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"],
+}
+AT_ONCE = 8
+
+
+class Staged:
+    """Attempts that are over as soon as they begin."""
+
+    outlives = False
+    slots = AT_ONCE
+
+    def submit(self, job: Job) -> str:
+        """Leave what the fake trainer leaves: two evaluations, a heartbeat, a result."""
+        folder, metrics = job.folder, Metrics(job.folder / "metrics.jsonl", job.attempt)
+        rate = float(json.loads((folder / "trial.json").read_text())["point"]["lr"])
+        objective = 0.8 - 0.2 * abs(math.log10(rate / 1e-3))
+        runs.start_run(folder, job.attempt, 1)
+        for step, reward in ((0, 0.2), (10, objective)):
+            metrics.write("eval", step, 8 * step, {"eval_reward": reward, "eval_reward_se": 0.01})
+        Heartbeat(folder / "heartbeat", 10).beat(10, force=True)
+        runs.end_run(folder, job.attempt)
+        result = {"status": "finished", "attempt": job.attempt, "objective": objective, "start": 0.2, "step": 10}
+        write_json(folder / "result.json", {**result, "seconds": 0.01, "failure": None})
+        return f"staged-{folder.name}"
+
+    def find(self, job: Job, job_id: str | None) -> None:
+        """Nothing goes on without its controller."""
+
+    def poll(self, job_id: str) -> End:  # noqa: ARG002 - the contract's arguments
+        """Over."""
+        return End(FINISHED)
+
+    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
+        """Never."""
+        return ""
+
+    def cancel(self, job_id: str) -> None:
+        """There is nothing to end."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def control(arguments: list[str]) -> None:
+    """Be the command, with staged attempts; the last line of the output says what it cost."""
+    from grposweep.config.points import Points
+    from grposweep.config.session import open_session
+    from grposweep.entry import _composer
+    from grposweep.search.parse import parse_space, split_tokens
+    from grposweep.sweep import run
+
+    run.build_launcher = lambda *_: Staged()  # type: ignore[assignment,return-value]
+    run.POLL_SECONDS = 0.0
+    with open_session() as session:
+        space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
+        run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "mb": used.ru_maxrss / 1024}))
+
+
+def command(here: Path, arguments: list[str]) -> dict[str, float]:
+    """Run it in a process of its own; CPU seconds, the most memory in MB, seconds on the clock."""
+    since = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--controller", *arguments],
+        cwd=here, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "TERM": "dumb"},
+    )  # fmt: skip
+    return {**json.loads(done.stdout.splitlines()[-1]), "seconds": time.perf_counter() - since}
+
+
+def measure(sampler: str, trials: int) -> None:
+    """One row: the sweep, the same command again, and again without its journal."""
+    arguments = [
+        "trainer=fake", "name=s", *SPACES[sampler], f"search.sampler={sampler}", f"search.trials={trials}",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as scratch:
+        here = Path(scratch)
+        whole = command(here, arguments)
+        again = command(here, arguments)
+        (here / "outputs" / "s" / "study.journal").unlink()
+        rebuilt = command(here, arguments)
+    print(
+        f"| {sampler} | {trials:,} | {whole['cpu'] * 1000 / trials:.1f} | {max(whole['mb'], rebuilt['mb']):.0f} "
+        f"| {again['seconds']:.1f} | {rebuilt['seconds']:.1f} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """The table."""
+    if sys.argv[1:2] == ["--controller"]:
+        control(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=5000)
+    parser.add_argument("--samplers", nargs="+", choices=SPACES, default=list(SPACES))
+    options = parser.parse_args()
+    print("| sampler | trials | CPU s for 1,000 trials | most MB | the command again, s | without its journal, s |")
+    print("|---|---|---|---|---|---|")
+    for sampler in options.samplers:
+        measure(sampler, options.trials)
+
+
+if __name__ == "__main__":
+    main()
