@@ -51,6 +51,7 @@ def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
     assert len(own(then.sweep)) == 4
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_costs_no_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep says that the database lacks it, and how it gets there."""
     ended = run(*FAKE, f"search.storage=postgresql://team@127.0.0.1:{free_port()}/x", "-m", "lr=1e-4,1e-3")

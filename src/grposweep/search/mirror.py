@@ -14,7 +14,7 @@ from grposweep.errors import BadInput
 from grposweep.search.journal import Direction
 
 PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
-LAST_SECONDS = 30.0  # for what is left to tell at the end
+LAST_SECONDS = 10.0  # for what is left to tell at the end
 
 
 class Mirror:
