@@ -266,6 +266,7 @@ def detach(start: Start, here: Path) -> None:
     process.communicate(timeout=30)
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
     run: Callable[..., Ended], start: Start, here: Path, state: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_bad_input_is_one_message_and_code_2(run: Run, here: Path, case: str) ->
     assert not list(here.glob("outputs/*/trials/*"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_space_is_left_alone(run: Run) -> None:
     """The name is taken: nothing in the folder changes."""
     first = run("trainer=fake", "name=s", "-m", "lr=1e-3,1e-4")

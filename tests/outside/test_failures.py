@@ -48,6 +48,7 @@ def test_an_attempt_out_of_gpu_memory_goes_on_in_smaller_micro_batches(run: Run)
     assert "trial 0: out of GPU memory; it goes on in smaller micro-batches" in ended.out
 
 
+@pytest.mark.slow
 def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> None:
     """It is not halved for ever."""
     ended = run(*FAKE, "trainer.fake.oom_above=4", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
@@ -57,6 +58,7 @@ def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> No
     assert failure(trial)["class"] == "gpu_memory"
 
 
+@pytest.mark.slow
 def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -> None:
     """Eight completions a device are too many, and so are four; sixteen cost nothing any more."""
     sizes = ("batch=small", "batch.num_generations=8", "batch.gradient_accumulation_steps=4", "search.seed=0")
@@ -68,6 +70,7 @@ def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -
     assert "1 point left out: they need at least the GPU memory that trial 1 ran out of" in ended.out
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
     """Its log says where it stood."""
     ended = run(*FAKE, "trainer.fake.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")
@@ -92,6 +95,7 @@ def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start:
     assert "trial 0: no sign of life; it goes on from its last checkpoint" in output
 
 
+@pytest.mark.slow
 def test_a_failure_that_nobody_watched_is_ruled_on_by_the_next_controller(run: Run) -> None:
     """The controller dies between the attempt's end and its ruling: the result is there, its class is not."""
     ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")

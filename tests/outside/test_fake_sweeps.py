@@ -105,6 +105,7 @@ def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> N
     assert len(trials(first.sweep)) == 2
 
 
+@pytest.mark.slow
 def test_enqueued_points_are_tried_first(run: Run) -> None:
     """In the order in which they are given."""
     wanted = "search.enqueue=[{lr:1e-4,batch:medium},{lr:2e-4,batch:small}]"
@@ -113,6 +114,7 @@ def test_enqueued_points_are_tried_first(run: Run) -> None:
     assert points[:2] == [{"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4, "batch": "small"}]
 
 
+@pytest.mark.slow
 def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
     run: Run, start: Callable, here: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
     assert not (trials(here / "outputs/s")[0] / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, start: Callable, here: Path) -> None:
     """And the first one is not disturbed: it goes on until somebody stops it."""
     endless = (*SLOW, "schedule.max_steps=5000", "lr=1e-3")
@@ -187,6 +190,7 @@ def test_trials_run_side_by_side_up_to_the_limit(run: Run) -> None:
     assert max(overlaps) == 3
 
 
+@pytest.mark.slow
 def test_a_trial_folder_says_how_to_repeat_it(run: Run) -> None:
     """Configuration, overrides, provenance with seeds and versions, and a command."""
     ended = run(*FAKE, "-m", "lr=1e-3,1e-4", "kl=low")
@@ -199,6 +203,7 @@ def test_a_trial_folder_says_how_to_repeat_it(run: Run) -> None:
     assert "lr=0.0001" in (folder / "command.sh").read_text()
 
 
+@pytest.mark.slow
 def test_the_objective_may_be_minimised_and_averaged(run: Run) -> None:
     """The mean of the last two evaluations, and the worst learning rate wins."""
     ended = run(*FAKE, "search.direction=minimize", "search.last=2", "-m", "lr=1e-3,1e-5")
@@ -209,12 +214,14 @@ def test_the_objective_may_be_minimised_and_averaged(run: Run) -> None:
     assert read(trials(ended.sweep)[0] / "result.json")["objective"] == sum(evaluations[-2:]) / 2
 
 
+@pytest.mark.slow
 def test_only_the_winners_model_is_kept(run: Run) -> None:
     """trainer.keep=best."""
     ended = run(*FAKE, "trainer.keep=best", "-m", "lr=1e-5,1e-3,1e-4")
     assert [(folder / "model").exists() for folder in trials(ended.sweep)] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_conditional_dial_is_asked_only_where_it_counts(run: Run) -> None:
     """The KL grid of sweeps/: kl=none has one point a learning rate, the others two."""
     ended = run("sweeps=kl_grid", "trainer=fake", "name=s")
@@ -239,6 +246,7 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
 
 
+@pytest.mark.slow
 def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_goes_on(run: Run) -> None:
     """A trial takes a second at the least, and the budget is a second and a half."""
     sweep = (

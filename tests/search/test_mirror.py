@@ -41,6 +41,7 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
     """SQLite as the simplest one; the sweep's second run only adds what is new."""
     sweep = (*FAKE, f"search.storage=sqlite:///{here}/team.db", "-m", "lr=tag(log,interval(1e-4,1e-2))")
