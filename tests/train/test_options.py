@@ -8,8 +8,6 @@ from grposweep.config.schema import Experiment, Generation, Model
 from grposweep.train.options import vllm_options
 from grposweep.train.serve import server_command
 
-pytest.importorskip("trl")
-
 
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says where it is; two jobs on a node send their weights over different ports."""

@@ -63,7 +63,8 @@ class Controller:
             # Nothing is lost: what could not be written is still to be done, at the next tick or by the next controller.
             self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
         nothing_moves = all(running.end is not None for running in self.running.values())
-        return nothing_moves and bool(self.unwritable or not (self.running or self.busy))
+        waits = self.busy and not (self.stopping or self.settler.halted)  # for a place that is to take more
+        return nothing_moves and bool(self.unwritable or not (self.running or waits))
 
     @property
     def trouble(self) -> str:
