@@ -6,7 +6,7 @@ from grposweep.errors import BadInput
 from grposweep.launch import queue
 from grposweep.launch.script import sweep_name
 from grposweep.launch.states import ALIVE
-from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.find import find_sweep
 from grposweep.sweep.lease import Lease
 
 
@@ -37,11 +37,3 @@ def cancel_sweep(named: str, outputs: Path) -> str:
                 trial.note_attempt(begun.number, "ended", code=-15, killed=True, kind="cancelled")
     jobs = "1 job" if len(alive) == 1 else f"{len(alive)} jobs"
     return f"cancelled {jobs} of {folder.path}; the sweep's command goes on from their last checkpoints"
-
-
-def find_sweep(named: str, outputs: Path) -> SweepFolder:
-    """A sweep's folder by its path, or by its name under ``outputs``."""
-    for path in (Path(named), outputs / named):
-        if (path / "sweep.yaml").is_file():
-            return SweepFolder(path.resolve())
-    raise BadInput(f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. Name one of {outputs}/.")

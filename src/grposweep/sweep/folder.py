@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,12 @@ class Record:
     point: dict[str, Any]
     attributes: dict[str, Any]
     config_sha256: str = ""
+
+
+def worth(result: Mapping[str, Any]) -> float | None:
+    """The objective in a finished trial's result.json; None where it is not finished, or that is no number."""
+    value = as_number(result.get("objective")) if result.get("status") == "finished" else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -73,9 +79,7 @@ class TrialFolder:
     @property
     def objective(self) -> float | None:
         """What a finished trial is worth; None where it is not finished, or its objective is no number."""
-        result = self.result or {}
-        value = as_number(result.get("objective")) if result.get("status") == "finished" else None
-        return value if value is not None and math.isfinite(value) else None
+        return worth(self.result or {})
 
     @property
     def failure(self) -> dict[str, Any]:
@@ -193,7 +197,9 @@ class SweepFolder:
 
         path = self.path / "sweep.yaml"
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = yaml.load(
+                path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            )  # libyaml: ten times faster
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError, yaml.YAMLError) as error:

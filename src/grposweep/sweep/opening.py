@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def describe_sweep(
             "last": base.search.last,
         },
         "overrides": [redact(override) for override in overrides],
+        "baseline": asdict(base),
         "provenance": provenance,
     }
     write_text(folder.path / "sweep.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

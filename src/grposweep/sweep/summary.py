@@ -11,6 +11,7 @@ from grposweep.report.tables import InvalidRow, Row
 from grposweep.search.census import Census
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.outlook import Outlook
 from grposweep.sweep.settler import Running
 from grposweep.sweep.trial import label_text, short
 
@@ -28,6 +29,22 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     target = controller.proposals.target
     left = _seconds_left(controller, running, target - finished - failed)
     return Snapshot(target, finished, failed, invalid, text, left, running, spent(controller), notice)
+
+
+def outlook(controller: Controller, invalid: int) -> Outlook:
+    """What whoever looks at the folder cannot know from the trials; ``invalid`` points of the finite dials."""
+    proposals = controller.proposals
+    waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
+    return Outlook(
+        target=proposals.target,
+        at_once=controller.launcher.slots,
+        sampler=proposals.sampler,
+        budget_gpu_hours=controller.search.budget_gpu_hours,
+        points=len(proposals.valid_points) + invalid,
+        valid=len(proposals.valid_points),
+        waiting={str(number): why for number, why in waits.items() if why},
+        notice=controller.trouble,
+    )
 
 
 def spent(controller: Controller) -> str:

@@ -1,5 +1,6 @@
 """Ticking until nothing is left: what is shown meanwhile, and what Ctrl-C means."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from rich.console import Console
 from grposweep.report.live import Display
 from grposweep.search.mirror import Mirror
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.outlook import Outlook, write_outlook
 from grposweep.sweep.say import trial_line
-from grposweep.sweep.summary import snapshot
+from grposweep.sweep.summary import outlook, snapshot
 
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 0.5
@@ -44,7 +46,7 @@ def counting_interrupts() -> Iterator[Interrupts]:
 def work(controller: Controller, console: Console, interrupts: Interrupts, invalid: int, mirror: Mirror | None) -> None:
     """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice = 0, 0.0, ""
+    seen, shown, notice, told = 0, 0.0, "", Outlook()
     with Display(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
@@ -66,10 +68,20 @@ def work(controller: Controller, console: Console, interrupts: Interrupts, inval
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
+                told = _tell(controller, invalid, told)
                 display.show(
                     snapshot(controller, invalid, notice or controller.trouble or (mirror.problem if mirror else ""))
                 )
             time.sleep(POLL_SECONDS)
+
+
+def _tell(controller: Controller, invalid: int, told: Outlook) -> Outlook:
+    """Write down what only we know, where that has changed, for whoever looks at the folder meanwhile."""
+    now = outlook(controller, invalid)
+    if now != told:
+        with contextlib.suppress(OSError):  # a full disk is reported by whoever writes something that matters
+            write_outlook(controller.folder.path, now)
+    return now
 
 
 def _interrupt(controller: Controller, count: int) -> str:

@@ -7,12 +7,12 @@ from typing import TextIO
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.sweep.cancel import find_sweep
 from grposweep.sweep.doctor.finding import Finding, check_json
 from grposweep.sweep.doctor.jobs import Jobs
 from grposweep.sweep.doctor.leftovers import check_lease, check_leftovers
 from grposweep.sweep.doctor.study import Sweep, check_journal, check_study, read_sweep
 from grposweep.sweep.doctor.trial import check_attempts, check_files, check_metrics, end_attempt
+from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import TrialFolder
 from grposweep.sweep.lease import Lease, is_held
 

@@ -1,0 +1,243 @@
+"""A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grposweep import runs
+from grposweep.files import as_number, read_json, read_lines
+from grposweep.sweep.folder import TrialFolder, worth
+
+TAIL_BYTES = 64 * 1024  # of metrics.jsonl, which is enough for its last lines
+
+
+class State(StrEnum):
+    """Where a trial is; ``stopped`` goes on with its sweep's command, ``paused`` when the search wants it to."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come."""
+        return self in (State.FINISHED, State.PRUNED, State.FAILED)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One measurement: after how many optimizer steps and generated completions, its value and standard error."""
+
+    step: int
+    completions: int
+    value: float
+    error: float | None
+    time: float  # clock time in seconds
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One trial at one moment. ``point`` maps dials to labels; ``attributes`` are what the search noted of it."""
+
+    path: Path
+    number: int
+    experiment: str  # its id; the head of it where trial.json is missing
+    point: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+    state: State
+    result: Mapping[str, Any]  # result.json; empty before it
+    attempts: Sequence[Mapping[str, Any]]  # lines of attempts.jsonl
+    step: int  # optimizer steps behind it
+    total: int  # and of how many; 0: unknown
+    seconds: float  # that it ran, in all its attempts
+    gpu_seconds: float  # times the devices it held; a rank without a GPU counts as one
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return self.path.name
+
+    @property
+    def role(self) -> str:
+        """``search``; ``confirm`` for a replicate of a leader on another seed; whatever else the search calls it."""
+        return str(self.attributes.get("role") or "search")
+
+    @property
+    def objective(self) -> float | None:
+        """What it is worth; None unless it has finished with a number."""
+        return worth(self.result)
+
+    @property
+    def error(self) -> float | None:
+        """The objective's standard error, of its evaluations' prompts only."""
+        return as_number(self.result.get("objective_se"))
+
+    @property
+    def start(self) -> float | None:
+        """The metric before training."""
+        return as_number(self.result.get("start"))
+
+    @property
+    def start_error(self) -> float | None:
+        """And its standard error."""
+        return as_number(self.result.get("start_se"))
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it has cost."""
+        return self.gpu_seconds / 3600
+
+    @property
+    def failure(self) -> Mapping[str, Any]:
+        """Kind, class, message, last_lines of a failed or retried trial; empty for any other."""
+        found = self.result.get("failure")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def failure_class(self) -> str:
+        """Its failure's class, as ``sweep/failures/kinds.py`` names them; empty where it has not failed."""
+        return str(self.failure.get("class") or "unclassified") if self.state is State.FAILED else ""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed or was stopped early, in words; empty for any other."""
+        if self.state not in (State.FAILED, State.PRUNED):
+            return ""
+        said = self.failure.get("message") or self.result.get("reason") or self.result.get("stopped")
+        if isinstance(said, dict):
+            said = said.get("message") or said.get("reason")
+        return str(said or "no reason was written down")
+
+    @property
+    def ended(self) -> float | None:
+        """When its last attempt ended: clock time in seconds; None while one is under way."""
+        ends = [run.end for run in runs.read_runs(self.path)]
+        return ends[-1] if ends else None
+
+    @cached_property
+    def lines(self) -> Sequence[Mapping[str, Any]]:
+        """All lines of metrics.jsonl, read when they are first asked for."""
+        return list(read_lines(self.path / "metrics.jsonl", step=int))
+
+    def curve(self, metric: str) -> list[CurvePoint]:
+        """A metric over the trial's steps; without the moments at which it was no number."""
+        return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
+
+    def last_value(self, metric: str) -> float | None:
+        """The latest value of a metric, from the end of the file alone."""
+        values = (as_number(line.get(metric)) for line in _last_lines(self.path / "metrics.jsonl"))
+        return next((value for value in values if value is not None), None)
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """Its resolved configuration; empty where config.yaml cannot be read."""
+        import yaml
+
+        try:
+            found = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), _loader())
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """What followed from its configuration: sizes, steps, evaluations."""
+        return read_json(self.path / "plan.json") or {}
+
+    @property
+    def command(self) -> str:
+        """What repeats it as a run of its own: command.sh without its comments; empty where there is none."""
+        try:
+            lines = (self.path / "command.sh").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+    def last_log_lines(self, count: int = 12) -> list[str]:
+        """The end of its first rank's log, or of its job's; secrets blacked out."""
+        return TrialFolder(self.path).last_lines(count)
+
+
+def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
+    """One trial now; ``controller_lives``: whether attempts on this machine can still be under way."""
+    record, result, attempts = folder.record, folder.result or {}, folder.attempts()
+    state = _state(folder, result, controller_lives)
+    beat = {} if state.is_over else folder.heartbeat()
+    is_running = state is State.RUNNING
+    return TrialView(
+        path=folder.path,
+        number=folder.number,
+        experiment=folder.head if record is None else str(record.attributes.get("experiment", folder.head)),
+        point={} if record is None else record.point,
+        attributes={} if record is None else record.attributes,
+        state=state,
+        result=result,
+        attempts=attempts,
+        step=_whole(beat.get("step", result.get("step"))),
+        total=_whole(beat.get("total", result.get("total_steps"))),
+        seconds=runs.seconds(folder.path, is_running),
+        gpu_seconds=runs.device_seconds(folder.path, is_running),
+    )
+
+
+def _state(folder: TrialFolder, result: Mapping[str, Any], controller_lives: bool) -> State:
+    status = result.get("status")
+    if status in ("finished", "pruned", "failed"):
+        return State(status)
+    begun = folder.open_attempt()
+    if begun is not None and result.get("attempt", -1) < begun.number:
+        if (begun.job_id or "local").startswith("local") and not controller_lives:
+            return State.STOPPED  # it ended with its controller
+        last = runs.read_runs(folder.path)[-1:]
+        return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
+    if status == "paused" or (status == "stopped" and _was_paused(folder)):
+        return State.PAUSED
+    return State.STOPPED if status == "stopped" else State.QUEUED
+
+
+def _was_paused(folder: TrialFolder) -> bool:
+    return (read_json(folder.path / "control.json") or {}).get("action") == "pause"
+
+
+def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
+    value = as_number(line.get(metric))
+    if value is None or line["step"] < 0:
+        return None
+    error, time = as_number(line.get(f"{metric}_se")), as_number(line.get("time")) or 0.0
+    return CurvePoint(line["step"], _whole(line.get("completions")), value, error, time)
+
+
+def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The whole lines at the end of a file of JSON lines, the last one first."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+            tail = file.read()
+    except FileNotFoundError:
+        return
+    for text in reversed(tail.split(b"\n")):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _whole(value: Any) -> int:
+    return int(as_number(value) or 0)
+
+
+def _loader() -> Any:
+    """The fast YAML loader where it was built."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
