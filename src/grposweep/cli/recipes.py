@@ -1,25 +1,16 @@
-"""The ``grposweep`` command: what it takes from a person, and which part of the package answers."""
+"""Commands on recipes: lint, rules, plan, translate."""
 
 import os
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grposweep.cli.app import answer, app
 from grposweep.errors import BadInput
 from grposweep.setting import Version
-
-UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-app = typer.Typer(
-    help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
-    add_completion=False,  # installing shell completion is nobody's first question
-    no_args_is_help=True,
-    rich_markup_mode=None,  # rich costs 0.1 s that lint should not pay
-    pretty_exceptions_enable=False,
-)
 
 
 class Framework(StrEnum):
@@ -49,11 +40,6 @@ class Format(StrEnum):
 
     text = "text"
     json = "json"
-
-
-@app.callback()
-def grposweep() -> None:
-    """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
 
 Files = Annotated[
@@ -201,58 +187,6 @@ def translate(
     raise typer.Exit(answer(work))
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
-def space(
-    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
-) -> None:  # fmt: skip  # an option a line reads best
-    """Count a sweep's points: valid ones, and which rules prune the others.
-
-    Exit code: 0, 1 where no point is valid, 2 unusable input.
-    """
-
-    def work() -> int:
-        from grposweep.commands import show_space
-
-        return show_space(arguments)
-
-    raise typer.Exit(answer(work))
-
-
-@app.command()
-def cancel(
-    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
-    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
-) -> None:
-    """End a sweep's Slurm jobs and only those; its command goes on from their last checkpoints."""
-
-    def work() -> int:
-        from grposweep.sweep.cancel import cancel_sweep
-
-        print(cancel_sweep(sweep, outputs))
-        return 0
-
-    raise typer.Exit(answer(work))
-
-
-@app.command()
-def doctor(
-    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
-    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
-) -> None:
-    """Check that a sweep's files can be read and agree, and say what would mend them.
-
-    Exit code: 0 sound, 1 problems found (and left), 2 unusable.
-    """
-
-    def work() -> int:
-        from grposweep.sweep.doctor import visit
-
-        return visit(sweep, outputs, repair, sys.stdout)
-
-    raise typer.Exit(answer(work))
-
-
 def _version(wanted: str | None) -> Version | None:
     """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
     from grposweep.frameworks.keys import parse_version, releases, text
@@ -261,24 +195,3 @@ def _version(wanted: str | None) -> Version | None:
     if version is not None and version > releases()[-1]:
         print(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", file=sys.stderr)
     return version
-
-
-def answer(work: Callable[[], int]) -> int:
-    """The exit code of a command's work: bad input is one message, an interrupt or a closed pipe is none."""
-    try:
-        code = work()
-        sys.stdout.flush()
-    except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
-        return UNUSABLE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
-        return BROKEN_PIPE
-    return code
-
-
-def main() -> None:
-    """Run the command."""
-    app(prog_name="grposweep")
