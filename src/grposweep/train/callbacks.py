@@ -7,13 +7,14 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.train.attempt import Attempt
+from grposweep.train.updates import UpdateSize
 
 
 class Conductor(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Decides at every optimizer step; all ranks decide alike, rank 0 writes."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
+    def __init__(self, attempt: Attempt, updates: UpdateSize) -> None:
+        self.attempt, self.updates = attempt, updates
         self.stopped = False
         self.saved = 0  # optimizer step of the last checkpoint
 
@@ -55,7 +56,7 @@ class Conductor(TrainerCallback):  # type: ignore[misc]  # transformers is not t
         # Evaluations are written by the trainer, which knows every prompt's reward; and train_runtime's line, the
         # summary at the end, holds nothing but times.
         if logs and "loss" in logs:
-            self.attempt.log("train", state.global_step, logs)
+            self.attempt.log("train", state.global_step, {**logs, "update_size": self.updates.value})
 
     def _is_due(self, step: int) -> bool:
         """Whether a multiple of save_steps has passed since the last checkpoint (it may not have been a boundary)."""

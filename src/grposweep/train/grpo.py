@@ -27,6 +27,7 @@ from grposweep.train.options import build_config
 from grposweep.train.pace import build_pace
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
+from grposweep.train.updates import UpdateSize
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
@@ -153,6 +154,7 @@ def own_random_numbers(seed: int) -> Iterator[None]:
 def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) -> Trainer:
     """The trainer, its rewards listened to while it evaluates."""
     rewards = load_rewards(attempt.experiment.task.rewards)
+    updates = UpdateSize()
     held_out = HeldOut(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
     transformers.set_seed(attempt.experiment.seed)
     trainer = Trainer(
@@ -166,7 +168,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
         eval_dataset=data.held_out,
         processing_class=model.tokenizer,
         peft_config=model.peft_config,
-        callbacks=[Conductor(attempt)],
+        callbacks=[updates, Conductor(attempt, updates)],
     )
     if attempt.ranks > 1:
         _alive.append(trainer)

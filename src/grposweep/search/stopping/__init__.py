@@ -1,0 +1,68 @@
+"""Early stopping by name: what becomes of a trial at each of its evaluations, and which paused one goes on.
+
+Every answer is a pure function of the curves it is given; a sweep's tick and ``benchmarks/curves/replay.py`` call the same
+classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from grposweep.search.curves import Curve
+
+
+class Action(StrEnum):
+    """What a trial is told after an evaluation."""
+
+    GO_ON = "go on"
+    PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
+    STOP = "stop"  # for good
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action, and the evidence for it in words, as the trial's record keeps it."""
+
+    action: Action
+    reason: str = ""
+
+
+GO_ON = Decision(Action.GO_ON)
+
+
+class Stopping(Protocol):
+    """One way of stopping early."""
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+        """What becomes of a running trial that has a new evaluation; ``others`` are all other started trials."""
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        """The paused trial (its number) that a free slot should go to; None: a new point instead.
+
+        ``more`` is False where no new point will be started: then None ends the paused ones for good.
+        """
+
+    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:
+        """The final value to tell a sampler of a trial that has not finished; None: leave it out."""
+
+
+class Never:
+    """No early stopping."""
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        """Go on."""
+        return GO_ON
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
+        """Nothing is ever paused."""
+        return None
+
+    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
+        """A finished trial's own value is all that counts."""
+        return None
+
+
+def build_stopping(name: str) -> Stopping:
+    """The way of stopping behind a name of ``search.stopping``; KeyError for an unknown one."""
+    return {"none": Never}[name]()
