@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.train.record import TIMES
+from grposweep.repeats import TIMES
 from support import Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slow

@@ -74,7 +74,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 def metrics_of(folder: Path, timeless: bool = False) -> list[dict[str, Any]]:
     """The trial's metrics; ``timeless`` without what may differ from run to run."""
-    from grposweep.train.record import TIMES
+    from grposweep.repeats import TIMES
 
     drop = TIMES if timeless else ()
     return [{k: v for k, v in line.items() if k not in drop} for line in read_lines(folder / "metrics.jsonl")]

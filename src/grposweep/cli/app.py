@@ -23,6 +23,11 @@ def grposweep() -> None:
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
 
+def examples(*lines: str) -> str:
+    """Commands for the end of a command's help, a line each."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 def answer(work: Callable[[], int]) -> int:
     """The exit code of a command's work: bad input is one message, an interrupt or a closed pipe is none."""
     try:

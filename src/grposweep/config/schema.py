@@ -229,7 +229,8 @@ class Cluster:
     (null: the one that submits). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
     ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
     ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
-    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run.
+    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is
+    a folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is).
     """
 
     kind: str = "local"
@@ -258,6 +259,7 @@ class Cluster:
     controller: str = "here"
     prepare: str = "here"
     snapshot: bool = True
+    code: str | None = None
     poll_seconds: float = 30.0
     stall_min: float | None = 30.0
 

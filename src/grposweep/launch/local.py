@@ -5,11 +5,12 @@ import shutil
 import socket
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from grposweep.config.schema import AUTO, Experiment
 from grposweep.errors import BadInput
 from grposweep.launch.base import End, Job
-from grposweep.launch.processes import Fresh, Processes, Warm, end_session
+from grposweep.launch.processes import SOURCE, Fresh, Processes, Warm, end_session
 from grposweep.launch.states import is_alive
 from grposweep.programs.script import check_launcher
 
@@ -130,7 +131,8 @@ def build_local(experiment: Experiment, parallel: int, processes: Processes) -> 
 def build_processes(experiment: Experiment) -> Processes:
     """What starts training processes here: a warm server, or a new interpreter each."""
     preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
-    return Warm(preload) if experiment.cluster.kind == "local" and experiment.cluster.warm else Fresh()
+    code = Path(experiment.cluster.code or SOURCE)
+    return Warm(preload, code) if experiment.cluster.kind == "local" and experiment.cluster.warm else Fresh(code)
 
 
 def visible_gpus(setting: int | str) -> list[str]:

@@ -43,14 +43,16 @@ class Processes(Protocol):
 class Fresh:
     """A new interpreter for each process: 4-13 s of imports, and nothing shared."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Path = SOURCE) -> None:
+        """``code`` is the folder whose grposweep they run."""
+        self._code = code
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         output = None if log is None else log.open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", "grposweep.train", *arguments],
-            env={**inherited(), **environment},
+            env={**inherited(self._code), **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -83,9 +85,12 @@ class Warm:
     The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
     """
 
-    def __init__(self, preload: list[str]) -> None:
-        """``preload`` are module names that the server imports before the first fork; it starts when first needed."""
-        self._preload = preload
+    def __init__(self, preload: list[str], code: Path = SOURCE) -> None:
+        """``preload`` are module names that the server imports before the first fork; it starts when first needed.
+
+        ``code`` is the folder whose grposweep it runs.
+        """
+        self._preload, self._code = preload, code
         self._ended: dict[int, int] = {}
         self._buffer = b""
 
@@ -93,7 +98,7 @@ class Warm:
     def _server(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "grposweep.train.warm", *self._preload],
-            env=inherited(),
+            env=inherited(self._code),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -144,9 +149,9 @@ class Warm:
         return events
 
 
-def inherited() -> dict[str, str]:
-    """This process's environment with grposweep importable, installed or not."""
-    path = os.pathsep.join(part for part in (str(SOURCE), os.environ.get("PYTHONPATH", "")) if part)
+def inherited(code: Path = SOURCE) -> dict[str, str]:
+    """This process's environment with the grposweep in ``code`` importable, installed or not."""
+    path = os.pathsep.join(part for part in (str(code), os.environ.get("PYTHONPATH", "")) if part)
     return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
 
 

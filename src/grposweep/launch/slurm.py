@@ -178,7 +178,9 @@ def _limited(end: End, job: Job) -> End:
 
 
 def code_for(cluster: Cluster, sweep: Path) -> Path:
-    """The folder whose grposweep jobs run: a snapshot, or the one that is running."""
+    """The folder whose grposweep jobs run: a snapshot, the one that is running, or a rerun trial's own."""
+    if cluster.code is not None:
+        return Path(cluster.code)
     return snapshot_code(sweep) if cluster.snapshot else SOURCE
 
 

@@ -16,20 +16,31 @@ def snapshot_code(sweep: Path) -> Path:
 
     Uncommitted changes are in it; the sweep's provenance has the commit and the difference.
     """
-    source = SOURCE / PACKAGE
-    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + path.read_bytes() + b"\0")
-    target = sweep / "code" / digest.hexdigest()[:12]
+    files, digest = _source()
+    target = sweep / "code" / digest
     if target.exists():
         return target
     target.parent.mkdir(exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
     draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
     for path in files:
-        copy = draft / PACKAGE / path.relative_to(source)
+        copy = draft / path.relative_to(SOURCE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
     draft.rename(target)
     return target
+
+
+def is_present_code(snapshot: Path) -> bool:
+    """Whether a snapshot holds what is running."""
+    return snapshot.name == _source()[1]
+
+
+def _source() -> tuple[list[Path], str]:
+    """The package's files, and a short hash of their names and contents."""
+    source = SOURCE / PACKAGE
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + path.read_bytes() + b"\0")
+    return files, digest.hexdigest()[:12]

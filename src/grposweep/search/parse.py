@@ -78,6 +78,12 @@ def parse_space(
         ) from error
 
 
+def parse_value(argument: str) -> tuple[str, Any]:
+    """The key and the value of an override that is no sweep."""
+    override = _parse(OverridesParser.create(), argument)
+    return _key(override), _plain(override.value())
+
+
 def _key(override: Override) -> str:
     """The key without ``+`` and ``++``, which say how it is set and not what."""
     return str(override.get_key_element()).lstrip("+")

@@ -1,13 +1,16 @@
 """Sweeps by name, by path, or the newest: which folder a person means."""
 
 import os
+import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from grposweep.errors import BadInput
 from grposweep.sweep.folder import SweepFolder
 
 DEPTH = 4  # folders below the one that is searched
+RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's rerun
 
 
 def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
@@ -20,15 +23,15 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     for path in (Path(named), outputs / named):
         if _is_sweep(path):
             return SweepFolder(path.resolve())
-    raise BadInput(f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. {_instead(outputs)}")
+    raise BadInput(f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. {_instead(outputs, named)}")
 
 
-def newest_sweep(outputs: Path) -> SweepFolder:
-    """The sweep under ``outputs`` that has changed last.
+def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
+    """The sweep under ``outputs`` that has changed last; ``reruns``: single trials run again are sweeps as well.
 
     Raises BadInput where there is none.
     """
-    found = list(find_sweeps(outputs))
+    found = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
     if not found:
         raise BadInput(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
     return max(found, key=lambda folder: last_change(folder.path))
@@ -61,8 +64,10 @@ def _is_sweep(path: Path) -> bool:
         return False
 
 
-def _instead(outputs: Path) -> str:
+def _instead(outputs: Path, named: str = "") -> str:
     names = [folder.path.name for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))]
+    if near := get_close_matches(named, names, n=1, cutoff=0.5):
+        return f"Did you mean {near[0]}?"
     if names:
         return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
     return "Name a sweep's folder by its path, or go to where its outputs/ are."

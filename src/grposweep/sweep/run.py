@@ -1,10 +1,11 @@
 """A sweep from its space to its leaderboard; a single run is a sweep of one point."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -44,10 +45,13 @@ from grposweep.sweep.work import counting_interrupts, work
 EXIT_FINISHED, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 130
 
 
-def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> int:
+def run_sweep(
+    space: Space, points: Points, overrides: list[str], hint: str, origin: Mapping[str, Any] | None = None
+) -> int:
     """Run, resume or extend the sweep of a space; returns the exit code.
 
-    ``overrides`` are shared by all points; ``hint`` opens the default name. Raises BadInput before anything starts.
+    ``overrides`` are shared by all points; ``hint`` opens the default name; ``origin`` goes into the provenance.
+    Raises BadInput before anything starts.
     """
     console = build_console()
     base = points.base
@@ -57,7 +61,7 @@ def run_sweep(space: Space, points: Points, overrides: list[str], hint: str) -> 
     judge.check_dials()
     census = _judged(console, judge)
     enqueued = read_enqueued(base.search.enqueue, space, judge)
-    identity, provenance = sweep_identity(space.describe(), base), collect_provenance()
+    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     with ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())

@@ -62,10 +62,10 @@ def write_trial(
 
 
 def _repeatable(overrides: list[str]) -> list[str]:
-    """The shared overrides without those that name or steer the sweep."""
-    return [
-        text for text in overrides if not text.lstrip("+").startswith(("search", "name=", "sweeps=", "hydra", "force="))
-    ]
+    """The shared overrides without those that name or steer the sweep; a study's own values stay, as those of one run."""
+    steering = ("search", "name=", "hydra", "force=")
+    kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
+    return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
 
 
 def override_text(value: Any) -> str:

@@ -12,9 +12,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, as_number, read_json, read_lines, write_text
-
-# Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
-TIMES = ("time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+from grposweep.repeats import TIMES
 
 
 def tidy(values: dict[str, Any]) -> dict[str, Any]:

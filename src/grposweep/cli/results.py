@@ -1,0 +1,38 @@
+"""Commands on what a sweep found: rerun."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grposweep.cli.app import answer, app, examples
+
+Sweep = Annotated[str | None, typer.Option(help="A sweep's name or path.", show_default="the newest")]
+Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
+
+
+@app.command(
+    epilog=examples(
+        "grposweep rerun 7                            # of the newest sweep",
+        "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # judged by the rules first",
+        "grposweep rerun 7 force=true                 # although its repetition is recorded",
+    )
+)
+def rerun(
+    trial: Annotated[str, typer.Argument(help="A trial's number, folder name or path.", show_default=False)],
+    overrides: Annotated[list[str] | None, typer.Argument(help="What to change: lr=1e-3 kl=low.", show_default=False)] = None,
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:  # fmt: skip  # an option a line reads best
+    """Repeat a trial exactly, or with a change: same configuration, seeds and code where the sweep kept a copy.
+
+    Results go to a sweep of their own beside the trial's; paths are relative to where that was started.
+    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
+    """
+
+    def work() -> int:
+        from grposweep.sweep.rerun import find_trial, rerun_trial
+
+        return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
+
+    raise typer.Exit(answer(work))

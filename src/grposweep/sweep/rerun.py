@@ -1,0 +1,137 @@
+"""``grposweep rerun``: a trial once more, as it was or changed, as a sweep of its own beside the one that it comes from."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from grposweep.config.compose import load_experiment, register
+from grposweep.config.points import Points
+from grposweep.config.read import experiment_id, read_setting, sweep_identity
+from grposweep.config.recorded import changed
+from grposweep.config.schema import Experiment, Search
+from grposweep.config.session import open_session
+from grposweep.errors import BadInput
+from grposweep.files import read_json, read_lines
+from grposweep.launch.snapshot import is_present_code
+from grposweep.repeats import first_difference
+from grposweep.report.read import read_sweep
+from grposweep.search.space import Space
+from grposweep.sweep.find import find_sweep, newest_sweep
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.provenance import collect_provenance, difference
+from grposweep.sweep.run import EXIT_FINISHED, run_sweep
+
+_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
+
+
+def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
+    """A trial by its path, or by its number or name in a sweep; None: in the newest that is no rerun itself."""
+    if (Path(named) / "config.yaml").is_file():
+        return TrialFolder(Path(named).resolve())
+    folder = newest_sweep(outputs, reruns=False) if sweep is None else find_sweep(sweep, outputs)
+    return TrialFolder(read_sweep(folder).trial(named).path)
+
+
+def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
+    """Run a trial again; returns the exit code. Raises BadInput before anything starts."""
+    sweep = SweepFolder(trial.path.parent.parent)
+    recorded = _recorded(trial)
+    _go_to(recorded.get("working_directory"))
+    experiment = _experiment(sweep, trial, overrides)
+    code = experiment.cluster.code
+    for line in _differences(trial, experiment, recorded, code, is_changed=bool(overrides)):
+        print(line)
+    origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": overrides}}
+    points = Points(lambda _: _config(experiment), [])
+    ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
+    if ended == EXIT_FINISHED and trial.objective is not None:
+        print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), overrides))
+    return ended
+
+
+def _recorded(trial: TrialFolder) -> dict[str, Any]:
+    if not (trial.path / "config.yaml").is_file():
+        raise BadInput(
+            f"{trial.path} has no config.yaml, so nobody knows what it ran. 'grposweep doctor' checks a sweep."
+        )
+    return read_json(trial.path / "provenance.json") or {}
+
+
+def _go_to(directory: Any) -> None:
+    """Relative paths of data and rewards are as they were for the sweep."""
+    if isinstance(directory, str) and Path(directory).is_dir() and Path(directory).resolve() != Path.cwd():
+        print(f"in {directory}, where its sweep was started")
+        os.chdir(directory)
+
+
+def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) -> Experiment:
+    """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
+    before = load_experiment(trial.path / "config.yaml")
+    search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
+    search.seed = before.search.seed
+    cluster = replace(before.cluster, controller="here", code=_snapshot(sweep, trial))
+    outputs = str(sweep.path.parent)
+    alone = replace(before, name=None, force=False, outputs=outputs, search=search, cluster=cluster)
+    if overrides:
+        with open_session() as session:
+            alone = changed(alone, overrides, session)
+    else:
+        register()
+    identity = sweep_identity([], alone)
+    return replace(alone, name=alone.name or f"{sweep.path.name}-{trial.number:04d}-rerun-{identity[:6]}")
+
+
+def _config(experiment: Experiment) -> DictConfig:
+    return OmegaConf.create(asdict(experiment))
+
+
+def _overrides(trial: TrialFolder) -> list[str]:
+    """What the trial's own command line said."""
+    try:
+        found = yaml.safe_load((trial.path / "overrides.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [str(line) for line in found] if isinstance(found, list) else []
+
+
+def _snapshot(sweep: SweepFolder, trial: TrialFolder) -> str | None:
+    """The copy of the code that the trial ran, where the sweep has one and it is not what is running now."""
+    scripts = sorted(trial.path.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]))
+    named = [_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts]
+    for match in reversed([match for match in named if match]):
+        copy = sweep.path / "code" / match[1]
+        if copy.is_dir():
+            return None if is_present_code(copy) else str(copy)
+    return None
+
+
+def _differences(
+    trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], code: str | None, is_changed: bool
+) -> list[str]:
+    """What is not as it was when the trial ran: code, packages, files that its program reads."""
+    now = collect_provenance()
+    said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
+    known = {**now, "packages": recorded.get("packages")} if code else dict(recorded)
+    if recorded and (found := difference(known, now)):
+        said.append(f"not as recorded: {found}")
+    identity = experiment_id(experiment, read_setting(experiment))
+    if not is_changed and identity[:6] != trial.head:
+        said.append("not as recorded: what identifies the experiment (a script, a recipe or a default has changed)")
+    return said
+
+
+def _compared(trial: TrialFolder, rerun: SweepFolder, overrides: list[str]) -> str:
+    """The result beside the recorded one; of the same experiment, whether every number is the same."""
+    *_, again = [folder for folder in rerun.trials() if folder.objective is not None]
+    before, after = trial.objective or 0.0, again.objective or 0.0
+    text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
+    if again.head != trial.head:
+        return f"{text} with {' '.join(overrides)}" if overrides else text
+    where = first_difference(*(read_lines(folder.path / "metrics.jsonl", step=int) for folder in (trial, again)))
+    return f"{text}: {'every number of metrics.jsonl is the same' if where is None else f'first difference: {where}'}"
