@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +63,11 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def grposweep(here: Path, *arguments: str, **extra: str) -> Ended:
+    """The ``grposweep`` command in a folder, to its end; ``extra`` goes into its environment."""
+    command = [sys.executable, "-m", "grposweep", *arguments]
+    variables = environment(PYTHONPATH=str(PROJECT / "src"), **extra)
+    done = subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return Ended(done.returncode, done.stdout, done.stderr)

@@ -23,7 +23,9 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     for path in (Path(named), outputs / named):
         if _is_sweep(path):
             return SweepFolder(path.resolve())
-    raise BadInput(f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. {_instead(outputs, named)}")
+    raise BadInput(
+        f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. {_instead(outputs, named)}"
+    )
 
 
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:

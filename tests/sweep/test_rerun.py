@@ -1,0 +1,150 @@
+"""``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and beside what was recorded."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.recorded import changed
+from grposweep.config.schema import Experiment
+from grposweep.config.session import Session, open_session
+from grposweep.errors import BadInput
+from grposweep.repeats import first_difference
+from support import Ended, grposweep, lines, read, trials
+
+Run = Callable[..., Ended]
+FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "-m", "lr=1e-3,3e-3", "kl=low")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Hydra over conf/."""
+    with open_session() as session:
+        yield session
+
+
+def test_a_changed_learning_rate_reaches_the_optimizer(session: Session) -> None:
+    """Recorded configurations are resolved; what refers to another key by conf/ does so again."""
+    recorded = Experiment()
+    recorded.lr = recorded.optimizer.learning_rate = 1e-3
+    again = changed(recorded, ["lr=2e-3"], session)
+    assert (again.lr, again.optimizer.learning_rate) == (2e-3, 2e-3)
+
+
+def test_what_was_set_apart_stays_apart(session: Session) -> None:
+    """An optimizer's rate that was not ``lr`` does not become it."""
+    recorded = Experiment()
+    recorded.optimizer.learning_rate = 7.0
+    assert changed(recorded, ["lr=2e-3"], session).optimizer.learning_rate == 7.0
+
+
+def test_an_option_replaces_its_group_and_a_key_its_value(session: Session) -> None:
+    """The rest stays as recorded."""
+    recorded = Experiment()
+    recorded.kl.enabled, recorded.kl.beta, recorded.seed = True, 0.5, 3
+    again = changed(recorded, ["kl=none", "batch.num_generations=4", "model.path='a b'"], session)
+    assert (again.kl.beta, again.seed, again.batch.num_generations, again.model.path) == (0.0, 3, 4, "a b")
+
+
+@pytest.mark.parametrize("override", ["lr=1,2", "sweeps=lr_batch", "nothing=1", "kl=lowe", "lr=fast", "lr"])
+def test_what_cannot_be_one_run_is_bad_input(session: Session, override: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(BadInput):
+        changed(Experiment(), [override], session)
+
+
+def test_two_histories_part_where_a_number_does_and_never_in_a_time() -> None:
+    """Named with its step; a missing end is a difference as well."""
+    one = [{"step": 1, "loss": 0.5, "time": 1.0}, {"step": 2, "loss": 0.25, "time": 2.0}]
+    assert first_difference(one, [{**line, "time": 9.0} for line in one]) is None
+    assert first_difference(one, [one[0], {**one[1], "loss": 0.5}]) == "loss 0.25 became 0.5 at step 2"
+    assert first_difference(one, one[:1]) == "2 lines of metrics became 1"
+
+
+@pytest.mark.slow
+def test_a_second_rerun_shows_the_recorded_result(run: Run, here: Path) -> None:
+    """And ``force=true`` runs it again."""
+    run(*FAKE)
+    first, second = grposweep(here, "rerun", "1"), grposweep(here, "rerun", "1")
+    assert first.code == second.code == 0
+    assert "every number of metrics.jsonl is the same" in first.out
+    assert "1 of them recorded already" in second.out
+    forced = grposweep(here, "rerun", "1", "force=true")
+    assert len(trials(forced.sweep)) == 2
+    assert forced.out.count("every number of metrics.jsonl is the same") == 1
+
+
+@pytest.mark.slow
+def test_a_rerun_is_a_sweep_of_its_own_that_names_its_origin(run: Run, here: Path) -> None:
+    """Beside the original, which is not touched; the change reaches the configuration."""
+    original = run(*FAKE).sweep
+    before = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
+    ended = grposweep(here, "rerun", "0", "lr=1e-2", "--sweep", "s")
+    assert ended.sweep.parent == original.parent
+    origin = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]["rerun_of"]
+    assert origin == {"sweep": str(original), "trial": trials(original)[0].name, "overrides": ["lr=1e-2"]}
+    assert load_experiment(trials(ended.sweep)[0] / "config.yaml").optimizer.learning_rate == 1e-2
+    assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_a_change_that_breaks_a_rule_starts_nothing(run: Run, here: Path) -> None:
+    """The rule's message with its fixes, and no new folder."""
+    run(*FAKE)
+    ended = grposweep(here, "rerun", "0", "batch.num_generations=7")
+    assert ended.code == 2
+    assert "GB101" in ended.err
+    assert [path.name for path in (here / "outputs").iterdir()] == ["s"]
+
+
+@pytest.mark.slow
+def test_it_runs_where_the_sweep_ran_and_says_what_differs_from_then(run: Run, here: Path, tmp_path: Path) -> None:
+    """Found by its path from another folder; another version of a package is named."""
+    folder = trials(run(*FAKE).sweep)[0]
+    text = (folder / "provenance.json").read_text()
+    (folder / "provenance.json").write_text(text.replace('"trl": "', '"trl": "0.0.'))
+    ended = grposweep(tmp_path, "rerun", str(folder))
+    assert ended.code == 0
+    assert f"in {here}" in ended.out
+    assert "not as recorded: trl 0.0." in ended.out
+    assert ended.sweep.parent == here / "outputs"
+
+
+@pytest.mark.slow
+def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path) -> None:
+    """The last job's script names it; a copy that differs from today's code is used, and that is said."""
+    folder = trials(run(*FAKE).sweep)[0]
+    copy = folder.parents[1] / "code" / "0123456789ab"
+    shutil.copytree(Path(__file__).parents[2] / "src" / "grposweep", copy / "grposweep")
+    with (copy / "grposweep" / "train" / "fake.py").open("a") as file:
+        file.write('\nprint("an older version")\n')
+    (folder / "job-0.sbatch").write_text(f"export PYTHONPATH={copy}\n")
+    ended = grposweep(here, "rerun", "0")
+    assert "the sweep's own copy of the code" in ended.out
+    assert "an older version" in (trials(ended.sweep)[0] / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_study_s_trial_is_repeated_by_its_command_with_the_study_s_own_values(run: Run) -> None:
+    """``sweeps=smoke`` shortens every trial; so does the trial's command."""
+    folder = trials(run("trainer=fake", "sweeps=smoke").sweep)[0]
+    command = (folder / "command.sh").read_text().splitlines()[-1].split("run.py ")[1].split()
+    again = trials(run(*command).sweep)[0]
+    assert read(again / "plan.json") == read(folder / "plan.json")
+    assert again.name.split("-")[1] == folder.name.split("-")[1]
+
+
+@pytest.mark.slow
+def test_a_real_trial_repeats_bit_for_bit(run: Run, here: Path) -> None:
+    """TRL on the tiny model: every number of every line."""
+    short = ("schedule=steps", "schedule.max_steps=6", "schedule.evaluations=2", "task.eval_prompts=16")
+    original = trials(run(*short, "lr=1e-3", "seed=5").sweep)[0]
+    ended = grposweep(here, "rerun", "0")
+    again = trials(ended.sweep)[0]
+    pair = [lines(folder / "metrics.jsonl") for folder in (original, again)]
+    assert "every number of metrics.jsonl is the same" in ended.out
+    assert first_difference(*pair) is None
+    assert len(pair[1]) == 6 + 3
