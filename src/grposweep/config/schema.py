@@ -274,6 +274,9 @@ class Search:
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
+    ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
+    $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
+    and $GRPOSWEEP_OBJECTIVE.
     """
 
     sampler: str = AUTO
@@ -286,6 +289,7 @@ class Search:
     metric: str = "eval_reward"
     direction: str = "maximize"
     last: int = 1
+    on_end: str | None = None
 
 
 @dataclass

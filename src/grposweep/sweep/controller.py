@@ -81,6 +81,11 @@ class Controller:
         """All trials that were started, now or by an earlier controller."""
         return self.study.started
 
+    @property
+    def ended(self) -> int:
+        """How many trials have ended for good, now or under an earlier controller."""
+        return sum(trial.state.is_finished() for trial in self.started)
+
     def collect(self) -> None:
         """Record what ended: in the trial folder first, then in the study."""
         for number, running in list(self.running.items()):

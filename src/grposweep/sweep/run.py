@@ -27,6 +27,7 @@ from grposweep.search.mirror import Mirror
 from grposweep.search.sampler import choose_sampler, continuous
 from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.sweep.at_end import run_on_end
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder
@@ -98,6 +99,7 @@ def run_sweep(
             return EXIT_FINISHED
         if is_dry(base):
             return _write_only(controller, console)
+        ended_before = controller.ended
         work(controller, console, interrupts, census.invalid, mirror)
         if mirror is not None and not mirror.close():
             console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
@@ -108,6 +110,9 @@ def run_sweep(
         if interrupts.count:
             console.print("interrupted; the same command goes on from here", highlight=False)
             return EXIT_INTERRUPTED
+        stack.close()  # the user's command may read, copy or go on with the sweep
+        if controller.ended > ended_before and (problem := run_on_end(controller)):
+            console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
         return EXIT_NOTHING if study.best is None or controller.stopped_itself else EXIT_FINISHED
 
 
