@@ -57,14 +57,20 @@ def read_runs(folder: Path) -> list[Run]:
     return found
 
 
+def cost(folder: Path, is_running: bool = False) -> tuple[float, float]:
+    """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held."""
+    lengths = [(run.devices, _length(folder, run, is_running)) for run in read_runs(folder)]
+    return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
+
+
 def seconds(folder: Path, is_running: bool = False) -> float:
     """How long a trial ran, all its runs together."""
-    return sum(_length(folder, run, is_running) for run in read_runs(folder))
+    return cost(folder, is_running)[0]
 
 
 def device_seconds(folder: Path, is_running: bool = False) -> float:
     """What a trial has cost: its runs' seconds, each times the devices that it held."""
-    return sum(run.devices * _length(folder, run, is_running) for run in read_runs(folder))
+    return cost(folder, is_running)[1]
 
 
 def _length(folder: Path, run: Run, is_running: bool) -> float:

@@ -3,7 +3,7 @@
 A module a group of commands; what answers is imported when its command runs, because lint starts in a fraction of a second.
 """
 
-from grposweep.cli import recipes, results, sweeps  # noqa: F401 - their commands register themselves
+from grposweep.cli import desk, recipes, results, sweeps  # noqa: F401 - their commands register themselves
 from grposweep.cli.app import answer, app
 
 __all__ = ["answer", "app", "main"]

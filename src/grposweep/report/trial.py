@@ -1,6 +1,7 @@
 """A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from grposweep import runs
 from grposweep.files import as_number, read_json, read_lines
 from grposweep.sweep.folder import TrialFolder, worth
 
+SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
 TAIL_BYTES = 64 * 1024  # of metrics.jsonl, which is enough for its last lines
 
 
@@ -54,11 +56,11 @@ class TrialView:
     attributes: Mapping[str, Any]
     state: State
     result: Mapping[str, Any]  # result.json; empty before it
-    attempts: Sequence[Mapping[str, Any]]  # lines of attempts.jsonl
     step: int  # optimizer steps behind it
     total: int  # and of how many; 0: unknown
     seconds: float  # that it ran, in all its attempts
     gpu_seconds: float  # times the devices it held; a rank without a GPU counts as one
+    silent: float = 0.0  # seconds since a running one showed a sign of life
 
     @property
     def name(self) -> str:
@@ -116,6 +118,11 @@ class TrialView:
             said = said.get("message") or said.get("reason")
         return str(said or "no reason was written down")
 
+    @cached_property
+    def attempts(self) -> Sequence[Mapping[str, Any]]:
+        """The lines of attempts.jsonl: intents, starts and ends, in order."""
+        return TrialFolder(self.path).attempts()
+
     @property
     def ended(self) -> float | None:
         """When its last attempt ended: clock time in seconds; None while one is under way."""
@@ -168,10 +175,11 @@ class TrialView:
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     """One trial now; ``controller_lives``: whether attempts on this machine can still be under way."""
-    record, result, attempts = folder.record, folder.result or {}, folder.attempts()
+    record, result = folder.record, folder.result or {}
     state = _state(folder, result, controller_lives)
     beat = {} if state.is_over else folder.heartbeat()
-    is_running = state is State.RUNNING
+    silent = _silence(folder.path) if state is State.RUNNING else 0.0
+    seconds, gpu_seconds = runs.cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
     return TrialView(
         path=folder.path,
         number=folder.number,
@@ -180,12 +188,20 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
         attributes={} if record is None else record.attributes,
         state=state,
         result=result,
-        attempts=attempts,
         step=_whole(beat.get("step", result.get("step"))),
         total=_whole(beat.get("total", result.get("total_steps"))),
-        seconds=runs.seconds(folder.path, is_running),
-        gpu_seconds=runs.device_seconds(folder.path, is_running),
+        seconds=seconds,
+        gpu_seconds=gpu_seconds,
+        silent=silent,
     )
+
+
+def _silence(folder: Path) -> float:
+    """Seconds since the heartbeat moved, by this machine's clock; 0 before the first one."""
+    try:
+        return max(time.time() - (folder / "heartbeat").stat().st_mtime, 0.0)
+    except FileNotFoundError:
+        return 0.0
 
 
 def _state(folder: TrialFolder, result: Mapping[str, Any], controller_lives: bool) -> State:
@@ -211,8 +227,8 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
     value = as_number(line.get(metric))
     if value is None or line["step"] < 0:
         return None
-    error, time = as_number(line.get(f"{metric}_se")), as_number(line.get("time")) or 0.0
-    return CurvePoint(line["step"], _whole(line.get("completions")), value, error, time)
+    error, when = as_number(line.get(f"{metric}_se")), as_number(line.get("time")) or 0.0
+    return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)
 
 
 def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:

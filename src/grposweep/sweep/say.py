@@ -8,6 +8,7 @@ from rich.console import Console
 
 from grposweep.config.schema import Experiment
 from grposweep.report.tables import Row, leaderboard
+from grposweep.report.words import count
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
 from grposweep.sweep.summary import row as row_of
@@ -24,7 +25,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     proposals = controller.proposals
     what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.dials else "one run"
     console.print(
-        f"{what}{recorded}, {at_once} at once, {_count(base.cluster.processes, 'process')} each", highlight=False
+        f"{what}{recorded}, {at_once} at once, {count(base.cluster.processes, 'process')} each", highlight=False
     )
     warnings = {
         (problem.code, problem.message): problem
@@ -64,7 +65,7 @@ def detached(controller: Controller) -> str:
     """After Ctrl-C, where attempts outlive their controller: what goes on, and how to come back to it or to end it."""
     ids = " ".join(running.job_id for running in controller.running.values())
     return (
-        f"detached: {_count(len(controller.running), 'job')} in the queue or running go on; the same command comes back "
+        f"detached: {count(len(controller.running), 'job')} in the queue or running go on; the same command comes back "
         f"to them and submits the rest. To end them: scancel {ids}\nresults in {controller.folder.path}"
     )
 
@@ -90,7 +91,9 @@ def say_results(controller: Controller, console: Console) -> None:
         _say_overspent(controller, console)
     if left_out := controller.proposals.left_out:
         trial = next(iter(left_out.values()))
-        text = f"{_count(len(left_out), 'point')} left out: they need at least the GPU memory that trial {trial} ran out of"
+        text = (
+            f"{count(len(left_out), 'point')} left out: they need at least the GPU memory that trial {trial} ran out of"
+        )
         console.print(text, style="yellow", highlight=False)
     if controller.exhausted:
         console.print("no further valid point is left to try", highlight=False)
@@ -101,7 +104,7 @@ def _say_halted(controller: Controller, console: Console) -> None:
     """That the sweep stopped itself, why, and that nothing is lost."""
     why = controller.settler.halted or controller.unwritable
     left = controller.proposals.target - sum(trial.state.is_finished() for trial in controller.started)
-    text = f"stopped, with {_count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
+    text = f"stopped, with {count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
     console.print(text, style="red", highlight=False, markup=False)
 
 
@@ -111,7 +114,7 @@ def _say_overspent(controller: Controller, console: Console) -> None:
     left = controller.proposals.target - ended
     if left:
         budget = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}"
-        text = f"{budget} is spent with {_count(left, 'trial')} to go; the same command with a higher one goes on"
+        text = f"{budget} is spent with {count(left, 'trial')} to go; the same command with a higher one goes on"
         console.print(text, style="yellow", highlight=False)
 
 
@@ -124,7 +127,3 @@ def _winner(row: Row) -> str:
     text += f", {row.objective:.4f} against {row.start:.4f} before training: {gain:+.4f}"
     error = math.hypot(row.error or 0.0, row.start_error or 0.0)
     return text + (f" ({abs(gain) / error:.1f} standard errors)" if error else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}es" if noun.endswith("s") else f"{number} {noun}s"

@@ -8,12 +8,12 @@ from grposweep import runs
 from grposweep.files import as_number, read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
+from grposweep.report.words import label_text, short, short_names
 from grposweep.search.census import Census
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.outlook import Outlook
 from grposweep.sweep.settler import Running
-from grposweep.sweep.trial import label_text, short
 
 LATEST = 20  # finished trials whose times say how long the next ones take
 
@@ -79,11 +79,8 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
 
 def dials(point: Point) -> dict[str, str]:
     """A point's labels under the last words of its dials, whole names where two would share one."""
-    last = [name.rsplit(".", 1)[-1] for name in point]
-    return {
-        (word if last.count(word) == 1 else name): label_text(label)
-        for (name, label), word in zip(point.items(), last, strict=True)
-    }
+    names = short_names(point)
+    return {names[name]: label_text(label) for name, label in point.items()}
 
 
 def invalid_rows(census: Census) -> list[InvalidRow]:

@@ -15,7 +15,6 @@ from grposweep.programs import is_program
 from grposweep.programs.trial import write_program
 from grposweep.redaction import redact
 from grposweep.search.judge import Verdict
-from grposweep.search.space import Point
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 
 
@@ -82,15 +81,3 @@ def override_text(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
     return repr(value)
-
-
-def short(point: Point) -> str:
-    """A point in few letters: the last word of each dial and its label."""
-    return (
-        " ".join(f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items()) or "as configured"
-    )
-
-
-def label_text(label: Any) -> str:
-    """A label as tables show it."""
-    return f"{label:.3g}" if isinstance(label, float) else str(label)

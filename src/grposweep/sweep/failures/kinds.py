@@ -43,3 +43,8 @@ _WORDS = {
     Failure.DISK_FULL: "the disk is full",
     Failure.CRASH: "crashed",
 }
+
+
+def words_of(name: str) -> str:
+    """A class as a person would say it, by the name that a file gives it; the name itself where it is none of ours."""
+    return Failure(name).words if name in set(Failure) else name

@@ -1,0 +1,76 @@
+"""Commands that look at sweeps, from their folders alone: status, show, list, report."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grposweep.cli.app import answer, app
+
+Named = Annotated[
+    str | None, typer.Argument(metavar="[SWEEP]", help="A name under outputs, or a path.", show_default="the newest")
+]
+Sweep = Annotated[
+    str | None, typer.Option(metavar="SWEEP", help="A name under outputs, or a path.", show_default="the newest")
+]
+Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
+
+
+@app.command()
+def status(
+    sweep: Named = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost.
+
+    Example: grposweep status lr_batch --watch
+    """
+
+    def work() -> int:
+        from grposweep.report.desk import show_status
+
+        show_status(sweep, outputs, watch, json, sys.stdout)
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
+@app.command()
+def show(
+    trial: Annotated[str, typer.Argument(help="Its number, folder or experiment id.", show_default=False)],
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command.
+
+    Example: grposweep show 12 --sweep lr_batch
+    """
+
+    def work() -> int:
+        from grposweep.report.desk import show_trial
+
+        show_trial(trial, sweep, outputs)
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
+@app.command("list")
+def list_(
+    folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs"),
+) -> None:
+    """List the sweeps in and below a folder, the latest first.
+
+    Example: grposweep list /shared/experiments
+    """
+
+    def work() -> int:
+        from grposweep.report.desk import show_sweeps
+
+        show_sweeps(folder)
+        return 0
+
+    raise typer.Exit(answer(work))

@@ -1,0 +1,59 @@
+"""Curves in the terminal: lines of Braille dots, two wide and four high a letter, with the ends of both axes."""
+
+from collections.abc import Iterator, Sequence
+
+BRAILLE = 0x2800
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a letter, by row and column
+
+Series = Sequence[tuple[float, float]]
+
+
+class Canvas:
+    """A grid of dots over [low, high] in both directions."""
+
+    def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
+        self._letters = [[0] * width for _ in range(height)]
+        self._columns, self._rows = 2 * width, 4 * height
+        self._x, self._y = x, y
+
+    def line(self, series: Series) -> None:
+        """The points, each joined to the one before."""
+        dots = [self._dot(x, y) for x, y in series]
+        for begin, end in zip(dots, dots[1:] or dots, strict=False):
+            for column, row in _between(begin, end):
+                self._letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+
+    def rows(self) -> list[str]:
+        """The letters, line by line."""
+        return ["".join(chr(BRAILLE + letter) if letter else " " for letter in row).rstrip() for row in self._letters]
+
+    def _dot(self, x: float, y: float) -> tuple[int, int]:
+        column = round(_share(x, self._x) * (self._columns - 1))
+        return column, round((1 - _share(y, self._y)) * (self._rows - 1))
+
+
+def draw(series: Series, width: int = 60, height: int = 8, unit: str = "completions") -> list[str]:
+    """A curve in a few lines of text, none where there is no point."""
+    if not series:
+        return []
+    x, y = _range([point[0] for point in series]), _range([point[1] for point in series])
+    canvas = Canvas(width, height, x, y)
+    canvas.line(series)
+    labels = [f"{y[1]:8.4f}", *[" " * 8] * (height - 2), f"{y[0]:8.4f}"]
+    lines = [f"{label} │{row}" for label, row in zip(labels, canvas.rows(), strict=True)]
+    left, right = f"{x[0]:,.0f}", f"{x[1]:,.0f} {unit}"
+    return [*lines, f"{'':8} └{left}{right:>{max(width - len(left), len(right) + 1)}}"]
+
+
+def _between(begin: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    steps = max(abs(end[0] - begin[0]), abs(end[1] - begin[1]), 1)
+    for step in range(steps + 1):
+        yield tuple(round(a + (b - a) * step / steps) for a, b in zip(begin, end, strict=True))  # type: ignore[misc]
+
+
+def _share(value: float, ends: tuple[float, float]) -> float:
+    return (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)

@@ -1,0 +1,27 @@
+"""``desk("status", ...)`` is the command in this process, from a folder whose sweeps are in outputs/."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grposweep.cli import app
+from support import Ended
+
+Desk = Callable[..., Ended]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """No colours, 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+    def call(*arguments: str) -> Ended:
+        done = CliRunner().invoke(app, list(arguments))
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return Ended(done.exit_code, done.stdout, done.stderr)
+
+    return call

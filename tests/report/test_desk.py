@@ -1,0 +1,137 @@
+"""``grposweep status``, ``show`` and ``list``: what a person sees, what a script gets, what is said of a wrong name."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from grposweep.report.chart import draw
+from made import Made, make_sweep
+from support import PROJECT, environment
+
+from .conftest import Desk
+
+HERE = Path("outputs")
+
+
+def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(desk: Desk) -> None:
+    """Everything that matters, 80 columns wide."""
+    make_sweep(HERE / "s", Made(trials=20, running=2, queued=1))
+    out = desk("status", "s").out
+    expected = (
+        "2 running, 1 queued", "17 of 24 trials", "best ", "of 50 GPU hours",
+        "trial 19: (Priority)", "4 of 12 points by 1 rule", "trial 3 at step 30: less than a 5 % chance",
+        "1 out of GPU memory, first trial 5",
+    )  # fmt: skip
+    assert [text for text in expected if text not in out] == []
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_status_is_one_json_object_for_scripts(desk: Desk) -> None:
+    """With the running trials' steps and rewards."""
+    make_sweep(HERE / "s", Made(trials=20, running=2))
+    said = json.loads(desk("status", "--json").out)
+    assert said["states"] == {
+        "queued": 0, "running": 2, "paused": 0, "stopped": 0, "finished": 15, "pruned": 2, "failed": 1,
+    }  # fmt: skip
+    assert [trial["step"] for trial in said["under_way"]] == [60, 60]
+    assert all(0 < trial["reward"] < 1 for trial in said["under_way"])
+    assert said["failures"] == {"gpu_memory": 1}
+    assert said["seconds_left"] > 0
+
+
+def test_the_newest_sweep_is_meant_where_none_is_named(desk: Desk) -> None:
+    """By its study's last change."""
+    for number, name in enumerate(("b", "a")):
+        os.utime(make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number))
+    assert desk("status").out.startswith("a ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("status", "nowhere"), ("show", "3"), ("list",), ("status", "x\0y")]
+)
+def test_where_there_is_no_sweep_one_message_says_what_to_do(desk: Desk, arguments: tuple[str, ...]) -> None:
+    """Exit code 2, no traceback."""
+    ended = desk(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "no sweep" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_name_that_is_no_sweep_is_answered_with_those_there_are(desk: Desk) -> None:
+    """A typing error."""
+    make_sweep(HERE / "lr_batch", Made(trials=1))
+    assert "Name one of lr_batch" in desk("status", "lr_bach").err
+
+
+def test_show_tells_everything_about_a_trial(desk: Desk) -> None:
+    """Its curve, its rank, what tells it from the best and the baseline, its command on a line of its own."""
+    make_sweep(HERE / "s", Made(trials=12))
+    out = desk("show", "0").out
+    expected = (
+        "trial 0 of s: finished",
+        "rank ",
+        "6,400 completions",
+        "1 difference to trial",
+        "1 difference to the baseline",
+    )
+    assert [text for text in expected if text not in out] == []
+    assert "optimizer" not in out  # what both have in common
+    assert next(line for line in out.splitlines() if line.startswith("python src/run.py lr="))
+
+
+def test_show_tells_why_a_trial_failed(desk: Desk) -> None:
+    """The class in words, the message, the end of its log."""
+    make_sweep(HERE / "s", Made(trials=12, message="[red]no markup[/red]"))
+    out = desk("show", "5").out
+    assert "out of GPU memory: [red]no markup[/red]" in out
+    assert "torch.OutOfMemoryError" in out
+
+
+def test_an_unknown_trial_is_answered_with_those_there_are(desk: Desk) -> None:
+    """One message."""
+    make_sweep(HERE / "s", Made(trials=12))
+    ended = desk("show", "77")
+    assert (ended.code, ended.out) == (2, "")
+    assert "by its number (0 to 11)" in ended.err
+
+
+def test_list_finds_sweeps_below_a_folder_and_names_damaged_ones(desk: Desk) -> None:
+    """Two levels down, the latest first."""
+    make_sweep(Path("deep") / "outputs" / "one", Made(trials=3))
+    make_sweep(Path("two"), Made(trials=3))
+    make_sweep(Path("bad"), Made(trials=1)).joinpath("sweep.yaml").write_text("{")
+    out = desk("list", ".").out
+    assert [name for name in ("one", "two", "is damaged") if name not in out] == []
+
+
+def test_a_chart_rises_from_its_lower_left_to_its_upper_right() -> None:
+    """A straight line, three lines high."""
+    assert draw([(0, 0), (10, 1)], width=6, height=3) == [
+        "  1.0000 │    ⡠⠊",
+        "         │  ⡠⠊",
+        "  0.0000 │⡠⠊",
+        "         └0 10 completions",
+    ]
+
+
+def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
+    """In a terminal; a sweep whose trials have all ended and that no controller holds is done."""
+    import pty
+
+    make_sweep(tmp_path / "outputs" / "s", Made(trials=2, settings={}))
+    outlook = tmp_path / "outputs" / "s" / "outlook.json"
+    outlook.write_text(json.dumps({"target": 2}))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "grposweep", "status", "--watch"],
+            environment(PYTHONPATH=str(PROJECT / "src"), TERM="xterm"),
+        )
+    _, status = os.waitpid(pid, 0)
+    shown = os.read(terminal, 100_000).decode()
+    assert (os.waitstatus_to_exitcode(status), "2 of 2 trials" in shown) == (0, True)
