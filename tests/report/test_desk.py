@@ -60,10 +60,10 @@ def test_where_there_is_no_sweep_one_message_says_what_to_do(desk: Desk, argumen
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_name_that_is_no_sweep_is_answered_with_those_there_are(desk: Desk) -> None:
+def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(desk: Desk) -> None:
     """A typing error."""
     make_sweep(HERE / "lr_batch", Made(trials=1))
-    assert "Name one of lr_batch" in desk("status", "lr_bach").err
+    assert "Did you mean lr_batch?" in desk("status", "lr_bach").err
 
 
 def test_show_tells_everything_about_a_trial(desk: Desk) -> None:

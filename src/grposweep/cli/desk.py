@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app
+from grposweep.cli.app import answer, app, examples
 
 Named = Annotated[
     str | None, typer.Argument(metavar="[SWEEP]", help="A name under outputs, or a path.", show_default="the newest")
@@ -17,17 +17,20 @@ Sweep = Annotated[
 Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "grposweep status                                  # of the newest sweep",
+        "grposweep status lr_batch --watch                 # live",
+        "grposweep status lr_batch --json | jq .best.point",
+    )
+)
 def status(
     sweep: Named = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost.
-
-    Example: grposweep status lr_batch --watch
-    """
+    """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost."""
 
     def work() -> int:
         from grposweep.report.desk import show_status
@@ -38,16 +41,13 @@ def status(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(epilog=examples("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch"))
 def show(
     trial: Annotated[str, typer.Argument(help="Its number, folder or experiment id.", show_default=False)],
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command.
-
-    Example: grposweep show 12 --sweep lr_batch
-    """
+    """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command."""
 
     def work() -> int:
         from grposweep.report.desk import show_trial
@@ -58,14 +58,11 @@ def show(
     raise typer.Exit(answer(work))
 
 
-@app.command("list")
+@app.command("list", epilog=examples("grposweep list", "grposweep list /shared/experiments"))
 def list_(
     folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs"),
 ) -> None:
-    """List the sweeps in and below a folder, the latest first.
-
-    Example: grposweep list /shared/experiments
-    """
+    """List the sweeps in and below a folder, the latest first."""
 
     def work() -> int:
         from grposweep.report.desk import show_sweeps
