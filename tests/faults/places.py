@@ -24,8 +24,8 @@ def ledger(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], log: Path) -> int:
-    """Run an attempt in this process, from begin to end; its exit code."""
+def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], log: Path, deaf: bool = False) -> int:
+    """Run an attempt in this process, from begin to end; its exit code. A ``deaf`` one is stopped before it does anything."""
     from grposweep.train.life import run_attempt
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -37,6 +37,8 @@ def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], lo
     others = {line["pid"] for line in ledger(state) if line["trial"] == folder.name} - {pid for _, pid in ended}
     done = (read_json(folder / "result.json") or {}).get("status") == "finished"
     _note(state, folder, "begin", attempt=number, beside=[pid for pid in others if is_running(pid)], done=done)
+    if deaf:
+        os.kill(os.getpid(), signal.SIGSTOP)
     code = run_attempt(folder)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -112,13 +114,14 @@ class Forks:
 class Elsewhere:
     """A place as Slurm is one: jobs are found again by their attempt, and go on without their controller.
 
-    ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one of trial 1.
+    ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one of trial 1; ``deaf`` those
+    that hang until they are cancelled.
     """
 
     outlives = True
 
-    def __init__(self, state: Path, slots: int, taken: Mapping[str, int]) -> None:
-        self.slots, self._state, self._taken = slots, state, taken
+    def __init__(self, state: Path, slots: int, taken: Mapping[str, int], deaf: Mapping[str, int]) -> None:
+        self.slots, self._state, self._taken, self._deaf = slots, state, taken, deaf
 
     def submit(self, job: Job) -> str:
         """A grandchild, so that nobody waits for it; the job is known once its file is there."""
@@ -150,7 +153,13 @@ class Elsewhere:
         return ""
 
     def cancel(self, job_id: str) -> None:
-        raise AssertionError(f"nobody asked for the end of {job_id}")
+        job = json.loads((self._state / f"{job_id}.job").read_text())
+        (begun,) = (line for line in ledger(self._state) if all(line.get(k) == job[k] for k in ("trial", "attempt")))
+        assert begun["attempt"] < self._deaf.get(begun["trial"].split("-")[0], 0), (
+            f"nobody asked for the end of {job_id}"
+        )
+        os.kill(begun["pid"], signal.SIGKILL)
+        self._end(job_id, {"code": CRASHED, "kind": "cancelled"})
 
     def close(self) -> None:
         """Jobs go on."""
@@ -163,12 +172,18 @@ class Elsewhere:
 
     def _run(self, job: Job, job_id: str, waiting: int) -> int:
         os.read(waiting, 1)
-        if job.attempt < self._taken.get(job.folder.name.split("-")[0], 0):
-            end: dict[str, Any] = {"code": CRASHED, "kind": "preempted", "again": True}
-        else:
-            environment = {"GRPOSWEEP_ATTEMPT": str(job.attempt)}
-            end = {"code": become_attempt(self._state, job.folder, environment, job.folder / "logs" / "rank-0.log")}
+        number = job.folder.name.split("-")[0]
+        if job.attempt < self._taken.get(number, 0):
+            self._end(job_id, {"code": CRASHED, "kind": "preempted", "again": True})
+            return 0
+        environment, deaf = {"GRPOSWEEP_ATTEMPT": str(job.attempt)}, job.attempt < self._deaf.get(number, 0)
+        self._end(
+            job_id,
+            {"code": become_attempt(self._state, job.folder, environment, job.folder / "logs" / "rank-0.log", deaf)},
+        )
+        return 0
+
+    def _end(self, job_id: str, end: Mapping[str, Any]) -> None:
         draft = self._state / f".{job_id}"
         draft.write_text(json.dumps(end))
         draft.replace(self._state / f"{job_id}.end")
-        return 0

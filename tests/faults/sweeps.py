@@ -46,11 +46,12 @@ LATE = "late"  # the fatal moment never came: this run made fewer calls
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command line, and where its attempts run; ``taken`` as Elsewhere has it."""
+    """A command line, and where its attempts run; ``taken`` and ``deaf`` as Elsewhere has them."""
 
     arguments: Sequence[str]
     outlives: bool = False
     taken: dict[str, int] = field(default_factory=dict)
+    deaf: dict[str, int] = field(default_factory=dict)
     slots: int = 1
 
 
@@ -100,7 +101,7 @@ class Stage:
     def _stand_in(self, calls: Calls) -> None:
         """This process only: our launcher, and no waiting."""
         state = self.here / "state"
-        place: Any = Elsewhere(state, self.scenario.slots, self.scenario.taken)
+        place: Any = Elsewhere(state, self.scenario.slots, self.scenario.taken, self.scenario.deaf)
         if not self.scenario.outlives:
             place = Local(Forks(state), [], self.scenario.slots)
         for name in ("submit", "cancel"):

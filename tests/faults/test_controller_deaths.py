@@ -43,6 +43,12 @@ def known_as_risky(calls: Sequence[str]) -> list[int]:
     return [next(n for n, call in enumerate(calls) if call.startswith(what)) for what in risky]
 
 
+def around_a_cancellation(calls: Sequence[str]) -> list[int]:
+    """From before it until its end is noted and another attempt is on its way."""
+    first = calls.index("before cancel")
+    return list(range(first - 1, calls.index("after submit", first) + 2))
+
+
 def losses(report: dict[int, list[str]], calls: Sequence[str]) -> dict[str, list[str]]:
     """What went wrong, by the moment of the death."""
     return {f"{number} {calls[number]}": wrong for number, wrong in report.items() if wrong and wrong != [LATE]}
@@ -65,3 +71,12 @@ def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> No
     died = sum(wrong != [LATE] for wrong in report.values())
     print(f"{name}: {died} deaths survived, among {len(calls)} moments")
     assert died > 0.9 * len(moments(calls))
+
+
+@pytest.mark.slow
+def test_a_sweep_survives_deaths_while_it_ends_a_job_that_hangs(tmp_path: Path) -> None:
+    """The job is ended once, and its trial goes on in another one."""
+    hangs = Scenario((*EASY, "lr=1e-3,2e-3", "cluster.stall_min=0.02"), outlives=True, deaf={"0000": 1})
+    calls, report = survive_all(hangs, tmp_path, around_a_cancellation)
+    assert losses(report, calls) == {}
+    assert len(report) > 10

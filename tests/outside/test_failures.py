@@ -95,6 +95,40 @@ def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start:
     assert "trial 0: no sign of life; it goes on from its last checkpoint" in output
 
 
+def ranks(trial: Path) -> list[int]:
+    """The processes that train a trial, the first rank's first; their log is what they have open."""
+    found: dict[str, int] = {}
+    for handle in Path("/proc").glob("[0-9]*/fd/2"):
+        try:
+            log = handle.readlink()
+        except OSError:
+            continue  # ended meanwhile, or not ours
+        if log.parent == trial / "logs" and log.name.startswith("rank-"):
+            found[log.name] = int(handle.parts[2])
+    return [found[name] for name in sorted(found)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [slice(0, 1), slice(1, 2), slice(0, 2)], ids=["the first rank", "the second", "all"])
+def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
+    start: Start, here: Path, killed: slice
+) -> None:
+    """Kill -9, as the kernel does: the rest of its ranks is ended, the failure is recorded, the other trial finishes."""
+    process = start(*FAKE, "cluster=local_ddp", "trainer.fake.step_seconds=0.1", "lr=1e-3,2e-3", "-m")
+    wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
+    (trial,) = trials(here / "outputs" / "s")
+    wait_for(lambda: len(ranks(trial)) == 2)
+    for pid in ranks(trial)[killed]:
+        os.kill(pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    first, second = trials(here / "outputs" / "s")
+    assert not ranks(first)
+    assert read(first / "result.json")["status"] == "failed"
+    assert failure(first)["class"] in ("killed", "crash")
+    assert read(second / "result.json")["status"] == "finished"
+
+
 @pytest.mark.slow
 def test_a_failure_that_nobody_watched_is_ruled_on_by_the_next_controller(run: Run) -> None:
     """The controller dies between the attempt's end and its ruling: the result is there, its class is not."""

@@ -151,14 +151,16 @@ class Controller:
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
     def _watch(self, running: Running) -> None:
-        """End an attempt that shows no sign of life."""
+        """End an attempt that shows no sign of life; why is on disk first, for whoever finds the job cancelled."""
+        if running.cancelled:
+            return
         running.pulse.look(waits=bool(self.launcher.waiting(running.job_id)))
-        if (
-            running.stall_seconds is not None
-            and running.pulse.still_seconds > running.stall_seconds
-            and not running.hangs
-        ):
+        limit = running.stall_seconds
+        if not running.hangs and limit is not None and running.pulse.still_seconds > limit:
+            running.folder.note_attempt(running.attempt, "hangs", time=time.time())
             running.hangs = True
+        if running.hangs:
+            running.cancelled = True
             self.launcher.cancel(running.job_id)
 
     def _overspends(self) -> bool:
@@ -241,7 +243,8 @@ class Controller:
     def _running(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str, since: float) -> Running:
         minutes = verdict.experiment.cluster.stall_min
         pulse = Pulse(folder.path / "heartbeat")
-        return Running(folder, verdict.point, attempt, job_id, since, pulse, None if minutes is None else minutes * 60)
+        limit, hangs = None if minutes is None else minutes * 60, folder.hung(attempt)
+        return Running(folder, verdict.point, attempt, job_id, since, pulse, limit, hangs=hangs)
 
 
 def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:

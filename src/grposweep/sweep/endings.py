@@ -16,7 +16,10 @@ AGAIN = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
 
 @dataclass(frozen=True)
 class Ruling:
-    """A failed attempt's class, what to do with its trial, and the failure as result.json holds it."""
+    """A failed attempt's class, what to do with its trial, and the failure as result.json holds it.
+
+    The record holds all of the ruling: a controller that dies before it notes the end leaves it to the next one.
+    """
 
     failure: Failure
     step: Step
@@ -34,13 +37,16 @@ def rule_on(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None 
     past = [Failure(line["failure"]) for line in lines if line.get("failure") and not line.get("again")]
     record = _record(folder, end, failure)
     if end.again:
-        return Ruling(failure, Step.RETRY, record)
-    if failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
-        return Ruling(failure, Step.FAIL, record)  # the launcher has given it up
-    step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
-    if step is Step.HEAL and not _heal(folder, verdict, failure, last.get("attempt", 0)):
-        step = Step.FAIL
-    return Ruling(failure, step, record)
+        step = Step.RETRY
+    elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
+        step = Step.FAIL  # the launcher has given it up
+    else:
+        step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
+        if step is Step.HEAL and not _heal(folder, verdict, failure, last.get("attempt", 0)):
+            step = Step.FAIL
+    taken = {"again": True} if end.again else {}
+    where = {"nodes": end.nodes} if end.nodes else {}
+    return Ruling(failure, step, {**record, "then": step.value, **taken, **where})
 
 
 def _record(folder: TrialFolder, end: End, failure: Failure) -> dict[str, Any]:

@@ -127,15 +127,20 @@ class TrialFolder:
         return str(ended[-1].get("nodes", "")) if ended and ended[-1].get("step") == "elsewhere" else ""
 
     def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
-        """Append one event of an attempt: intent (before acting), started, ended."""
+        """Append one event of an attempt: intent (before acting), started, hangs (before it is cancelled), ended."""
         append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})
+
+    def hung(self, attempt: int) -> bool:
+        """Whether a controller found that this attempt had to be ended for want of a sign of life."""
+        return any(line["attempt"] == attempt and line.get("event") == "hangs" for line in self.attempts())
 
     def close_attempt(self) -> None:
         """Note the end of an attempt that left its result when no controller watched, or one that died writing it down."""
         begun, result = self.open_attempt(), self.result or {}
         if begun is None or (not self.is_done and result.get("attempt", -1) < begun.number):
             return  # none, or one that has left nothing yet
-        said = {"failure": self.failure["class"]} if "class" in self.failure else {}
+        names = {"class": "failure", "then": "step", "again": "again", "nodes": "nodes"}
+        said = {ours: self.failure[theirs] for theirs, ours in names.items() if theirs in self.failure}
         code = FINISHED if result.get("status") == "finished" else CRASHED
         self.note_attempt(begun.number, "ended", code=code, killed=False, unseen=True, **said)
 

@@ -31,7 +31,8 @@ class Running:
     pulse: Pulse
     stall_seconds: float | None
     killed: bool = False
-    hangs: bool = False
+    hangs: bool = False  # it was found without a sign of life,
+    cancelled: bool = False  # and this controller has had it ended
     end: End | None = None
 
 
@@ -63,11 +64,12 @@ class Settler:
             return
         verdict = self.judge.verdict(running.point)
         ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
+        for_good = ruling.step not in (*AGAIN, Step.STOP)
+        if for_good and ruling.failure is Failure.GPU_MEMORY:
+            note_too_large(self.folder, running.folder, verdict)  # before the result says that all is settled
         self._carry_out(running.folder, running.attempt, ruling)
         self._note_end(running, end, ruling)
-        if ruling.step not in (*AGAIN, Step.STOP):
-            if ruling.failure is Failure.GPU_MEMORY:
-                note_too_large(self.folder, running.folder, verdict)
+        if for_good:
             self._close(running.folder, ruling)
 
     def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
