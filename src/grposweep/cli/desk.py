@@ -7,14 +7,7 @@ from typing import Annotated
 import typer
 
 from grposweep.cli.app import answer, app, examples
-
-Named = Annotated[
-    str | None, typer.Argument(metavar="[SWEEP]", help="A name under outputs, or a path.", show_default="the newest")
-]
-Sweep = Annotated[
-    str | None, typer.Option(metavar="SWEEP", help="A name under outputs, or a path.", show_default="the newest")
-]
-Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
+from grposweep.cli.names import Named, Outputs, Sweep, Trial
 
 
 @app.command(
@@ -43,7 +36,7 @@ def status(
 
 @app.command(epilog=examples("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch"))
 def show(
-    trial: Annotated[str, typer.Argument(help="Its number, folder or experiment id.", show_default=False)],
+    trial: Trial,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:

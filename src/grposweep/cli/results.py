@@ -1,4 +1,4 @@
-"""Commands on what a sweep found: rerun."""
+"""Commands on what a sweep found: rerun, sync."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from grposweep.cli.app import answer, app, examples
-
-Sweep = Annotated[str | None, typer.Option(help="A sweep's name or path.", show_default="the newest")]
-Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
+from grposweep.cli.names import Named, Outputs, Sweep, Trial
 
 
 @app.command(
@@ -19,7 +17,7 @@ Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
     )
 )
 def rerun(
-    trial: Annotated[str, typer.Argument(help="A trial's number, folder name or path.", show_default=False)],
+    trial: Trial,
     overrides: Annotated[list[str] | None, typer.Argument(help="What to change: lr=1e-3 kl=low.", show_default=False)] = None,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
@@ -34,5 +32,26 @@ def rerun(
         from grposweep.sweep.rerun import find_trial, rerun_trial
 
         return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
+
+    raise typer.Exit(answer(work))
+
+
+@app.command(
+    epilog=examples(
+        "grposweep sync                               # the newest sweep",
+        "WANDB_API_KEY=... grposweep sync lr_batch",
+    )
+)
+def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> None:
+    """Send the W&B runs that a sweep kept offline, one run a trial; what was sent is not sent again.
+
+    Exit code: 0 all is sent, 1 something is not (nothing is lost), 2 unusable.
+    """
+
+    def work() -> int:
+        from grposweep.report.read import open_sweep
+        from grposweep.sweep.sync import sync_sweep
+
+        return sync_sweep(open_sweep(sweep, outputs))
 
     raise typer.Exit(answer(work))

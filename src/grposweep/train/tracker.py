@@ -1,6 +1,7 @@
 """Where runs are shown besides metrics.jsonl: W&B, or nowhere. Loud when it cannot start, quiet when it fails later."""
 
 import hashlib
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from grposweep.config import schema
 from grposweep.errors import BadInput
-from grposweep.files import read_lines
+from grposweep.files import read_json, read_lines
 from grposweep.plan import Plan
+from grposweep.report.words import short_names
 
 if TYPE_CHECKING:
     import wandb
+
+_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")  # W&B's folder of a run
 
 
 class Tracker:
@@ -36,7 +40,8 @@ class WandbTracker(Tracker):
     """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id).
 
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
-    So a later attempt writes the run anew, beginning with the lines that metrics.jsonl has kept.
+    So a later attempt writes the run anew, beginning with the lines that metrics.jsonl has kept; but where the earlier
+    half has been sent already, W&B appends to it, and the later attempt writes its own lines only.
     """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
@@ -49,18 +54,17 @@ class WandbTracker(Tracker):
         import wandb  # a second or two: only where it is wanted
 
         offline = self.options.mode == "offline"
+        name = run_id(self.folder)
         if offline:
-            for earlier in (self.folder / "wandb").glob(f"offline-run-*-{run_id(self.folder)}"):
-                shutil.rmtree(earlier)
-                self.behind = True
+            self._begin_anew()
         self.run = wandb.init(
             project=self.options.project,
             entity=self.options.entity,
             group=self.folder.parent.parent.name,
             name=self.folder.name,
-            id=run_id(self.folder),
+            id=name,
             tags=self.options.tags or None,
-            config={**asdict(experiment), "plan": plan.as_dict()},
+            config=columns(experiment, plan, self.folder),
             dir=str(self.folder),
             mode=self.options.mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
             # Offline, W&B only warns about resuming; the id alone does it at `wandb sync`.
@@ -69,6 +73,15 @@ class WandbTracker(Tracker):
         )
         # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
         self.run.define_metric("*", step_metric="step")
+
+    def _begin_anew(self) -> None:
+        """Drop what earlier attempts wrote offline, unless W&B has it already."""
+        earlier = list((self.folder / "wandb").glob("offline-run-*"))
+        if any(any(run.glob("*.wandb.synced")) for run in earlier):
+            return
+        for run in earlier:
+            shutil.rmtree(run)
+            self.behind = True
 
     def log(self, line: dict[str, Any]) -> None:
         if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
@@ -110,8 +123,25 @@ def _finish(run: "wandb.Run") -> None:
     wandb.teardown()
 
 
+def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str, Any]:
+    """A run's configuration: the trial's dials under their short names, then everything else, a section each."""
+    point = (read_json(folder / "trial.json") or {}).get("point")
+    labels = point if isinstance(point, dict) else {}
+    dials = {word: labels[name] for name, word in short_names(labels).items()}
+    return {
+        "lr": experiment.lr,
+        "seed": experiment.seed,
+        **dials,
+        "experiment": asdict(experiment),
+        "plan": plan.as_dict(),
+    }
+
+
 def run_id(folder: Path) -> str:
-    """The same for every attempt of a trial, another one for the same trial name in another sweep."""
+    """The same for every attempt of a trial, wherever its sweep was moved; another one for that name in another sweep."""
+    for run in (folder / "wandb").glob("*run-*"):
+        if named := _RUN.fullmatch(run.name):
+            return named[1]
     return f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 
