@@ -11,7 +11,6 @@ from grposweep.errors import BadInput
 UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
-    add_completion=False,  # installing shell completion is nobody's first question
     no_args_is_help=True,
     rich_markup_mode=None,  # rich costs 0.1 s that lint should not pay
     pretty_exceptions_enable=False,

@@ -35,7 +35,7 @@ def _literal(text: str) -> str:
 Named = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SWEEP]",
+        metavar="SWEEP",
         help="A name under outputs, or a path.",
         show_default="the newest",
         autocompletion=complete_sweep,

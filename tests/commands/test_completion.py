@@ -1,0 +1,79 @@
+"""What a shell offers on tab: commands, sweeps and trials of ``grposweep``; groups, options and keys of ``run.py``."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grposweep.cli import app
+from support import PROJECT, environment
+
+
+@pytest.fixture
+def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two sweeps, one of them with trials."""
+    for name in ("kl_grid", "lr batch"):
+        (tmp_path / "outputs" / name / "trials").mkdir(parents=True)
+        (tmp_path / "outputs" / name / "sweep.yaml").write_text("v: 1\n")
+    for trial in ("0000-aaaaaa", "0001-bbbbbb", "0010-cccccc"):
+        (tmp_path / "outputs" / "kl_grid" / "trials" / trial).mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def offered(line: str) -> list[str]:
+    """What bash is offered at the end of a command line."""
+    words = line.split(" ")
+    variables = {"_GRPOSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    said = CliRunner().invoke(app, [], env=variables, prog_name="grposweep").stdout
+    return [line for line in said.split("\n") if line]
+
+
+def test_a_shell_offers_the_sweeps_under_outputs(sweeps: Path) -> None:
+    """Wherever a sweep is named."""
+    assert offered("grposweep status ") == ["kl_grid", "lr batch"]
+    assert offered("grposweep sync kl") == ["kl_grid"]
+    assert offered("grposweep rerun --sweep k") == ["kl_grid"]
+
+
+def test_a_shell_offers_the_trials_of_the_named_sweep(sweeps: Path) -> None:
+    """By number."""
+    assert offered("grposweep rerun --sweep kl_grid ") == ["0", "1", "10"]
+    assert offered("grposweep show --sweep kl_grid 1") == ["1", "10"]
+
+
+def test_where_there_is_nothing_a_shell_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No message, no traceback on the command line."""
+    monkeypatch.chdir(tmp_path)
+    assert offered("grposweep rerun ") == []
+    assert offered("grposweep status [") == []
+
+
+@pytest.mark.parametrize("wrong", [["stats"], ["status", "--wach"], ["lint", "--framwork", "trl"]])
+def test_a_misspelt_command_or_option_gets_its_nearest_relative(wrong: list[str]) -> None:
+    """And exit code 2."""
+    done = CliRunner().invoke(app, wrong)
+    assert done.exit_code == 2
+    assert any(word in done.stderr for word in ("'status'", "--watch", "--framework"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [("kl=", "kl=sync_ref"), ("batch.num_g", "batch.num_generations="), ("sweeps=", "sweeps=lr_batch")],
+)
+def test_hydras_completion_works_in_bash(tmp_path: Path, typed: str, offers: str) -> None:
+    """Installed as the documentation says."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    script = f'''
+        eval "$(python src/run.py -sc install=bash)"
+        COMP_LINE="python src/run.py {typed}" COMP_POINT=${{#COMP_LINE}} COMP_CWORD=2
+        COMP_WORDS=(python src/run.py "{typed}")
+        hydra_bash_completion
+        echo "${{COMPREPLY[@]}}"'''
+    path = f"{tmp_path}:/usr/bin:/bin"
+    known = environment(PATH=path, PYTHONPATH=":".join(part for part in sys.path if part))
+    done = subprocess.run(["bash", "-c", script], cwd=PROJECT, env=known, capture_output=True, text=True, check=False)
+    assert offers in done.stdout.split(), done.stderr
