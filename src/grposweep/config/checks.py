@@ -1,6 +1,7 @@
 """Words that only certain values make sense for; types alone cannot say so."""
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "generation.vllm_mode": ("colocate", "server"),
     "search.sampler": ("auto", "grid", "tpe", "random", "gp"),
     "search.direction": ("maximize", "minimize"),
-    "tracker.kind": ("none", "wandb"),
+    "tracker.kind": ("none", "wandb", "tensorboard"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
 SIZES_OR_AUTO = (
@@ -85,6 +86,21 @@ def check_words(experiment: Experiment) -> None:
         raise BadInput(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
+        )
+
+
+def check_tracker(experiment: Experiment) -> None:
+    """Raise BadInput where nobody would write TensorBoard's files; it asks what is installed here."""
+    if experiment.tracker.kind != "tensorboard":
+        return
+    if experiment.trainer.kind != "trl":
+        raise BadInput(
+            f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
+            "Set report_to in its own recipe, or tracker=wandb."
+        )
+    if not any(map(find_spec, ("tensorboard", "tensorboardX"))):
+        raise BadInput(
+            "tracker=tensorboard: it is not installed here. Run 'pip install tensorboard', or set tracker=wandb."
         )
 
 

@@ -294,7 +294,11 @@ class Search:
 
 @dataclass
 class Tracker:
-    """Where runs are logged besides ``metrics.jsonl``: ``none`` or ``wandb`` (one run a trial, the sweep as group)."""
+    """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb`` or ``tensorboard`` (TRL's own files).
+
+    W&B has one run a trial, the sweep as its group; ``project``, ``entity``, ``mode`` (offline, online, disabled) and ``tags``
+    are W&B's words. ``grposweep sync`` sends what was kept offline.
+    """
 
     kind: str = "none"
     project: str = "grposweep"

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from grposweep.config.checks import check_words
+from grposweep.config.checks import check_tracker, check_words
 from grposweep.config.points import Points
 from grposweep.config.read import prepared_key, sweep_identity
 from grposweep.config.schema import Experiment
@@ -57,6 +57,7 @@ def run_sweep(
     console = build_console()
     base = points.base
     check_words(base)
+    check_tracker(base)
     sampler = _sampler(base, space)
     judge = Judge(space, points)
     judge.check_dials()

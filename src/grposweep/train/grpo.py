@@ -157,6 +157,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
     updates = UpdateSize()
     held_out = HeldOut(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
     transformers.set_seed(attempt.experiment.seed)
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(attempt.folder / "tensorboard")  # where TRL's report_to writes
     trainer = Trainer(
         attempt,
         held_out,

@@ -97,6 +97,6 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         logging_steps=1,
         log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
         num_completions_to_print=0,
-        report_to=[],  # the tracker is ours
+        report_to=["tensorboard"] if experiment.tracker.kind == "tensorboard" else [],  # other trackers are ours
         disable_tqdm=True,
     )

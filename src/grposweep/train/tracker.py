@@ -146,9 +146,10 @@ def run_id(folder: Path) -> str:
 
 
 def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Tracker:
-    """The tracker of one rank; only rank 0 tracks."""
-    if options.kind not in ("none", "wandb"):
-        raise BadInput(f"tracker.kind={options.kind} is no tracker that we have. Set tracker=none or tracker=wandb.")
+    """The tracker of one rank; only rank 0 tracks. TensorBoard's files are written by TRL itself (train/options.py)."""
+    if options.kind not in ("none", "wandb", "tensorboard"):
+        known = "tracker=none, tracker=wandb or tracker=tensorboard"
+        raise BadInput(f"tracker.kind={options.kind} is no tracker that we have. Set {known}.")
     if options.mode not in ("offline", "online", "disabled"):
         raise BadInput(f"tracker.mode={options.mode} is no mode of W&B's. Set tracker.mode=offline or online.")
     return WandbTracker(options, folder) if options.kind == "wandb" and is_main else Tracker()

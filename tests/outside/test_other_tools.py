@@ -1,0 +1,97 @@
+"""Tools that others wrote open what a sweep leaves: optuna-dashboard its study, TensorBoard TRL's curves."""
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import Ended, environment, lines, trials, wait_for
+
+pytestmark = pytest.mark.slow
+Run = Callable[..., Ended]
+
+
+@contextmanager
+def dashboard(journal: Path) -> Iterator[str]:
+    """``optuna-dashboard study.journal`` as anybody starts it; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = Path(sys.executable).parent / "optuna-dashboard"
+    command = [program, str(journal), "--port", str(port)]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def answers(url: str) -> bool:
+    """Whether somebody is there."""
+    try:
+        return bool(get(url))
+    except OSError:
+        return False
+
+
+def get(url: str) -> bytes:
+    """One page."""
+    with urllib.request.urlopen(url, timeout=10) as page:
+        return bytes(page.read())
+
+
+def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
+    """Its page, and through its own interface every trial with its dials, value and state; pruned points with reasons."""
+    ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch=small,open_r1_medium")
+    with dashboard(ended.sweep / "study.journal") as url:
+        wait_for(lambda: answers(f"{url}/dashboard"))
+        assert b"<title>Optuna Dashboard" in get(f"{url}/dashboard")
+        (study,) = json.loads(get(f"{url}/api/studies"))["study_summaries"]
+        detail = json.loads(get(f"{url}/api/studies/{study['study_id']}?after=0"))
+    assert sorted(trial["state"] for trial in detail["trials"]) == ["Complete", "Complete", "Pruned", "Pruned"]
+    done = [trial for trial in detail["trials"] if trial["state"] == "Complete"]
+    assert {param["name"] for param in done[0]["params"]} == {"lr", "batch"}
+    assert all(trial["values"] for trial in done)
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """By tag and step what an event file holds: records of a length, its checksum, the event, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found: dict[str, dict[int, float]] = {}
+    for path in folder.glob("events.out.tfevents.*"):
+        data, place = path.read_bytes(), 0
+        while place < len(data):
+            (length,) = struct.unpack_from("<Q", data, place)
+            event: Any = Event.FromString(data[place + 12 : place + 12 + length])
+            place += length + 16
+            for value in event.summary.value:
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
+    return found
+
+
+def test_tensorboard_gets_trls_own_curves(run: Run) -> None:
+    """Under the trial's folder, step by step what metrics.jsonl has."""
+    short = ("schedule=steps", "schedule.max_steps=4", "schedule.evaluations=1", "task.eval_prompts=16")
+    (folder,) = trials(run(*short, "tracker=tensorboard", "name=t").sweep)
+    curves = scalars(folder / "tensorboard")
+    rewards = {line["step"]: line["reward"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"}
+    assert curves["train/reward"] == pytest.approx(rewards, rel=1e-6)
+    assert len(rewards) == 4
+    assert any(tag.startswith("eval/") for tag in curves)
+
+
+def test_tensorboard_for_another_program_is_its_recipes_business(run: Run) -> None:
+    """Bad input before anything starts, since nobody would write the files."""
+    ended = run("tracker=tensorboard", "trainer=fake")
+    assert ended.code == 2
+    assert "tracker=tensorboard" in ended.err
