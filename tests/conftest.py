@@ -13,7 +13,7 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig
 
 from grposweep.config.compose import PROJECT, register
-from support import RUN, Ended, environment
+from support import RUN, Ended, environment, run_in
 
 
 @pytest.fixture
@@ -29,11 +29,7 @@ def run(here: Path) -> Callable[..., Ended]:
     """``run("-m", "lr=...")`` runs the command to its end."""
 
     def call(*arguments: str, timeout: float = 120) -> Ended:
-        command = [sys.executable, str(RUN), *arguments]
-        done = subprocess.run(
-            command, cwd=here, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return run_in(here, *arguments, timeout=timeout)
 
     return call
 

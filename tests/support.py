@@ -65,6 +65,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def run_in(here: Path, *arguments: str, timeout: float = 120) -> Ended:
+    """``src/run.py`` in a folder, to its end."""
+    command = [sys.executable, str(RUN), *arguments]
+    done = subprocess.run(
+        command, cwd=here, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
 def grposweep(here: Path, *arguments: str, **extra: str) -> Ended:
     """The ``grposweep`` command in a folder, to its end; ``extra`` goes into its environment."""
     command = [sys.executable, "-m", "grposweep", *arguments]

@@ -183,9 +183,11 @@ def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
 
 
 def _best(stage: Stage) -> str:
-    """The folder of the best trial."""
+    """The folder of the best trial: by its replicates on fresh seeds, where there are any."""
     trials = [trial for trial in known(stage.sweep) if trial[1] == "COMPLETE"]
-    best = max(trials, key=lambda trial: (trial[2][0], -trial[0]))
+    again = [(trial[4]["of"], trial[2][0]) for trial in trials if trial[4].get("role") == "confirm"]
+    sums = {of: sum(value for other, value in again if other == of) for of, _ in again}
+    best = max(trials, key=lambda trial: (sums.get(trial[0], 0.0), trial[2][0], -trial[0]))
     return f"{best[0]:04d}-{best[4]['experiment'][:6]}"
 
 
@@ -225,7 +227,7 @@ def survive_all(
         judge = Judge(stage.space, stage.points)
         take_census(judge)
         for trial in undisturbed:
-            assert judge.verdict(trial[3]).experiment
+            assert judge.verdict(trial[3], trial[4].get("seed")).experiment
         chosen = choose(calls)
 
         def share(worker: int) -> int:

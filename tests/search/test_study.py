@@ -6,7 +6,7 @@ import pytest
 from optuna.trial import TrialState
 
 from grposweep.search.space import Choice, Dial, Interval, Space
-from grposweep.search.study import SweepStudy
+from grposweep.search.study import Scratch, SweepStudy
 
 SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
 
@@ -56,3 +56,14 @@ def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(journal: Path) 
     assert (invalid.state, running.state) == (TrialState.PRUNED, TrialState.RUNNING)
     assert invalid.user_attrs == {"invalid": True, "problems": ["GB101 num_generations=8: ..."]}
     assert number == running.number == 1
+
+
+def test_a_replicate_counts_for_nothing_in_the_search(journal: Path) -> None:
+    """It is no search trial, is never the best one, and no sampler sees it."""
+    study = open_study(journal)
+    study.add_ended({"lr": 1e-3, "kl": "low"}, {}, 0.5, {})
+    study.add_ended({"lr": 1e-3, "kl": "low"}, {"role": "confirm", "of": 0, "seed": 1000}, 0.9, {})
+    assert [trial.number for trial in study.searched] == [0]
+    assert study.best is not None
+    assert study.best.number == 0
+    assert [trial.value for trial in Scratch("maximize").updated(study.trials).trials] == [0.5]

@@ -46,6 +46,7 @@ AT_LEAST_ONE = (
     "search.parallel",
     "search.trials",
     "search.last",
+    "search.leaders",
     "batch.max_per_device_train_batch_size",
 )
 
@@ -65,6 +66,11 @@ def check_words(experiment: Experiment) -> None:
     if budget is not None and not budget > 0:
         raise BadInput(
             f"search.budget_gpu_hours={budget}: nothing could start. Set a number of hours above 0, or null for no limit."
+        )
+    if experiment.search.seeds == 1 or experiment.search.seeds < 0:
+        raise BadInput(
+            f"search.seeds={experiment.search.seeds}: a spread takes two results or more. Set search.seeds=2 or more (5 tell "
+            "far more), or 0 for no replicates."
         )
     for key in AT_LEAST_ONE:
         value = _get(experiment, key)

@@ -272,6 +272,8 @@ class Search:
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
+    ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
+    more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
@@ -284,6 +286,8 @@ class Search:
     budget_gpu_hours: float | None = None
     parallel: int | None = None
     seed: int = 0
+    seeds: int = 0
+    leaders: int = 4
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     storage: str | None = None
     metric: str = "eval_reward"

@@ -23,6 +23,9 @@ class Row:
     seconds: float | None = None
     gpu_hours: float = 0.0
     note: str = ""
+    fresh: str = ""  # mean ± interval (count) on fresh seeds
+    place: int | None = None  # by these, once they have decided
+    fate: str = ""  # best, tied, or why it dropped out
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table
 
 
 def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 10) -> Table:
-    """Finished trials, best first; then those without an objective."""
+    """Finished trials, best first (on fresh seeds, where these have decided); then those without an objective."""
     sign = -1 if direction == "maximize" else 1
-    finished = sorted((r for r in rows if r.objective is not None), key=lambda r: (sign * (r.objective or 0), r.number))
+    finished = sorted((r for r in rows if r.objective is not None), key=lambda row: _order(row, sign))
     others = [row for row in rows if row.objective is None]
     dials = list(dict.fromkeys(name for row in rows for name in row.dials))
     starts = {f"{row.start:.4f}" for row in rows if row.start is not None}
@@ -77,6 +80,9 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     )
     for name in ("", "trial", f"{metric} ± se"):
         table.add_column(name, justify="right", no_wrap=bool(name != f"{metric} ± se"))
+    shows_seeds = any(row.fate for row in rows)
+    if shows_seeds:
+        table.add_column("on fresh seeds ± 95 %", overflow="fold")
     for name in dials:
         table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
@@ -87,7 +93,8 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     def add(rank: str, row: Row, value: str, style: str) -> None:
         cost = [f"{row.gpu_hours:.2f}"] if shows_cost else []
         labels = (row.dials.get(name, "") for name in dials)
-        table.add_row(rank, str(row.number), value, *labels, clock(row.seconds), *cost, style=style)
+        seeds = [" ".join(part for part in (row.fresh, row.fate) if part)] if shows_seeds else []
+        table.add_row(rank, str(row.number), value, *seeds, *labels, clock(row.seconds), *cost, style=style)
 
     for rank, row in enumerate(finished[:limit], 1):
         value = f"{row.objective:.4f}" + (f" ± {row.error:.4f}" if row.error is not None else "")
@@ -98,6 +105,11 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     if hidden:
         table.caption = f"and {hidden} more"
     return table
+
+
+def _order(row: Row, sign: int) -> tuple[bool, float, float, int]:
+    """Those that fresh seeds have placed first, in that order; then by objective."""
+    return row.place is None, row.place or 0, sign * (row.objective or 0), row.number
 
 
 def clock(seconds: float | None) -> str:

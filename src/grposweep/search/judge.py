@@ -30,14 +30,16 @@ class Judge:
         self._last: Verdict | None = None  # asked for several times in a row; composing its experiment takes 20 ms
         self.fields = Fields(self.space, self.points, prepared)
 
-    def verdict(self, point: Point) -> "Verdict":
-        """The verdict on one point.
+    def verdict(self, point: Point, seed: int | None = None) -> "Verdict":
+        """The verdict on one point, on another seed than the configured one where one is given.
 
         Raises BadInput where the configuration does not exist at all (unknown key or option).
         """
-        if self._last is None or self._last.point != point:
+        if self._last is None or (self._last.point, self._last.seed) != (point, seed):
             setting = self.fields.setting(point)
-            self._last = Verdict(point, setting, tuple(check(setting, self.ignore)), self)
+            if seed is not None:
+                setting = setting.altered({"seed": seed})
+            self._last = Verdict(point, setting, tuple(check(setting, self.ignore)), self, seed)
         return self._last
 
     def is_valid(self, point: Point) -> bool:
@@ -83,6 +85,7 @@ class Verdict:
     setting: Setting
     problems: tuple[Problem, ...]
     judge: Judge
+    seed: int | None = None  # a replicate's
 
     @property
     def is_valid(self) -> bool:
@@ -92,7 +95,12 @@ class Verdict:
     @cached_property
     def experiment(self) -> Experiment:
         """The point's whole experiment, composed when somebody wants it (20 ms)."""
-        return self.judge.points.experiment(self.judge.space.values(self.point))
+        return self.judge.points.experiment(self.values)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The configuration values that make it of the base configuration."""
+        return self.judge.space.values(self.point) | ({} if self.seed is None else {"seed": self.seed})
 
     def reasons(self) -> list[dict[str, Any]]:
         """What is wrong, as ``invalid.jsonl`` and the study keep it."""

@@ -15,6 +15,8 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.search.journal import Direction, open_journal, open_study
+from grposweep.search.race import Standing
+from grposweep.search.replicates import Replication, is_replicate
 from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
 
@@ -44,7 +46,7 @@ class Scratch:
                 del self._open[number]
                 self._study.tell(copied, values=trials[number].values, state=trials[number].state)
         for trial in trials[self._seen :]:
-            if trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
+            if not is_replicate(trial) and trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
                 if not trial.state.is_finished():
                     self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
                 self._study.add_trial(trial)
@@ -61,6 +63,7 @@ class SweepStudy:
         storage, self.repairs = open_journal(journal, direction)
         self.space = space
         self.study = open_study(storage, direction)
+        self.replication: Replication | None = None  # set where leaders are evaluated again
         self._scratch = Scratch(direction)
 
     @property
@@ -74,11 +77,37 @@ class SweepStudy:
         return [trial for trial in self.trials if not trial.user_attrs.get("invalid")]
 
     @property
+    def searched(self) -> list[FrozenTrial]:
+        """The started trials of the search itself, without replicates on fresh seeds."""
+        return [trial for trial in self.started if not is_replicate(trial)]
+
+    @property
+    def sign(self) -> int:
+        """1 where larger objectives are better, otherwise -1."""
+        return 1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
+
+    @property
+    def standing(self) -> Standing | None:
+        """The race of the leaders on fresh seeds; None where there is none."""
+        return None if self.replication is None else self.replication.standing(self.started, self.sign)
+
+    @property
     def best(self) -> FrozenTrial | None:
-        """The best finished trial; the earlier of two equal ones."""
-        finished = [trial for trial in self.started if trial.state == TrialState.COMPLETE and trial.value is not None]
-        sign = -1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else 1
-        return min(finished, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+        """The trial of the search whose point won on fresh seeds; before that, or without any, the best finished one
+        (the earlier of two equal ones).
+        """
+        if (standing := self.standing) is not None and standing.winner is not None:
+            return self.trials[standing.winner.number]
+        finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE and trial.value is not None]
+        return min(finished, key=lambda trial: (-self.sign * (trial.value or 0.0), trial.number), default=None)
+
+    @property
+    def kept(self) -> set[int]:
+        """The trials whose models may still be wanted: the best one's, and as long as a race goes on those still in it."""
+        standing = self.standing
+        if standing is not None and standing.wanted:
+            return {runner.number for runner in standing.alive}
+        return set() if self.best is None else {self.best.number}
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point; returns its number."""
@@ -132,7 +161,7 @@ class SweepStudy:
 
     def _gaussian_process(self, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
         """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
-        told = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        told = [trial for trial in self.searched if trial.state == TrialState.COMPLETE]
         question = {
             "direction": self.study.direction.name.lower(),
             "ask": {"sampler": ask.sampler, "seed": ask.seed, "number": ask.number, "fixed": dict(ask.fixed)},

@@ -44,4 +44,4 @@ def status(controller: Controller) -> str:
         return "stopped"
     if controller.study.best is None:
         return "failed"
-    return "budget" if controller.overspent and controller.ended < controller.proposals.target else "finished"
+    return "budget" if controller.overspent and controller.ended < controller.proposals.planned else "finished"

@@ -39,7 +39,6 @@ class Controller:
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
     stopping: bool = False
-    exhausted: bool = False  # no valid point is left
     overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
     costs: dict[int, float] = field(default_factory=dict)  # device-seconds of finished trials
@@ -109,16 +108,12 @@ class Controller:
 
     def _fill(self) -> None:
         """Unfinished trials first, an earlier controller's among them, then new points."""
-        while len(self.running) < self.launcher.slots and not (
-            self.exhausted or self.settler.halted or self._overspends()
-        ):
+        while len(self.running) < self.launcher.slots and not (self.settler.halted or self._overspends()):
             again = next((trial for trial in self._unfinished()), None)
             if again is not None:
                 self._resume(again)
-            elif len(self.started) >= self.proposals.target:
-                return
             elif not self._start_new():
-                self.exhausted = True
+                return
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
@@ -175,7 +170,7 @@ class Controller:
 
     def _resume(self, trial: FrozenTrial) -> None:
         """Bring a trial to its end: follow its attempt, tell what it left, or run it again."""
-        verdict = self.judge.verdict(dict(trial.params))
+        verdict = self.judge.verdict(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()
         if begun is not None and self._adopt(folder, verdict, begun.number, begun.job_id, begun.time):
@@ -202,7 +197,7 @@ class Controller:
         return True
 
     def _start_new(self) -> bool:
-        """Start a trial of the next point; False where no valid point is left."""
+        """Start the next trial; False where none is to follow, for now at least."""
         proposal = self.proposals.next()
         if proposal is None:
             return False
@@ -211,8 +206,7 @@ class Controller:
         return True
 
     def _write(self, number: int, verdict: Verdict, attributes: dict[str, Any]) -> TrialFolder:
-        values = self.study.space.values(verdict.point)
-        return write_trial(self.folder, number, verdict, self.overrides, values, self.provenance, attributes)
+        return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
 
     def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
         """Intent on disk, then the attempt, then its id."""
@@ -244,7 +238,7 @@ class Controller:
         minutes = verdict.experiment.cluster.stall_min
         pulse = Pulse(folder.path / "heartbeat")
         limit, hangs = None if minutes is None else minutes * 60, folder.hung(attempt)
-        return Running(folder, verdict.point, attempt, job_id, since, pulse, limit, hangs=hangs)
+        return Running(folder, verdict.point, attempt, job_id, since, pulse, limit, verdict.seed, hangs=hangs)
 
 
 def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:

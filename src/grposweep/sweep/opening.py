@@ -91,6 +91,8 @@ def describe_sweep(
             "metric": base.search.metric,
             "direction": base.search.direction,
             "last": base.search.last,
+            "seeds": base.search.seeds,
+            "leaders": base.search.leaders,
         },
         "overrides": [redact(override) for override in overrides],
         "baseline": asdict(base),

@@ -1,4 +1,6 @@
-"""Which point a sweep starts next: enqueued ones, the next of a grid, or what the sampler asks for; none twice."""
+"""Which trial a sweep starts next: enqueued points, the next of a grid, or what the sampler asks for, none twice; then
+replicates of the leaders on fresh seeds.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +10,7 @@ from typing import Any, NamedTuple
 from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
 from grposweep.search.judge import Judge, Verdict
+from grposweep.search.replicates import CONFIRM, is_replicate
 from grposweep.search.sampler import Valid
 from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
@@ -36,26 +39,45 @@ class Proposals:
     too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
+    exhausted: bool = False  # no valid point is left
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
     _looked: int = 0  # and how many these are
 
     @property
     def target(self) -> int:
-        """How many trials the sweep starts in all."""
+        """How many trials the search itself starts in all."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
         return max(wanted, self._repeats)
 
+    @property
+    def planned(self) -> int:
+        """How many trials the sweep starts in all, replicates among them; while these race, at most."""
+        standing, replication = self.study.standing, self.study.replication
+        if standing is None or replication is None:
+            return self.target
+        is_over = len(self.study.searched) >= self.target and not standing.wanted
+        replicates = len(self.study.started) - len(self.study.searched)
+        return self.target + (replicates if is_over else max(replication.most(self.target), replicates))
+
     @cached_property
     def _repeats(self) -> int:
         """With ``force``, one trial more than there are."""
-        return len(self.study.started) + 1 if self.repeat else 0
+        return len(self.study.searched) + 1 if self.repeat else 0
 
     def next(self) -> Proposal | None:
-        """The next point; None where no valid one is left."""
-        used = {trial.user_attrs.get("enqueued") for trial in self.study.started}
+        """The next trial; None where none is to follow, or what follows depends on trials under way."""
+        if not self.exhausted and len(self.study.searched) < self.target:
+            if (proposal := self._next_point()) is not None:
+                return proposal
+            self.exhausted = True
+        return self._next_replicate()
+
+    def _next_point(self) -> Proposal | None:
+        """A point that nobody has tried; None where no valid one is left."""
+        used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
         index = next((i for i in range(len(self.enqueued)) if i not in used), None)
         point = self._ask(self.enqueued[index] if index is not None else {})
         if point is None:
@@ -63,6 +85,20 @@ class Proposals:
         verdict = self.judge.verdict(point)
         attributes: dict[str, Any] = {"experiment": experiment_id(verdict.experiment, verdict.setting)}
         return Proposal(verdict, attributes if index is None else {**attributes, "enqueued": index})
+
+    def _next_replicate(self) -> Proposal | None:
+        """The next fresh seed of a leader, as the race on these seeds stands."""
+        standing = self.study.standing
+        if standing is None or not standing.wanted:
+            return None
+        begun = {(t.user_attrs["of"], t.user_attrs["seed"]) for t in self.study.started if is_replicate(t)}
+        wanted = next((pair for pair in standing.wanted if pair not in begun), None)
+        if wanted is None:
+            return None
+        number, seed = wanted
+        verdict = self.judge.verdict(dict(self.study.trials[number].params), seed)
+        identity = experiment_id(verdict.experiment, verdict.setting)
+        return Proposal(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
@@ -98,7 +134,7 @@ class Proposals:
 
     def _look(self) -> None:
         """Take notice of trials started since the last look."""
-        started = self.study.started
+        started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
         self._looked = len(started)

@@ -24,6 +24,7 @@ from grposweep.search.census import Census, take_census
 from grposweep.search.journal import Direction
 from grposweep.search.judge import Judge
 from grposweep.search.mirror import Mirror
+from grposweep.search.replicates import build_replication
 from grposweep.search.sampler import choose_sampler, continuous
 from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
@@ -87,6 +88,7 @@ def run_sweep(
         for repair in repairs:
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
+        study.replication = build_replication(base)
         proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
         proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
@@ -124,6 +126,10 @@ def _sampler(base: Experiment, space: Space) -> str:
     """
     if space.dials and base.force:
         raise BadInput("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
+    if base.search.seeds and any(dial.name == "seed" for dial in space.dials):
+        raise BadInput(
+            "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
+        )
     sampler = choose_sampler(base.search.sampler, space)
     if sampler == "grid" and not space.is_finite:
         dials = ", ".join(continuous(space))

@@ -9,8 +9,10 @@ from rich.console import Console
 from grposweep.config.schema import Experiment
 from grposweep.report.tables import Row, leaderboard
 from grposweep.report.words import count
+from grposweep.search.replicates import is_replicate
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
+from grposweep.sweep.on_seeds import words_on_seeds
 from grposweep.sweep.summary import row as row_of
 from grposweep.sweep.summary import rows, spent
 
@@ -24,6 +26,8 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     recorded = f", {done} of them recorded already" if done else ""
     proposals = controller.proposals
     what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.dials else "one run"
+    if replicates := proposals.planned - proposals.target:
+        what += f", then up to {replicates} on fresh seeds"
     console.print(
         f"{what}{recorded}, {at_once} at once, {count(base.cluster.processes, 'process')} each", highlight=False
     )
@@ -41,7 +45,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
         [entry.get("model", {}).get("parameters", 0) for entry in controller.folder.prepared().values()]
         + [base.model.shape.parameters]
     )
-    left = max(controller.proposals.target - done, 0)
+    left = max(proposals.planned - done, 0)
     if left:
         needed = estimate_bytes(base, parameters, left, at_once)
         console.print(disk_report(needed, controller.folder.path), highlight=False)
@@ -57,6 +61,8 @@ def trial_line(controller: Controller, trial: FrozenTrial) -> str:
     point = " ".join(f"{name}={label}" for name, label in row.dials.items())
     if row.objective is None:
         return f"trial {row.number} failed: {row.note} ({controller.trial_folder(trial).path / 'logs'}) {point}"
+    if is_replicate(trial):
+        point = f"is trial {trial.user_attrs['of']} on seed {trial.user_attrs['seed']}"
     started = "" if row.start is None else f" (start {row.start:.4f})"
     return f"trial {row.number} {controller.search.metric} {row.objective:.4f}{started} {point}"
 
@@ -78,6 +84,8 @@ def say_results(controller: Controller, console: Console) -> None:
     best = controller.study.best
     if best is not None:
         console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
+        for line in words_on_seeds(controller.study.standing):
+            console.print(line, highlight=False)
         model = controller.trial_folder(best).path / "model"
         if model.is_dir():
             console.print(f"its model is in {model}", soft_wrap=True, highlight=False)
@@ -95,7 +103,7 @@ def say_results(controller: Controller, console: Console) -> None:
             f"{count(len(left_out), 'point')} left out: they need at least the GPU memory that trial {trial} ran out of"
         )
         console.print(text, style="yellow", highlight=False)
-    if controller.exhausted:
+    if controller.proposals.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
 
@@ -103,7 +111,7 @@ def say_results(controller: Controller, console: Console) -> None:
 def _say_halted(controller: Controller, console: Console) -> None:
     """That the sweep stopped itself, why, and that nothing is lost."""
     why = controller.settler.halted or controller.unwritable
-    left = controller.proposals.target - sum(trial.state.is_finished() for trial in controller.started)
+    left = controller.proposals.planned - sum(trial.state.is_finished() for trial in controller.started)
     text = f"stopped, with {count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
     console.print(text, style="red", highlight=False, markup=False)
 
@@ -111,7 +119,7 @@ def _say_halted(controller: Controller, console: Console) -> None:
 def _say_overspent(controller: Controller, console: Console) -> None:
     """That the budget ended the sweep, where it did, and how to go on."""
     ended = sum(trial.state.is_finished() for trial in controller.started)
-    left = controller.proposals.target - ended
+    left = controller.proposals.planned - ended
     if left:
         budget = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}"
         text = f"{budget} is spent with {count(left, 'trial')} to go; the same command with a higher one goes on"

@@ -30,6 +30,7 @@ class Running:
     since: float
     pulse: Pulse
     stall_seconds: float | None
+    seed: int | None = None  # a replicate's
     killed: bool = False
     hangs: bool = False  # it was found without a sign of life,
     cancelled: bool = False  # and this controller has had it ended
@@ -47,7 +48,7 @@ class Settler:
     keep: str = "best"  # trainer.keep
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
     news: list[str] = field(default_factory=list)  # for whoever shows them
-    _winner: int = -1  # the best trial when we last looked; -1: none yet
+    _kept: set[int] = field(default_factory=set)  # trials whose models were wanted when we last looked
     halted: str = ""  # why nothing more is to be started, though there is more to do
 
     def settle(self, running: Running, end: End) -> None:
@@ -62,7 +63,7 @@ class Settler:
             if not (taken or running.killed):
                 self._close(running.folder, None)
             return
-        verdict = self.judge.verdict(running.point)
+        verdict = self.judge.verdict(running.point, running.seed)
         ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
         for_good = ruling.step not in (*AGAIN, Step.STOP)
         if for_good and ruling.failure is Failure.GPU_MEMORY:
@@ -111,16 +112,14 @@ class Settler:
             self._give_back([number])
 
     def keep_best(self) -> None:
-        """With ``trainer.keep=best`` only the winner's model stays, whatever an earlier controller left."""
+        """With ``trainer.keep=best`` no model stays but the winner's, whatever an earlier controller left."""
         finished = [trial.number for trial in self.study.started if trial.state == TrialState.COMPLETE]
         if self.keep == "best":
             self._give_back(finished)
 
     def _give_back(self, finished: Iterable[int]) -> None:
-        """Delete the models of these trials and of the winner so far, but the best one's."""
-        best, trials = self.study.best, self.study.trials
-        if best is None:
-            return
-        for number in {*finished, self._winner} - {best.number, -1}:
+        """Delete the models of these trials and of those wanted so far, but what is wanted now."""
+        kept, trials = self.study.kept, self.study.trials
+        for number in {*finished, *self._kept} - kept:
             self.folder.trial(number, trials[number].user_attrs["experiment"]).delete_model()
-        self._winner = best.number
+        self._kept = kept

@@ -12,6 +12,7 @@ from grposweep.report.words import label_text, short, short_names
 from grposweep.search.census import Census
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.on_seeds import with_seeds
 from grposweep.sweep.outlook import Outlook
 from grposweep.sweep.settler import Running
 
@@ -26,7 +27,7 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     best = controller.study.best
     text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
     running = [_active(item, controller.launcher.waiting(item.job_id)) for item in controller.running.values()]
-    target = controller.proposals.target
+    target = controller.proposals.planned
     left = _seconds_left(controller, running, target - finished - failed)
     return Snapshot(target, finished, failed, invalid, text, left, running, spent(controller), notice)
 
@@ -36,7 +37,7 @@ def outlook(controller: Controller, invalid: int) -> Outlook:
     proposals = controller.proposals
     waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
     return Outlook(
-        target=proposals.target,
+        target=proposals.planned,
         at_once=controller.launcher.slots,
         sampler=proposals.sampler,
         budget_gpu_hours=controller.search.budget_gpu_hours,
@@ -54,8 +55,9 @@ def spent(controller: Controller) -> str:
 
 
 def rows(controller: Controller) -> list[Row]:
-    """Every started trial for the leaderboard."""
-    return [row(controller, trial) for trial in controller.started]
+    """Every started trial of the search for the leaderboard, with what replicates on fresh seeds made of it."""
+    study = controller.study
+    return with_seeds([row(controller, trial) for trial in study.searched], study.standing)
 
 
 def row(controller: Controller, trial: FrozenTrial) -> Row:

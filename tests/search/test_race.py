@@ -1,0 +1,113 @@
+"""The leaders of a search on fresh seeds: who gets another one, who drops out, who wins, who is tied."""
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep.search.estimate import difference, estimate
+from grposweep.search.race import FIRST_LOOK, Runner, Standing, fresh_seeds, race
+
+SEEDS = fresh_seeds(0, 6)
+
+
+def run_race(values: Mapping[int, Mapping[int, float | None]]) -> tuple[Standing, int]:
+    """A whole race, one replicate at a time, as a controller with one slot runs it; and what it cost."""
+    results: dict[int, dict[int, float | None]] = {number: {} for number in values}
+    spent = 0
+    while (standing := race([Runner(number, found) for number, found in results.items()], SEEDS)).wanted:
+        number, seed = standing.wanted[0]
+        results[number][seed] = values[number][seed]
+        spent += 1
+    return standing, spent
+
+
+def drawn(means: Mapping[int, float], spread: float, stream: random.Random) -> dict[int, dict[int, float | None]]:
+    """Results around true means."""
+    return {number: {seed: stream.gauss(mean, spread) for seed in SEEDS} for number, mean in means.items()}
+
+
+def test_an_interval_is_students() -> None:
+    """Five values with the textbook's t of 2.776 at four degrees of freedom."""
+    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3.0
+    assert found.margin == pytest.approx(2.7764 * math.sqrt(2.5 / 5), rel=1e-4)
+
+
+def test_one_value_has_no_interval() -> None:
+    """It may lie anywhere."""
+    assert estimate([0.5]).margin == math.inf
+    assert str(estimate([0.5])) == "0.5000"
+
+
+def test_what_a_seed_does_to_both_points_cancels() -> None:
+    """Seeds that move results by tenths hide a difference of a hundredth, unless they are paired."""
+    one, other = {1: 0.50, 2: 0.71, 3: 0.92}, {1: 0.491, 2: 0.70, 3: 0.909}
+    assert difference(one, other).low > 0
+    assert estimate(list(one.values())).low < 0.7 < estimate(list(one.values())).high
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """95 % of 2,000 samples of four."""
+    stream = random.Random(0)
+    samples = (estimate([stream.gauss(1.0, 2.0) for _ in range(4)]) for _ in range(2000))
+    assert sum(found.low <= 1.0 <= found.high for found in samples) / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_clear_loser_drops_out_and_saves_its_replicates() -> None:
+    """It runs three seeds, the two good ones all six."""
+    standing, spent = run_race(drawn({0: 0.9, 1: 0.895, 2: 0.1}, 0.01, random.Random(3)))
+    assert standing.out == {2: f"worse on {FIRST_LOOK} fresh seeds"}
+    assert spent == 6 + 6 + FIRST_LOOK
+
+
+def test_the_lucky_one_of_the_search_does_not_win() -> None:
+    """Number 0 came first in the search; fresh seeds know nothing of that."""
+    standing, _ = run_race(drawn({0: 0.5, 1: 0.8}, 0.02, random.Random(1)))
+    assert standing.winner is not None
+    assert standing.winner.number == 1
+
+
+def test_equal_points_are_tied() -> None:
+    """Nothing tells them apart, and it is said so."""
+    swings = {seed: 0.1 * (-1) ** index for index, seed in enumerate(SEEDS)}
+    standing, _ = run_race(
+        {n: {seed: 0.5 + sign * swings[seed] for seed in SEEDS} for n, sign in enumerate((1, -1, 0))}
+    )
+    assert {runner.number for runner in standing.tied} | {standing.winner.number} == {0, 1, 2}  # type: ignore[union-attr]  # it is over
+
+
+def test_a_point_that_fails_on_a_fresh_seed_is_no_winner() -> None:
+    """However good it is on the others."""
+    values = drawn({0: 0.9, 1: 0.5}, 0.01, random.Random(0))
+    values[0][SEEDS[1]] = None
+    standing, _ = run_race(values)
+    assert standing.out == {0: "failed on a fresh seed"}
+    assert standing.winner is not None
+    assert standing.winner.number == 1
+
+
+def test_the_truly_best_is_hardly_ever_dropped() -> None:
+    """At most one race in twenty, over all its looks and pairs; here the others are nearly as good."""
+    stream, dropped = random.Random(0), 0
+    for _ in range(400):
+        standing, _ = run_race(drawn({0: 0.51, 1: 0.5, 2: 0.5, 3: 0.5}, 0.05, stream))
+        dropped += 0 in standing.out
+    assert dropped / 400 <= 0.05
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_a_race_is_the_same_in_whatever_order_its_replicates_end(data: st.DataObject) -> None:
+    """Wherever it stands: who is wanted depends on the results there are, and each of them is wanted once."""
+    values = drawn({0: 0.5, 1: 0.5, 2: 0.4}, 0.1, random.Random(data.draw(st.integers(0, 1000))))
+    results: dict[int, dict[int, float | None]] = {number: {} for number in values}
+    while (standing := race([Runner(n, found) for n, found in results.items()], SEEDS)).wanted:
+        number, seed = data.draw(st.sampled_from(standing.wanted))
+        assert seed not in results[number]
+        results[number][seed] = values[number][seed]
+    in_order, _ = run_race(values)
+    assert (standing.alive, standing.out) == (in_order.alive, in_order.out)

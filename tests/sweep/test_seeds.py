@@ -1,0 +1,70 @@
+"""Sweeps whose leaders are evaluated again on fresh seeds, with the fake trainer and its noise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from support import Ended, grposweep, run_in, trials
+
+Run = Callable[..., Ended]
+RACED = (
+    "trainer=fake", "name=s", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=4",
+    "trainer.keep=best", "search.seeds=3", "search.leaders=2", "-m", "lr=1e-5,1e-4,1e-3,2e-3",
+)  # fmt: skip
+
+
+def study(sweep: Path) -> optuna.Study:
+    """The study as any Optuna user opens it."""
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
+    return optuna.load_study(study_name="grposweep", storage=storage)
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """One such sweep."""
+    return run_in(tmp_path_factory.mktemp("raced"), *RACED)
+
+
+def replicates(sweep: Path) -> list[optuna.trial.FrozenTrial]:
+    """Its trials on fresh seeds."""
+    return [trial for trial in study(sweep).trials if trial.user_attrs.get("role") == "confirm"]
+
+
+def test_leaders_run_again_on_seeds_that_the_search_did_not_see(raced: Ended) -> None:
+    """The two best learning rates, on the same three seeds each."""
+    assert raced.code == 0, raced.err
+    found = replicates(raced.sweep)
+    assert {trial.params["lr"] for trial in found} == {1e-3, 2e-3}
+    assert sorted(trial.user_attrs["seed"] for trial in found) == [1000, 1000, 2000, 2000, 3000, 3000]
+    assert all("seed: 1000" in (f / "config.yaml").read_text() for f in trials(raced.sweep)[4:6])
+
+
+def test_the_end_names_the_winner_with_its_interval(raced: Ended) -> None:
+    """The model that stays is the winner's."""
+    assert "on fresh seeds ± 95 %" in raced.out
+    (line,) = [line for line in raced.out.splitlines() if line.startswith("on 3 fresh seeds: trial ")]
+    winner = int(line.split("trial ")[1].split(",")[0])
+    assert "± " in line
+    assert [path.parent.name[:4] for path in raced.sweep.glob("trials/*/model")] == [f"{winner:04d}"]
+
+
+def test_a_study_made_again_knows_its_replicates(raced: Ended, here: Path) -> None:
+    """Their role is in trial.json, so nothing is lost with the journal."""
+    before = [(trial.number, trial.value, trial.user_attrs) for trial in study(raced.sweep).trials]
+    (raced.sweep / "study.journal").unlink()
+    again = run_in(raced.sweep.parent.parent, *RACED)
+    assert [(trial.number, trial.value, trial.user_attrs) for trial in study(again.sweep).trials] == before
+    assert grposweep(here, "doctor", str(raced.sweep)).code == 0
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("search.seeds=1",), "a spread takes two results or more"),
+    (("search.seeds=3", "seed=1,2"), "both would set the seed"),
+])  # fmt: skip
+def test_what_cannot_work_is_refused_in_one_message(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    """Before anything starts."""
+    ended = run("trainer=fake", "-m", "lr=1e-4,1e-3", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
