@@ -1,5 +1,7 @@
-"""Commands on what a sweep found: rerun, sync."""
+"""Commands on what a sweep found: rerun, best, export, compare, sync."""
 
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +9,7 @@ import typer
 
 from grposweep.cli.app import answer, app, examples
 from grposweep.cli.names import Named, Outputs, Sweep, Trial
+from grposweep.errors import BadInput
 
 
 @app.command(
@@ -53,5 +56,85 @@ def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> None:
         from grposweep.sweep.sync import sync_sweep
 
         return sync_sweep(open_sweep(sweep, outputs))
+
+    raise typer.Exit(answer(work))
+
+
+class Form(StrEnum):
+    """What an export of the winner is."""
+
+    hydra = "hydra"
+    command = "command"
+    recipe = "recipe"
+    trl = "trl"
+    open_r1 = "open-r1"
+    ms_swift = "ms-swift"
+    easyr1 = "easyr1"
+    verl = "verl"
+
+
+class Rows(StrEnum):
+    """How rows are written."""
+
+    csv = "csv"
+    json = "json"
+
+
+FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one its own program read; or a framework's words."
+
+
+@app.command(
+    epilog=examples(
+        "grposweep best",
+        "grposweep best lr_batch --export best.yaml           # for run.py",
+        "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
+        "grposweep best --as command",
+    )
+)
+def best(
+    sweep: Named = None,
+    export: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the winner there.", show_default=False)] = None,
+    form: Annotated[Form | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:  # fmt: skip  # an option a line reads best
+    """Show a sweep's best trial, or write it for others to use."""
+
+    def work() -> int:
+        from grposweep.report.read import open_sweep
+        from grposweep.report.winner import show_best
+
+        show_best(open_sweep(sweep, outputs), export, None if form is None else form.value)
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
+@app.command(
+    epilog=examples("grposweep export > trials.csv", "grposweep export lr_batch --format json --output trials.json")
+)
+def export(
+    sweep: Named = None,
+    format: Annotated[Rows, typer.Option(help="csv, or a JSON list.")] = Rows.csv,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Write one row a trial: dials, objective, state, cost, failure."""
+
+    def work() -> int:
+        from grposweep.files import write_text
+        from grposweep.report.read import open_sweep
+        from grposweep.report.rows import render_rows
+
+        text = render_rows(open_sweep(sweep, outputs), format.value)
+        if output is None:
+            sys.stdout.write(text)
+            return 0
+        try:
+            write_text(output, text)
+        except OSError as error:
+            raise BadInput(
+                f"--output {output}: it cannot be written ({error.strerror}). Name a file that can."
+            ) from error
+        return 0
 
     raise typer.Exit(answer(work))
