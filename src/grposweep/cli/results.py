@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grposweep.cli.app import answer, app, examples
-from grposweep.cli.names import Named, Outputs, Sweep, Trial
+from grposweep.cli.names import Named, Outputs, Sweep, Trial, complete_sweep
 from grposweep.errors import BadInput
 
 
@@ -58,6 +58,14 @@ def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> None:
         return sync_sweep(open_sweep(sweep, outputs))
 
     raise typer.Exit(answer(work))
+
+
+Sides = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="A B...", help="Sweeps, SWEEP/TRIAL, or paths.", show_default=False, autocompletion=complete_sweep
+    ),
+]
 
 
 class Form(StrEnum):
@@ -135,6 +143,29 @@ def export(
             raise BadInput(
                 f"--output {output}: it cannot be written ({error.strerror}). Name a file that can."
             ) from error
+        return 0
+
+    raise typer.Exit(answer(work))
+
+
+@app.command(
+    epilog=examples(
+        "grposweep compare kl_grid kl_grid_long        # their best trials",
+        "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
+        "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
+    )
+)
+def compare(
+    names: Sides,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Put sweeps (by their best trials) or trials side by side: settings, curves, and whether the difference is chance."""
+
+    def work() -> int:
+        from grposweep.report.compare import compare_all
+        from grposweep.report.desk import build_console
+
+        build_console().print(compare_all(names, outputs))
         return 0
 
     raise typer.Exit(answer(work))

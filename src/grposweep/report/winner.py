@@ -92,6 +92,10 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
     from grposweep.config.compose import PROJECT, load_experiment, register
     from grposweep.config.recorded import follow
 
+    if file.stem == "config":
+        raise BadInput(
+            f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
+        )
     register()
     experiment = load_experiment(best.path / "config.yaml")
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}

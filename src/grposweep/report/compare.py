@@ -1,0 +1,169 @@
+"""``grposweep compare``: sweeps (by their best trials) and trials side by side, and what their difference is worth."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from string import ascii_uppercase
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from grposweep.errors import BadInput
+from grposweep.report.differences import differences
+from grposweep.report.overlay import overlay
+from grposweep.report.read import SweepView, read_sweep
+from grposweep.report.significance import Values, compare
+from grposweep.report.status import worth
+from grposweep.report.trial import TrialView
+from grposweep.report.words import count, label_text, short
+from grposweep.sweep.find import find_sweep
+from grposweep.sweep.provenance import difference
+
+MOST = 6  # side by side in 80 columns
+# What no number depends on, and what only repeats another key.
+LEFT_OUT = ("search.", "tracker.", "cluster.", "rules.", "trainer.keep", "trainer.python", "trainer.workdir")
+KEPT = ("search.metric", "search.direction", "search.last", "cluster.processes", "cluster.threads")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One thing that is compared: a trial, chosen by a person or as the best of its sweep."""
+
+    letter: str
+    view: SweepView
+    trial: TrialView
+    is_best: bool
+
+    @cached_property
+    def seeds(self) -> list[TrialView]:
+        """The trial and those that differ from it in the seed alone, all finished."""
+        own = _but_seed(self.trial)
+        return [trial for trial in self.view.ranked if _but_seed(trial) == own] or [self.trial]
+
+    @property
+    def values(self) -> Values:
+        """What its seeds were worth, the trial itself first; not that of a winner whose replicates know better, since it
+        was chosen for its luck as well.
+        """
+        others = [trial for trial in self.seeds if trial.number != self.trial.number]
+        known = others if self.is_best and len(others) > 1 else [self.trial, *others]
+        known = [trial for trial in known if trial.objective is not None]
+        return Values([trial.objective or 0.0 for trial in known], [trial.error for trial in known])
+
+    @property
+    def searched(self) -> int:
+        """How many finished trials it was chosen from."""
+        return sum(trial.role != "confirm" for trial in self.view.ranked)
+
+    @property
+    def title(self) -> str:
+        """What it is."""
+        of = f", the best of {count(self.searched, 'trial')}" if self.is_best else ""
+        return f"{self.view.name}, trial {self.trial.number}{of}: {short(self.trial.point)}"
+
+
+def compare_all(named: Sequence[str], outputs: Path) -> Group:
+    """The screen for what a person names: sweeps, ``SWEEP/TRIAL``, or paths.
+
+    Raises BadInput for less than two, for more than fit, and for what has no result.
+    """
+    if not 2 <= len(named) <= MOST:
+        raise BadInput(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
+    sides = [_side(letter, name, outputs) for letter, name in zip(ascii_uppercase, named, strict=False)]
+    return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_verdicts(sides))
+
+
+def _side(letter: str, named: str, outputs: Path) -> Side:
+    view, wanted = _find(named, outputs)
+    trial = view.best if wanted is None else view.trial(wanted)
+    if trial is None:
+        raise BadInput(f"{view.name} has no finished trial yet, so there is nothing to compare.")
+    return Side(letter, view, trial, is_best=wanted is None)
+
+
+def _find(named: str, outputs: Path) -> tuple[SweepView, str | None]:
+    """The sweep that is meant, and which of its trials."""
+    path = Path(named)
+    if (path / "config.yaml").is_file():
+        return read_sweep(path.resolve().parent.parent), path.resolve().name
+    sweep, slash, trial = named.rstrip("/").rpartition("/")
+    if slash and any((folder / "sweep.yaml").is_file() for folder in (Path(sweep), outputs / sweep)):
+        return read_sweep(find_sweep(sweep, outputs)), trial
+    if named.isdecimal() and not (outputs / named).exists():
+        return read_sweep(find_sweep(None, outputs)), named
+    return read_sweep(find_sweep(named, outputs)), None
+
+
+def _but_seed(trial: TrialView) -> dict[str, object]:
+    return {name: label for name, label in trial.point.items() if name != "seed"}
+
+
+def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
+    for side in sides:
+        yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
+        said = side.trial.state if side.trial.objective is None else worth(side.trial)
+        yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
+    first = sides[0].view
+    for side in sides[1:]:
+        if first.path != side.view.path and (found := difference(dict(first.provenance), dict(side.view.provenance))):
+            yield Text(f"  {side.letter} has other code or packages than A: {found}", "yellow")
+
+
+def _over_seeds(side: Side) -> str:
+    values = side.values.values
+    chosen = "other " if side.is_best and len(values) < len(side.seeds) else ""
+    return f"; {len(values)} {chosen}seeds: {fmean(values):.4f}" if len(values) > 1 else ""
+
+
+def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
+    """A row for every key whose value differs from A's anywhere."""
+    rows: dict[str, dict[str, str]] = {}
+    for side in sides[1:]:
+        for key, here, there in differences(sides[0].trial.config, side.trial.config):
+            if key in KEPT or not key.startswith(LEFT_OUT):
+                row = rows.setdefault(key, dict.fromkeys((other.letter for other in sides), label_text(here)))
+                row[side.letter] = label_text(there)
+    if rows.get("optimizer.learning_rate") == rows.get("lr"):
+        rows.pop("optimizer.learning_rate", None)
+    if not rows:
+        yield Text("\nno setting differs that could change a number")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("setting", overflow="fold")
+    for side in sides:
+        table.add_column(side.letter, overflow="fold")
+    for key, row in rows.items():
+        table.add_row(Text(key), *(Text(row[side.letter]) for side in sides))
+    yield Text("")
+    yield table
+
+
+def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
+    metric = sides[0].view.metric
+    curves = {side.letter: [(point.completions, point.value) for point in side.trial.curve(metric)] for side in sides}
+    if lines := overlay(curves):
+        yield Text(f"{metric} (* where curves meet)", "bold")
+        yield Text("\n".join(lines), no_wrap=True)
+
+
+def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
+    """Each against the first, and what to keep in mind."""
+    first = sides[0]
+    yield Text("")
+    for side in sides[1:]:
+        yield Text.assemble((f"{side.letter} - {first.letter}: ", "bold"), _verdict(first, side))
+    sizes = {side.searched for side in sides if side.is_best}
+    if len(sizes) > 1:
+        yield Text("the best of many trials looks better than it is, the more so the more there were", "yellow")
+
+
+def _verdict(first: Side, side: Side) -> str:
+    if first.view.metric != side.view.metric:
+        return f"{side.view.metric} and {first.view.metric} are different objectives"
+    if not (first.values.values and side.values.values):
+        return "no result on one side"
+    return compare(first.values, side.values)
