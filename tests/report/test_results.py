@@ -1,0 +1,197 @@
+"""``grposweep best``, ``export`` and ``compare``: what a sweep found, for people and for other programs."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+from scipy import stats
+
+from grposweep import frameworks
+from grposweep.config.compose import load_experiment
+from grposweep.config.read import read_setting
+from grposweep.frameworks.load import Options, load_recipe
+from grposweep.report.overlay import at, overlay
+from grposweep.report.read import read_sweep
+from grposweep.report.significance import Values
+from grposweep.report.significance import compare as compare_values
+from grposweep.translate.kept import differences
+from made import Made, make_sweep
+from support import RUN, Ended, environment, trials
+
+Desk = Callable[..., Ended]
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def made(desk: Desk) -> Path:
+    """outputs/a with replicates, outputs/b without; the folder of the first."""
+    make_sweep(Path("outputs/b"), Made(trials=6))
+    return make_sweep(Path("outputs/a"), Made(trials=12, replicates=2)).resolve()
+
+
+def test_best_names_the_winner_and_what_it_beat(desk: Desk, made: Path) -> None:
+    """The search's best, whatever a replicate came to."""
+    view, ended = read_sweep(made), desk("best", "a")
+    assert view.best is not None
+    assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0120" in ended.out
+    assert f"grposweep rerun {view.best.path}" in ended.out
+
+
+def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(desk: Desk, made: Path) -> None:
+    """All its values, and the learning rate of the optimizer refers to ``lr`` again."""
+    assert desk("best", "a", "--export", "w.yaml").code == 0
+    text = Path("w.yaml").read_text()
+    best = read_sweep(made).best
+    assert best is not None
+    assert text.startswith(f"# python {RUN} --config-dir {Path.cwd()} --config-name w\n")
+    content = yaml.safe_load(text)
+    recorded = asdict(load_experiment(best.path / "config.yaml"))
+    assert {name: recorded[name] for name in ("model", "task", "batch", "kl", "loss", "schedule", "lr", "seed")} == {
+        name: content[name] for name in ("model", "task", "batch", "kl", "loss", "schedule", "lr", "seed")
+    }
+    assert content["defaults"] == ["config", "_self_"]
+
+
+@pytest.mark.parametrize("target", ["trl", "open-r1", "ms-swift", "easyr1", "verl"])
+def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(desk: Desk, made: Path, target: str) -> None:
+    """Sizes, steps, learning rate, KL; in every framework's words."""
+    assert desk("best", "b", "--export", "r.yaml", "--as", target).code == 0
+    best = read_sweep(Path("outputs/b")).best
+    assert best is not None
+    setting = read_setting(load_experiment(best.path / "config.yaml"))
+    again = frameworks.read(load_recipe(Path("r.yaml"), Options(target, None, 1))).setting
+    assert list(differences(setting, again)) == []
+
+
+def test_a_shell_script_holds_the_winners_command(desk: Desk, made: Path) -> None:
+    """By the file's ending; a form alone goes to the terminal."""
+    desk("best", "a", "--export", "w.sh")
+    assert Path("w.sh").read_text() == desk("best", "a", "--as", "command").out
+    assert "python src/run.py lr=" in Path("w.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--export", "w.txt"), "name a .yaml or .sh file"),
+        (("--export", "no/w.yaml"), "cannot be written"),
+        (("--export", "config.yaml"), "cannot have that name"),
+        (("--as", "recipe"), "has no recipe"),
+    ],
+)
+def test_what_cannot_be_exported_is_bad_input(desk: Desk, made: Path, arguments: tuple[str, ...], says: str) -> None:
+    """One message, exit code 2."""
+    ended = desk("best", "a", *arguments)
+    assert (ended.code, says in ended.err) == (2, True)
+
+
+def test_a_sweep_without_a_result_has_no_best(desk: Desk) -> None:
+    """Nor anything to compare."""
+    make_sweep(Path("outputs/c"), Made(trials=1, running=1))
+    assert desk("best", "c").code == 2
+    assert desk("compare", "c", "c").code == 2
+
+
+def test_export_has_a_row_a_trial_and_a_column_a_dial(desk: Desk, made: Path) -> None:
+    """The same numbers in both forms; what there is not is empty."""
+    rows = json.loads(desk("export", "a", "--format", "json").out)
+    view = read_sweep(made)
+    assert [row["objective"] for row in rows] == [trial.objective for trial in view.trials]
+    assert all(set(view.dials) <= row.keys() for row in rows)
+    desk("export", "a", "--output", "rows.csv")
+    table = list(csv.DictReader(io.StringIO(Path("rows.csv").read_text())))
+    assert [float(row["lr"]) for row in table] == [row["lr"] for row in rows]
+    failed = next(row for row in table if row["state"] == "failed")
+    assert (failed["objective"], "out of memory" in failed["failure"]) == ("", True)
+
+
+def test_seeds_are_compared_by_welchs_test(desk: Desk, made: Path) -> None:
+    """A hand-computed case against scipy: 3 and 4 seeds."""
+    one, other = [0.5, 0.52, 0.54], [0.6, 0.58, 0.63, 0.61]
+    expected = stats.ttest_ind(other, one, equal_var=False).pvalue
+    said = compare_values(Values(one, [0.1] * 3), Values(other, [0.1] * 4))
+    assert said == f"+0.0850, p = {expected:.2g} (Welch's t-test over 3 and 4 seeds)"
+
+
+def test_without_seeds_the_evaluations_errors_count_and_that_is_said() -> None:
+    """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
+    said = compare_values(Values([0.5], [0.01]), Values([0.53], [0.01]))
+    assert said.startswith("+0.0300 ± 0.0141, p = 0.034 (z-test from the evaluations' standard errors")
+    assert "nothing says whether this is chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
+
+
+def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(desk: Desk, made: Path) -> None:
+    """It was chosen for its luck as well; a trial that a person names keeps its own value."""
+    best = read_sweep(made).best
+    assert best is not None
+    ended = desk("compare", "a", f"a/{best.number}")
+    assert "2 other seeds" in ended.out
+    assert "3 seeds" in ended.out
+
+
+def test_a_comparison_shows_what_differs_within_80_columns(desk: Desk, made: Path) -> None:
+    """Settings, both curves, the difference; and that the larger search flatters its best."""
+    ended = desk("compare", "a", "b", "a/0")
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert "B - A" in ended.out
+    assert "C - A" in ended.out
+    assert "the best of many trials looks better than it is" in ended.out
+    row = next(line.split() for line in ended.out.splitlines() if line.strip().startswith("lr "))
+    assert len(row) == 4
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7])
+def test_what_cannot_be_compared_is_bad_input(desk: Desk, made: Path, names: tuple[str, ...]) -> None:
+    """One message, exit code 2."""
+    ended = desk("compare", *names)
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+
+
+def test_curves_share_their_axes_and_meet_in_a_star() -> None:
+    """Straight between measurements, nothing outside of them."""
+    assert at([(0, 0.0), (10, 1.0)], 5) == 0.5
+    assert at([(0, 0.0), (10, 1.0)], 11) is None
+    lines = overlay({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
+    assert lines[0] == "  1.0000 │BBB               AAA"
+    assert lines[2].count("*") >= 1
+    assert overlay({"A": []}) == []
+
+
+@pytest.mark.slow
+def test_trls_own_parser_takes_the_exported_recipe(desk: Desk, made: Path) -> None:
+    """With the numbers of the trial."""
+    from trl.scripts.grpo import make_parser
+
+    desk("best", "a", "--export", "r.yaml", "--as", "trl")
+    best = read_sweep(made).best
+    assert best is not None
+    experiment = load_experiment(best.path / "config.yaml")
+    arguments = ["--config", "r.yaml", "--output_dir", "out", "--use_cpu", "true", "--bf16", "false"]
+    real = make_parser().parse_args_and_config(arguments)[1]
+    assert real.learning_rate == experiment.optimizer.learning_rate
+    assert real.num_generations == experiment.batch.num_generations
+    assert real.beta == experiment.kl.beta
+
+
+@pytest.mark.slow
+def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Path, desk: Desk) -> None:
+    """The first line of the file is the command; its trial has the winner's identity, and it can be swept."""
+    sweep = run("trainer=fake", "name=s", "-m", "lr=1e-3,3e-3", "batch=small,medium", "kl=low").sweep
+    assert desk("best", str(sweep), "--export", str(here / "w.yaml")).code == 0
+    command = (here / "w.yaml").read_text().splitlines()[0].removeprefix("# python ")
+    best = read_sweep(sweep).best
+    assert best is not None
+    for more, count in (("name=one", 1), ("name=two -m lr=1e-4,1e-3", 2)):
+        line = f"{sys.executable} {command} {more}"
+        subprocess.run(["sh", "-c", line], cwd=here, env=environment(), check=True, capture_output=True)
+        found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
+        assert len(found) == count
+        assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
