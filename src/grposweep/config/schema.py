@@ -320,7 +320,11 @@ class Rules:
 
 @dataclass
 class Experiment:
-    """One resolved configuration: the dials at the root, then one section a group."""
+    """One resolved configuration: the dials at the root, then one section a group.
+
+    ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
+    the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs a recorded single run again.
+    """
 
     lr: float = 3e-4
     seed: int = 0
