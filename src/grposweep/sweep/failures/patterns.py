@@ -5,21 +5,38 @@ model's completion that quotes an error is none. The texts' origins are in tests
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from grposweep.sweep.failures.kinds import Failure
 
-# What launchers and loggers put before a line: torchrun's and srun's ranks, vLLM's processes and errors.
+# What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
+# ranks, vLLM's processes and errors.
 _PREFIX = re.compile(
-    r"^(?:\[(?:rank)?\d+\]:? ?|\(\w+ pid=\d+\) |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] |\d+: )+"
+    r"^(?: *\d+%\|[^|]{0,40}\| \d+/\d+ \[[^\]]{0,60}\](?=\S))?"
+    r"(?:\d\d:\d\d:\d\d[.,\d]* |\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |\[(?:rank)?\d+\]:? ?|\(\w+ pid=\d+\) "
+    r"|ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] |\d+: )*"
 )
 # A line of training metrics: whatever stands above it was survived.
 _PROGRESS = re.compile(r"^\{'(?:loss|eval_|train_)")
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Timeout|Expired|Exit)\b(?::|$)")
+# Exceptions that only pass on that another process has failed.
+_PASSED_ON = re.compile(
+    r"[\w.]*(?:EngineDeadError|CalledProcessError|ChildFailedError)\b|RuntimeError: Engine core init"
+)
 _OTHER_CRASHES = re.compile(r"^(?:Fatal Python error|Segmentation fault|Aborted)")
-_FRAME = re.compile(r'^ +File "([^"]+)", line \d+')
-# Where frameworks check what a person set.
-_CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+)\.py$")
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
+# Where frameworks check what a person set: files that do nothing else, and the beginnings of everything.
+_CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
+_LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed)/")
+_BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
+_REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
+_REWARDS = "_calculate_rewards"  # of TRL's GRPOTrainer: what is raised below it is raised by a person's reward function
+_ECHOES = (
+    Failure.COMMUNICATION,
+    Failure.BAD_CONFIGURATION,
+    Failure.KILLED,
+)  # classes by words that a reward may use as well
 
 _ERROR = r"[\w.]*(?:Error|Exception): .*"
 _LONGEST = 1000  # characters of a line that are looked at, so that no pattern takes long
@@ -50,7 +67,8 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.NON_FINITE, r".*Assertion `probability tensor contains either .* failed"),
         (Failure.NON_FINITE, _ERROR + r"Current loss scale already at minimum"),
         (Failure.NON_FINITE, r"FloatingPointError: "),
-        (Failure.NON_FINITE, _ERROR + r"[Ll]oss (?:is|was) (?:nan|inf|not finite)"),
+        (Failure.NON_FINITE, r"(?:" + _ERROR + r")?[Ll]oss (?:is|was) (?:nan|inf|not finite)"),
+        (Failure.NON_FINITE, _ERROR + r"The total norm of order .* is non-finite"),
         (Failure.BAD_CONFIGURATION, r"bad_input: "),
         (Failure.BAD_CONFIGURATION, r"(?:ModuleNotFound|Import)Error: "),
         (
@@ -66,7 +84,12 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.BAD_CONFIGURATION, r"ValueError: .*[Gg][Pp][Uu][_ ]memory[_ ]utilization"),
         (Failure.BAD_CONFIGURATION, r"ValueError: .*(?:max seq len|max_model_len)"),
         (Failure.BAD_CONFIGURATION, r"ValueError: GRPO requires at least"),
-        (Failure.NODE_FAILURE, _ERROR + r"CUDA error: (?:uncorrectable ECC|an? .*hardware|.*device.*unavailable)"),
+        (Failure.BAD_CONFIGURATION, r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)"),
+        (Failure.BAD_CONFIGURATION, r"KeyError: 'prompt'$"),  # TRL's first look at the data
+        (
+            Failure.NODE_FAILURE,
+            _ERROR + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
+        ),
         (Failure.NODE_FAILURE, r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)"),
         (Failure.NODE_FAILURE, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
         (Failure.NODE_FAILURE, r"srun: error: Node failure on "),
@@ -77,7 +100,11 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
             r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT ",
         ),  # a step's is an echo of its tasks'
         (Failure.HANG, r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$"),  # faulthandler's, see train/watchdog.py
+        (Failure.HANG, r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck"),
+        (Failure.HANG, r"TimeoutError: RPC call to \w+ timed out"),  # vLLM's engine waits for its workers
         (Failure.KILLED, r"KeyboardInterrupt\b"),
+        (Failure.KILLED, _ERROR + r"DataLoader worker .* is killed by signal: Terminated"),
+        (Failure.KILLED, r"W\d+ .*Received (?:1|2|15) death signal"),
         (Failure.KILLED, r"(?:[\w.]+\.)?SignalException: "),
         (Failure.COMMUNICATION, r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: "),
         (Failure.COMMUNICATION, _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)"),
@@ -85,17 +112,20 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.COMMUNICATION, r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]"),
         (Failure.COMMUNICATION, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )"),
         (Failure.COMMUNICATION, r"(?:[\w.]+\.)?ConnectionError: "),
+        (Failure.COMMUNICATION, r"nccl(?:Remote|System)Error: "),
     ]
 )
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
     """The classes that a log's lines after its last sign of progress speak of; CRASH for an error of no known kind."""
-    frame = ""
+    frames: list[tuple[str, str]] = []
     for line in _since_progress(lines):
-        if found := _FRAME.match(line):
-            frame = found[1]
-        elif (failure := _read_line(line, frame)) is not None:
+        if line.startswith(_TRACEBACK):
+            frames = []
+        elif found := _FRAME.match(line):
+            frames.append((found[1], found[2] or ""))
+        elif (failure := _read_line(line, frames)) is not None:
             yield failure
 
 
@@ -110,11 +140,21 @@ def _since_progress(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-def _read_line(line: str, frame: str) -> Failure | None:
-    """``frame`` is the file in which an exception on this line was raised."""
-    for failure, pattern in _PATTERNS:
-        if pattern.match(line):
-            return failure
-    if _EXCEPTION.match(line):
-        return Failure.BAD_CONFIGURATION if _CONFIGURATION.search(frame) else Failure.CRASH
+def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
+    """``frames`` are the files and functions of the traceback above, the place where it was raised last."""
+    known = next((failure for failure, pattern in _PATTERNS if pattern.match(line)), None)
+    is_exception = _EXCEPTION.match(line) is not None
+    if is_exception and known in (None, *_ECHOES) and any(function == _REWARDS for _, function in frames):
+        return Failure.REWARD
+    if known is not None:
+        return known
+    if is_exception and not _PASSED_ON.match(line):
+        return Failure.BAD_CONFIGURATION if frames and _refuses(line, *frames[-1]) else Failure.CRASH
     return Failure.CRASH if _OTHER_CRASHES.match(line) else None
+
+
+def _refuses(line: str, file: str, function: str) -> bool:
+    """Whether an exception raised there says that what a person set cannot work."""
+    if _CONFIGURATION.search(file):
+        return True
+    return bool(_REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function))
