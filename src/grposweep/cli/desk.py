@@ -64,3 +64,26 @@ def list_(
         return 0
 
     raise typer.Exit(answer(work))
+
+
+@app.command(epilog=examples("grposweep report", "grposweep report lr_batch --output ~/lr_batch.html"))
+def report(
+    sweep: Named = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Write one HTML file about a sweep: leaderboard, curves, dials, what was pruned and why, failures, cost, commands.
+
+    It opens from disk, needs no network, and may be written while the sweep runs.
+    """
+
+    def work() -> int:
+        from grposweep.report.desk import show_report
+
+        show_report(sweep, outputs, output)
+        return 0
+
+    raise typer.Exit(answer(work))

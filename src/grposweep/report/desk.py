@@ -1,4 +1,4 @@
-"""What ``grposweep status``, ``show`` and ``list`` do: read, draw, print."""
+"""What ``grposweep status``, ``show``, ``list`` and ``report`` do: read, draw, print."""
 
 import json
 import time
@@ -14,6 +14,7 @@ from grposweep.report.progress import ended, target
 from grposweep.report.read import SweepView, open_sweep, read_sweep
 from grposweep.report.show import trial_screen
 from grposweep.report.status import status_json, status_screen
+from grposweep.report.words import count
 
 WATCH_SECONDS = 2.0
 WIDTH = 80  # without a terminal
@@ -64,6 +65,19 @@ def show_sweeps(folder: Path) -> None:
         console.print(sweeps_table(views))
     for why in damaged:
         console.print(why, style="yellow", markup=False, soft_wrap=True)
+
+
+def show_report(named: str | None, outputs: Path, output: Path | None) -> None:
+    """Write a sweep's report and say where it is.
+
+    Raises BadInput where there is no such sweep, or the file cannot be written.
+    """
+    from grposweep.report.page import write_report  # jinja2: not for status
+
+    view = open_sweep(named, outputs)
+    path = write_report(view, output)
+    size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
+    build_console().print(f"{path} ({size})", markup=False, soft_wrap=True)
 
 
 def build_console() -> Console:

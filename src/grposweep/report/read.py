@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
@@ -21,6 +21,9 @@ from grposweep.report.trial import State, TrialView, read_trial
 from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.outlook import Outlook, read_outlook
+
+
+Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class SweepView:
         return str(self._search.get("metric") or "eval_reward")
 
     @property
-    def direction(self) -> str:
-        """``maximize`` or ``minimize``."""
+    def direction(self) -> Direction:
+        """Which of two objectives is the better one."""
         return "minimize" if self._search.get("direction") == "minimize" else "maximize"
 
     @property

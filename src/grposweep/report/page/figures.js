@@ -1,0 +1,142 @@
+// Learning curves, progress, slices, importances.
+
+function drawCurves() {
+  const metric = document.getElementById("metric").value, over = document.getElementById("over").value;
+  const drawn = DATA.trials.filter((trial) => trial.curves[metric]);
+  if (!drawn.length) return sayInstead("plot-curves", "No trial has a curve yet.");
+  const top = drawn.filter((trial) => trial.rank !== null && trial.rank < TOP);
+  const others = drawn.filter((trial) => !top.includes(trial));
+  const of = (state) => others.filter((trial) => trial.state === state);
+  const rest = others.filter((trial) => !["pruned", "failed", "running"].includes(trial.state));
+  const traces = [
+    bundle(rest, metric, over, { name: "other trials", color: color("faint"), width: 1 }),
+    bundle(of("pruned"), metric, over, { name: "stopped early", color: color("warn"), width: 1, end: "diamond" }),
+    bundle(of("failed"), metric, over, { name: "failed", color: color("bad"), width: 1, end: "x" }),
+    bundle(of("running"), metric, over, { name: "running", color: color("move"), width: 1.5, dash: "dot" }),
+  ].flat();
+  for (let rank = TOP - 1; rank >= 0; rank--) traces.push(...pointCurve(top.filter((t) => t.rank === rank), metric, over, rank));
+  draw("plot-curves", traces, {
+    showlegend: true, legend: { orientation: "h", y: -0.18, font: { size: 11 } }, margin: { l: 56, r: 16, t: 12, b: 90 },
+    xaxis: { title: { text: over }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
+  });
+}
+
+const along = (trial, metric, over) =>
+  trial.curves[metric][0].map((step) => (over === "steps" ? step : step * trial.per_step));
+
+// Many trials as one trace with gaps, which stays quick where there are hundreds; their ends as another.
+function bundle(trials, metric, over, style) {
+  if (!trials.length) return [];
+  const x = [], y = [], text = [], customdata = [], ends = { x: [], y: [], text: [], customdata: [] };
+  for (const trial of trials) {
+    const across = along(trial, metric, over), values = trial.curves[metric][1];
+    x.push(...across, null);
+    y.push(...values, null);
+    for (let i = 0; i <= values.length; i++) { text.push(hoverName(trial)); customdata.push(trial.number); }
+    ends.x.push(across.at(-1));
+    ends.y.push(values.at(-1));
+    ends.text.push(hoverName(trial) + (trial.why ? `<br>${plain(trial.why.slice(0, 90))}` : ""));
+    ends.customdata.push(trial.number);
+  }
+  const hover = "%{text}<br>%{y} at %{x}<extra></extra>";
+  const line = { x, y, text, customdata, mode: "lines", name: style.name, hovertemplate: hover, connectgaps: false,
+    legendgroup: style.name, line: { color: style.color, width: style.width, dash: style.dash ?? "solid" } };
+  if (!style.end) return [line];
+  const marker = { symbol: style.end, size: 8, color: style.color };
+  return [{ ...line, opacity: 0.55 }, { ...ends, mode: "markers", name: style.name, legendgroup: style.name, showlegend: false,
+    hovertemplate: hover, marker }];
+}
+
+// A point of the leaderboard: the mean over its seeds, and the band around it.
+function pointCurve(trials, metric, over, rank) {
+  if (!trials.length) return [];
+  const mean = meanCurve(trials, metric, over), ink = color(`c${rank + 1}`), name = `${rank + 1}. trial ${trials[0].number}`;
+  const shared = { legendgroup: name, hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
+  const band = mean.half ? [
+    { ...shared, x: mean.x, y: mean.y.map((v, i) => v + mean.half[i]) },
+    { ...shared, x: mean.x, y: mean.y.map((v, i) => v - mean.half[i]), fill: "tonexty", fillcolor: transparent(ink) },
+  ] : [];
+  const seeds = trials.length > 1 ? `, mean of ${trials.length} seeds` : "";
+  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds)` : ""), legendgroup: name,
+    customdata: mean.x.map(() => trials[0].number), line: { color: ink, width: rank ? 2 : 3 },
+    hovertemplate: `${hoverName(trials[0])}${seeds}<br>%{y:.4f} at %{x}<extra></extra>` }];
+}
+
+const T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]; // Student's, 97.5 %
+
+function meanCurve(trials, metric, over) {
+  const [, values, errors] = trials[0].curves[metric];
+  if (trials.length === 1)
+    return { x: along(trials[0], metric, over), y: values, half: errors && errors.map((error) => 1.96 * error) };
+  const bySteps = new Map();
+  for (const trial of trials)
+    along(trial, metric, over).forEach((x, i) => bySteps.set(x, [...(bySteps.get(x) ?? []), trial.curves[metric][1][i]]));
+  const common = [...bySteps].filter(([, found]) => found.length === trials.length).sort((a, b) => a[0] - b[0]);
+  const means = common.map(([, found]) => found.reduce((a, b) => a + b) / found.length);
+  const factor = (T[trials.length - 2] ?? 1.96) / Math.sqrt(trials.length);
+  const half = common.map(([, found], i) =>
+    factor * Math.sqrt(found.reduce((sum, v) => sum + (v - means[i]) ** 2, 0) / (found.length - 1)));
+  return { x: common.map(([x]) => x), y: means, half };
+}
+
+const transparent = (hex) => hex + "33";
+
+function drawProgress() {
+  const trials = DATA.trials.filter((trial) => trial.ended !== null).sort((a, b) => a.ended - b.ended);
+  let spent = 0, best = null;
+  const dots = { x: [], y: [], text: [], customdata: [] }, line = { x: [], y: [] };
+  for (const trial of trials) {
+    spent += trial.hours;
+    if (trial.value === null) continue;
+    best = best === null || SIGN * (trial.value - best) > 0 ? trial.value : best;
+    dots.x.push(spent); dots.y.push(trial.value); dots.text.push(hoverName(trial)); dots.customdata.push(trial.number);
+    line.x.push(spent); line.y.push(best);
+  }
+  if (!dots.x.length) return sayInstead("plot-progress", "No trial has finished yet.");
+  line.x.push(spent); line.y.push(best);
+  draw("plot-progress", [
+    { ...dots, mode: "markers", marker: { color: color("faint"), size: 6 }, hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>" },
+    { ...line, mode: "lines", line: { shape: "hv", color: color("c1"), width: 2.5 }, hovertemplate: "best %{y:.4f} after %{x:.3g} GPU hours<extra></extra>" },
+  ], { xaxis: { title: { text: "GPU hours" }, rangemode: "tozero" }, yaxis: { title: { text: plain(DATA.metric) } } });
+}
+
+// How an axis shows a dial.
+const dialAxis = (dial) => ({
+  title: { text: plain(dial.short), standoff: 6 }, type: dial.number ? (dial.log ? "log" : "linear") : "category",
+  ...(dial.log ? { exponentformat: "power", dtick: 1 } : {}), ...(dial.number ? {} : { categoryarray: dial.labels.map(plain), categoryorder: "array" }),
+});
+
+function drawSlices() {
+  const trials = finished();
+  if (!trials.length || !DATA.dials.length) return sayInstead("plot-slices", "No trial has finished yet.");
+  const place = document.getElementById("plot-slices");
+  const columns = Math.max(1, Math.min(DATA.dials.length, Math.floor(place.clientWidth / 260), 4));
+  const rows = Math.ceil(DATA.dials.length / columns);
+  place.style.height = `${rows * 290 + 30}px`;
+  const traces = [], axes = {};
+  DATA.dials.forEach((dial, i) => {
+    const asked = trials.filter((trial) => trial.point[i] !== null), n = i ? i + 1 : "";
+    traces.push({
+      x: asked.map((trial) => (dial.number ? trial.point[i] : plain(trial.point[i]))), y: asked.map((trial) => trial.value),
+      mode: "markers", xaxis: `x${n}`, yaxis: `y${n}`, text: asked.map(hoverName), customdata: asked.map((trial) => trial.number),
+      hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>",
+      marker: { size: 6, opacity: 0.75, color: asked.map((trial) => trial.number), colorscale: [[0, color("line")], [1, color("c1")]] },
+    });
+    axes[`xaxis${n}`] = dialAxis(dial);
+    axes[`yaxis${n}`] = { matches: i ? "y" : undefined, showticklabels: i % columns === 0,
+      title: i % columns === 0 ? { text: plain(DATA.metric) } : undefined };
+  });
+  draw("plot-slices", traces, { ...axes, grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.32 } });
+}
+
+function drawImportances() {
+  const found = Object.entries(DATA.importances).reverse();
+  if (!found.length) return sayInstead("plot-importances", "Importances need at least two dials and ten finished trials.");
+  const names = Object.fromEntries(DATA.dials.map((dial) => [dial.name, dial.short]));
+  document.getElementById("plot-importances").style.height = `${found.length * 34 + 70}px`;
+  draw("plot-importances", [{
+    type: "bar", orientation: "h", x: found.map(([, share]) => share), y: found.map(([name]) => plain(names[name] ?? name)),
+    marker: { color: color("c1") }, text: found.map(([, share]) => `${Math.round(100 * share)} %`), textposition: "auto",
+    hovertemplate: "%{y}: %{x:.3f}<extra></extra>",
+  }], { xaxis: { range: [0, 1], tickformat: ".0%" }, yaxis: { type: "category" }, margin: { l: 90, r: 16, t: 8, b: 36 } });
+}

@@ -1,0 +1,103 @@
+"""What the page's scripts draw from: every trial with its curves, thinned to what an eye can tell apart."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from grposweep.files import as_number
+from grposweep.report.importances import importances
+from grposweep.report.read import SweepView
+from grposweep.report.standings import Standing
+from grposweep.report.trial import TrialView
+from grposweep.report.words import label_text, short_names
+
+# What is worth a curve beside the objective, in the order in which a page offers it.
+METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
+MOST_POINTS = 120  # of one curve
+ALL_POINTS = 120_000  # of all of them together, some 14 bytes each
+DIGITS = 4  # significant ones
+
+Curve = tuple[list[int], list[float], list[float] | None]
+
+
+def page_data(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
+    """One object for the page; labels and messages are as they are: the scripts escape what they show."""
+    rank = {trial.number: place for place, standing in enumerate(ranked) for trial in standing.trials}
+    metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
+    most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
+    trials = [_trial(view, trial, metrics, most) | {"rank": rank.get(trial.number)} for trial in view.trials]
+    return {
+        "name": view.name,
+        "metric": view.metric,
+        "maximize": view.direction == "maximize",
+        "dials": [_dial(view, name, text) for name, text in short_names(view.dials).items()],
+        "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
+        "trials": trials,
+        "importances": importances(view),
+    }
+
+
+def _dial(view: SweepView, name: str, text: str) -> dict[str, Any]:
+    """How a dial is drawn: numbers on an axis (of logarithms where they span two decades), anything else as categories."""
+    labels = [trial.point[name] for trial in view.trials if name in trial.point]
+    numbers = [number for label in labels if (number := as_number(label)) is not None and math.isfinite(number)]
+    is_number = bool(labels) and len(numbers) == len(labels)
+    is_log = is_number and min(numbers) > 0 and max(numbers) >= 20 * min(numbers)
+    found = {"name": name, "short": text, "number": is_number, "log": is_log}
+    return found | {"labels": [] if is_number else sorted({label_text(label) for label in labels})}
+
+
+def _trial(view: SweepView, trial: TrialView, metrics: Sequence[str], most: int) -> dict[str, Any]:
+    curves = {name: thin(curve, most) for name in metrics if (curve := _curve(trial, name)) is not None}
+    last = max(trial.lines, key=lambda line: line["step"], default={})
+    steps, completions = as_number(last.get("step")), as_number(last.get("completions"))
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "role": trial.role,
+        "point": [_label(trial.point.get(name)) for name in view.dials],
+        "value": _rounded(trial.objective, 6),
+        "error": _rounded(trial.error, DIGITS),
+        "hours": _rounded(trial.gpu_hours, DIGITS),
+        "ended": trial.ended,
+        "per_step": completions / steps if steps and completions else 1,
+        "curves": curves,
+        "why": trial.reason,
+        "command": trial.command,
+        "folder": trial.name,
+    }
+
+
+def _curve(trial: TrialView, metric: str) -> Curve | None:
+    points = [point for point in trial.curve(metric) if math.isfinite(point.value)]
+    if not points:
+        return None
+    errors = [point.error for point in points if point.error is not None]
+    return (
+        [point.step for point in points],
+        [_round(point.value) for point in points],
+        [_round(error) for error in errors] if len(errors) == len(points) else None,
+    )
+
+
+def thin(curve: Curve, most: int) -> Curve:
+    """At most so many of its points, evenly spread, the first and the last among them."""
+    steps, values, errors = curve
+    if len(steps) <= most:
+        return curve
+    kept = [round(place * (len(steps) - 1) / (most - 1)) for place in range(most)]
+    return [steps[i] for i in kept], [values[i] for i in kept], None if errors is None else [errors[i] for i in kept]
+
+
+def _label(label: Any) -> Any:
+    """A number as it is, anything else as text; None where the dial was not asked."""
+    number = as_number(label)
+    return None if label is None else number if number is not None and math.isfinite(number) else label_text(label)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None or not math.isfinite(value) else _round(value, digits)
+
+
+def _round(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")
