@@ -22,7 +22,6 @@ from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.outlook import Outlook, read_outlook
 
-
 Direction = Literal["maximize", "minimize"]
 
 
@@ -96,6 +95,13 @@ class SweepView:
         listed = [entry.get("dial") for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
         seen = [name for trial in self.trials for name in trial.point]
         return list(dict.fromkeys([str(name) for name in listed if name] + seen))
+
+    @property
+    def choices(self) -> dict[str, list[Any]]:
+        """The labels of its finite dials, in the order of the space."""
+        space = self.settings.get("space")
+        entries = [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
+        return {str(e.get("dial")): e["choices"] for e in entries if isinstance(e.get("choices"), list)}
 
     @cached_property
     def ranked(self) -> list[TrialView]:

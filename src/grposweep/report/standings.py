@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from grposweep.report.read import SweepView
@@ -15,16 +16,9 @@ NORMAL = 1.96
 
 @dataclass(frozen=True)
 class Standing:
-    """One point: its finished trials, their mean, and half of its 95 % interval.
-
-    ``source`` says what the interval is over: ``seeds``, or the held-out ``prompts`` of a single trial, which knows
-    nothing of other seeds; empty where there is none.
-    """
+    """One point by its finished trials."""
 
     trials: Sequence[TrialView]
-    value: float
-    half: float | None
-    source: str
 
     @property
     def first(self) -> TrialView:
@@ -36,6 +30,31 @@ class Standing:
         """Whether it ran again on seeds that the search did not choose it by."""
         return any(trial.role == "confirm" for trial in self.trials)
 
+    @cached_property
+    def values(self) -> list[float]:
+        """What counts: where the point was confirmed only that, since it was chosen for its luck on the other seeds."""
+        confirming = [trial for trial in self.trials if trial.role == "confirm"]
+        return [trial.objective or 0.0 for trial in confirming or self.trials]
+
+    @property
+    def value(self) -> float:
+        """The mean of these."""
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def source(self) -> str:
+        """What its interval is over: ``seeds``, or the held-out ``prompts`` of a single trial, which knows no other seed."""
+        return "seeds" if len(self.values) > 1 else "" if self.first.error is None else "prompts"
+
+    @property
+    def half(self) -> float | None:
+        """Half of its 95 % interval; None where nothing is known of it."""
+        if len(self.values) == 1:
+            return None if self.first.error is None else NORMAL * self.first.error
+        freedom = len(self.values) - 1
+        variance = math.fsum((value - self.value) ** 2 for value in self.values) / freedom
+        return (T[freedom - 1] if freedom <= len(T) else NORMAL) * math.sqrt(variance / len(self.values))
+
 
 def standings(view: SweepView) -> list[Standing]:
     """All points with a finished trial: confirmed ones first, each kind best first."""
@@ -43,24 +62,10 @@ def standings(view: SweepView) -> list[Standing]:
     for trial in view.trials:
         if trial.objective is not None:
             groups.setdefault(seedless(trial.point), []).append(trial)
-    found = [_standing(trials) for trials in groups.values()]
+    found = [Standing(trials) for trials in groups.values()]
     return sorted(found, key=lambda s: (not s.is_confirmed, view.sign * s.value, s.first.number))
 
 
 def seedless(point: Mapping[str, Any]) -> Hashable:
     """What replicates on other seeds have in common."""
     return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
-
-
-def _standing(trials: Sequence[TrialView]) -> Standing:
-    """Where a point was confirmed, only on those seeds: it was chosen for its luck on the first."""
-    confirming = [trial for trial in trials if trial.role == "confirm"]
-    values = [trial.objective for trial in confirming or trials if trial.objective is not None]
-    mean = math.fsum(values) / len(values)
-    if len(values) > 1:
-        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-        freedom = len(values) - 1
-        student = T[freedom - 1] if freedom <= len(T) else NORMAL
-        return Standing(trials, mean, student * deviation / math.sqrt(len(values)), "seeds")
-    error = (confirming or trials)[0].error
-    return Standing(trials, mean, None if error is None else NORMAL * error, "" if error is None else "prompts")

@@ -45,7 +45,8 @@ def _cards(view: SweepView, ranked: Sequence[Standing]) -> Iterator[tuple[str, s
     """A title, a figure, and what stands under it."""
     if ranked:
         best = ranked[0]
-        yield "best", value_text(best), f"trial {best.first.number}: {short(best.first.point)}"
+        half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
+        yield "best", f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
         gain = _gain(best)
         if gain:
             yield gain
@@ -70,20 +71,14 @@ def _gain(best: Standing) -> tuple[str, str, str] | None:
     return "since the start", f"{gain:+.4f}", f"{said}from {start:.4f} before training"
 
 
-def value_text(place: Standing) -> str:
-    """A point's worth with its 95 % interval."""
-    return f"{place.value:.4f}" + (f" ± {place.half:.4f}" if place.half is not None else "")
-
-
 def _rows(view: SweepView, ranked: Sequence[Standing]) -> Iterator[dict[str, Any]]:
     """The leaderboard: a row a finished point, then one a trial without an objective."""
     for rank, place in enumerate(ranked, 1):
-        seeds = len(place.trials)
-        note = "mean of its seeds" if place.source == "seeds" else ""
+        note = f"chosen by trial {place.first.number}" if place.is_confirmed else ""
         yield {
             **_row(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
-            "source": place.source, "seeds": seeds, "note": note, "key": place.value,
+            "source": place.source, "seeds": len(place.values), "note": note, "key": place.value,
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:

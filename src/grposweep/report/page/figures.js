@@ -16,8 +16,8 @@ function drawCurves() {
   ].flat();
   for (let rank = TOP - 1; rank >= 0; rank--) traces.push(...pointCurve(top.filter((t) => t.rank === rank), metric, over, rank));
   draw("plot-curves", traces, {
-    showlegend: true, legend: { orientation: "h", y: -0.18, font: { size: 11 } }, margin: { l: 56, r: 16, t: 12, b: 90 },
-    xaxis: { title: { text: over }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
+    showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", font: { size: 11 } },
+    xaxis: { title: { text: over === "steps" ? "optimizer steps" : over }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
   });
 }
 
@@ -48,18 +48,19 @@ function bundle(trials, metric, over, style) {
 }
 
 // A point of the leaderboard: the mean over its seeds, and the band around it.
-function pointCurve(trials, metric, over, rank) {
-  if (!trials.length) return [];
-  const mean = meanCurve(trials, metric, over), ink = color(`c${rank + 1}`), name = `${rank + 1}. trial ${trials[0].number}`;
+function pointCurve(ofPoint, metric, over, rank) {
+  if (!ofPoint.length) return [];
+  const confirming = ofPoint.filter((trial) => trial.role === "confirm"), trials = confirming.length ? confirming : ofPoint;
+  const mean = meanCurve(trials, metric, over), ink = color(`c${rank + 1}`), name = `${rank + 1}. trial ${ofPoint[0].number}`;
   const shared = { legendgroup: name, hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
   const band = mean.half ? [
     { ...shared, x: mean.x, y: mean.y.map((v, i) => v + mean.half[i]) },
     { ...shared, x: mean.x, y: mean.y.map((v, i) => v - mean.half[i]), fill: "tonexty", fillcolor: transparent(ink) },
   ] : [];
   const seeds = trials.length > 1 ? `, mean of ${trials.length} seeds` : "";
-  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds)` : ""), legendgroup: name,
-    customdata: mean.x.map(() => trials[0].number), line: { color: ink, width: rank ? 2 : 3 },
-    hovertemplate: `${hoverName(trials[0])}${seeds}<br>%{y:.4f} at %{x}<extra></extra>` }];
+  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds)` : ""), legendgroup: name, legendrank: rank + 1,
+    customdata: mean.x.map(() => ofPoint[0].number), line: { color: ink, width: rank ? 2 : 3 },
+    hovertemplate: `${hoverName(ofPoint[0])}${seeds}<br>%{y:.4f} at %{x}<extra></extra>` }];
 }
 
 const T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]; // Student's, 97.5 %
@@ -87,7 +88,7 @@ function drawProgress() {
   const dots = { x: [], y: [], text: [], customdata: [] }, line = { x: [], y: [] };
   for (const trial of trials) {
     spent += trial.hours;
-    if (trial.value === null) continue;
+    if (trial.value === null || trial.role === "confirm") continue;
     best = best === null || SIGN * (trial.value - best) > 0 ? trial.value : best;
     dots.x.push(spent); dots.y.push(trial.value); dots.text.push(hoverName(trial)); dots.customdata.push(trial.number);
     line.x.push(spent); line.y.push(best);
@@ -95,7 +96,7 @@ function drawProgress() {
   if (!dots.x.length) return sayInstead("plot-progress", "No trial has finished yet.");
   line.x.push(spent); line.y.push(best);
   draw("plot-progress", [
-    { ...dots, mode: "markers", marker: { color: color("faint"), size: 6 }, hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>" },
+    { ...dots, mode: "markers", marker: { color: color("quiet"), size: 6, opacity: 0.6 }, hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>" },
     { ...line, mode: "lines", line: { shape: "hv", color: color("c1"), width: 2.5 }, hovertemplate: "best %{y:.4f} after %{x:.3g} GPU hours<extra></extra>" },
   ], { xaxis: { title: { text: "GPU hours" }, rangemode: "tozero" }, yaxis: { title: { text: plain(DATA.metric) } } });
 }
@@ -112,7 +113,7 @@ function drawSlices() {
   const place = document.getElementById("plot-slices");
   const columns = Math.max(1, Math.min(DATA.dials.length, Math.floor(place.clientWidth / 260), 4));
   const rows = Math.ceil(DATA.dials.length / columns);
-  place.style.height = `${rows * 290 + 30}px`;
+  place.style.height = `${rows * (columns === 1 ? 250 : 290) + 30}px`;
   const traces = [], axes = {};
   DATA.dials.forEach((dial, i) => {
     const asked = trials.filter((trial) => trial.point[i] !== null), n = i ? i + 1 : "";
@@ -120,7 +121,7 @@ function drawSlices() {
       x: asked.map((trial) => (dial.number ? trial.point[i] : plain(trial.point[i]))), y: asked.map((trial) => trial.value),
       mode: "markers", xaxis: `x${n}`, yaxis: `y${n}`, text: asked.map(hoverName), customdata: asked.map((trial) => trial.number),
       hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>",
-      marker: { size: 6, opacity: 0.75, color: asked.map((trial) => trial.number), colorscale: [[0, color("line")], [1, color("c1")]] },
+      marker: { size: 6, opacity: 0.8, color: asked.map((trial) => trial.number), colorscale: [[0, color("quiet")], [1, color("c1")]] },
     });
     axes[`xaxis${n}`] = dialAxis(dial);
     axes[`yaxis${n}`] = { matches: i ? "y" : undefined, showticklabels: i % columns === 0,

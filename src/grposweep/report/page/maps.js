@@ -14,9 +14,8 @@ function drawMap() {
   const shared = { colorscale: "Viridis", reversescale: !DATA.maximize, colorbar: { title: { text: plain(DATA.metric), side: "right" }, thickness: 12, outlinewidth: 0 },
     hoverinfo: "skip" };
   const dots = { x: trials.map((t) => x.shown(x.at(t))), y: trials.map((t) => y.shown(y.at(t))), mode: "markers", text: trials.map(hoverName),
-    customdata: trials.map((t) => t.number), hovertemplate: "%{text}<br>%{meta}<extra></extra>", meta: plain(DATA.metric),
+    customdata: trials.map((t) => t.number), hovertemplate: "%{text}<br>%{marker.color:.4f}<extra></extra>",
     marker: { size: 7, color: trials.map((t) => t.value), colorscale: "Viridis", reversescale: !DATA.maximize, line: { color: "#ffffff", width: 1 } } };
-  dots.hovertemplate = "%{text}<br>%{marker.color:.4f}<extra></extra>";
   draw("plot-map", [{ ...surface, ...shared, type: isSmooth ? "contour" : "heatmap", ...(isSmooth ? { contours: { coloring: "heatmap" }, line: { width: 0.5 } } : {}) }, dots],
     { xaxis: { ...dialAxis(x.dial) }, yaxis: { ...dialAxis(y.dial), title: { text: plain(y.dial.short) } }, margin: { l: 70, r: 10, t: 12, b: 50 } });
 }

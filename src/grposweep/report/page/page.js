@@ -74,8 +74,9 @@ function fill(id, options, chosen) {
   place.replaceChildren(...options.map(([value, text]) => new Option(text, value, false, value === chosen)));
 }
 
+// One after the other, so that the page can be used meanwhile.
 function drawAll() {
-  for (const figure of [drawCurves, drawProgress, drawSlices, drawMap, drawParallel, drawImportances]) figure();
+  for (const figure of [drawCurves, drawProgress, drawSlices, drawMap, drawParallel, drawImportances]) setTimeout(figure);
 }
 
 const numeric = DATA.dials.findIndex((dial) => dial.log || dial.number);

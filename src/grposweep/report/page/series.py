@@ -1,7 +1,7 @@
 """What the page's scripts draw from: every trial with its curves, thinned to what an eye can tell apart."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grposweep.files import as_number
@@ -16,6 +16,8 @@ METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "f
 MOST_POINTS = 120  # of one curve
 ALL_POINTS = 120_000  # of all of them together, some 14 bytes each
 DIGITS = 4  # significant ones
+MOST_CATEGORIES = 6  # distinct numbers of a dial that are shown side by side, whatever lies between them
+LOG_SPAN = 20  # from the least number to the greatest, from which on an axis shows logarithms
 
 Curve = tuple[list[int], list[float], list[float] | None]
 
@@ -25,12 +27,13 @@ def page_data(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
     rank = {trial.number: place for place, standing in enumerate(ranked) for trial in standing.trials}
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
-    trials = [_trial(view, trial, metrics, most) | {"rank": rank.get(trial.number)} for trial in view.trials]
+    dials = [_dial(view, name, text) for name, text in short_names(view.dials).items()]
+    trials = [_trial(trial, dials, metrics, most) | {"rank": rank.get(trial.number)} for trial in view.trials]
     return {
         "name": view.name,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
-        "dials": [_dial(view, name, text) for name, text in short_names(view.dials).items()],
+        "dials": dials,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
         "importances": importances(view),
@@ -38,16 +41,25 @@ def page_data(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
 
 
 def _dial(view: SweepView, name: str, text: str) -> dict[str, Any]:
-    """How a dial is drawn: numbers on an axis (of logarithms where they span two decades), anything else as categories."""
+    """How a dial is drawn: many numbers on an axis (of logarithms where they span decades), anything else as categories."""
     labels = [trial.point[name] for trial in view.trials if name in trial.point]
     numbers = [number for label in labels if (number := as_number(label)) is not None and math.isfinite(number)]
-    is_number = bool(labels) and len(numbers) == len(labels)
-    is_log = is_number and min(numbers) > 0 and max(numbers) >= 20 * min(numbers)
-    found = {"name": name, "short": text, "number": is_number, "log": is_log}
-    return found | {"labels": [] if is_number else sorted({label_text(label) for label in labels})}
+    is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
+    is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
+    texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
+    return {"name": name, "short": text, "number": is_number, "log": is_log, "labels": texts}
 
 
-def _trial(view: SweepView, trial: TrialView, metrics: Sequence[str], most: int) -> dict[str, Any]:
+def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
+    """Numbers by size, anything else in the order of the space."""
+    if all(isinstance(label, int | float) for label in labels):
+        return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
+    known = [label_text(label) for label in choices]
+    found = {label_text(label) for label in labels}
+    return [text for text in known if text in found] + sorted(found - set(known))
+
+
+def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int) -> dict[str, Any]:
     curves = {name: thin(curve, most) for name in metrics if (curve := _curve(trial, name)) is not None}
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = as_number(last.get("step")), as_number(last.get("completions"))
@@ -55,7 +67,7 @@ def _trial(view: SweepView, trial: TrialView, metrics: Sequence[str], most: int)
         "number": trial.number,
         "state": trial.state.value,
         "role": trial.role,
-        "point": [_label(trial.point.get(name)) for name in view.dials],
+        "point": [_label(trial.point.get(dial["name"]), dial["number"]) for dial in dials],
         "value": _rounded(trial.objective, 6),
         "error": _rounded(trial.error, DIGITS),
         "hours": _rounded(trial.gpu_hours, DIGITS),
@@ -89,10 +101,9 @@ def thin(curve: Curve, most: int) -> Curve:
     return [steps[i] for i in kept], [values[i] for i in kept], None if errors is None else [errors[i] for i in kept]
 
 
-def _label(label: Any) -> Any:
-    """A number as it is, anything else as text; None where the dial was not asked."""
-    number = as_number(label)
-    return None if label is None else number if number is not None and math.isfinite(number) else label_text(label)
+def _label(label: Any, is_number: bool) -> Any:
+    """A label as its axis has it; None where the dial was not asked."""
+    return None if label is None else float(label) if is_number else label_text(label)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

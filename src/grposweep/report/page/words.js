@@ -23,8 +23,6 @@ const hoverName = (trial) => `trial ${trial.number}<br>${plain(pointText(trial))
 
 const finished = () => DATA.trials.filter((trial) => trial.value !== null);
 
-const worth = (trial) => DATA.metric + " " + trial.value;
-
 function layout(more) {
   const axis = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"), automargin: true };
   const given = Object.fromEntries(Object.entries(more).filter(([name]) => /^[xy]axis/.test(name))

@@ -1,0 +1,109 @@
+"""The report's text, without a browser: complete, in one file, and with everything from outside escaped."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grposweep.errors import BadInput
+from grposweep.report.page import write_report
+from grposweep.report.page.series import page_data, thin
+from grposweep.report.page.write import render_report, script_json
+from grposweep.report.read import SweepView, read_sweep
+from grposweep.report.standings import standings
+from made import Made, make_sweep
+
+from .conftest import Desk
+
+HOSTILE = "</script><script>alert(1)</script><!-- \"'&"
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> SweepView:
+    """Twenty trials, the three best on three more seeds each."""
+    return read_sweep(make_sweep(tmp_path_factory.mktemp("page") / "s", Made(trials=20, replicates=3)))
+
+
+def test_the_command_writes_one_file_into_the_sweeps_folder(desk: Desk) -> None:
+    """And says where; with everything that has a section."""
+    make_sweep(Path("outputs/s"), Made(trials=20))
+    ended = desk("report")
+    assert ended.code == 0
+    text = Path("outputs/s/report.html").read_text()
+    headings = re.findall("<h2>(.*?)</h2>", text)
+    assert headings[-7:] == [
+        "Leaderboard", "Learning curves", "What the dials do", "Pruned", "Failures", "Cost", "Provenance",
+    ]  # fmt: skip
+
+
+def test_a_report_that_cannot_be_written_is_one_message(desk: Desk) -> None:
+    """Somebody else's sweep is read-only."""
+    make_sweep(Path("outputs/s"), Made(trials=2))
+    ended = desk("report", "--output", "/proc/nowhere/r.html")
+    assert ended.code == 2
+    assert "--output" in ended.err
+
+
+def test_the_file_names_no_place_in_a_network(view: SweepView) -> None:
+    """No element loads anything; the policy in its head forbids it as well."""
+    text = render_report(view)
+    ours = re.sub(r"<script nonce=.*?</script>", "", text, flags=re.S)
+    assert re.findall(r"(?:src|href)=[\"'](?!#)", ours) == []
+    assert "default-src 'none'" in ours
+
+
+def test_whatever_comes_from_outside_is_escaped(tmp_path: Path) -> None:
+    """Names of sweeps and dials, labels, messages, overrides."""
+    made = Made(
+        trials=20, dials={HOSTILE: [HOSTILE, "b"]}, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]}
+    )
+    text = render_report(read_sweep(make_sweep(tmp_path / "<b>s", made)))
+    assert "<script>alert" not in text
+    assert "<b>s" not in text
+    assert text.count("</script>") == 3
+
+
+def test_json_cannot_end_the_element_that_holds_it() -> None:
+    """And reads back as it was."""
+    written = script_json({"a": HOSTILE})
+    assert "<" not in written
+    assert json.loads(written) == {"a": HOSTILE}
+
+
+def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None:
+    """The search chose it for its luck on the first one; Student's t with two degrees of freedom."""
+    place = standings(view)[0]
+    confirming = [trial.objective or 0.0 for trial in place.trials if trial.role == "confirm"]
+    mean = sum(confirming) / 3
+    deviation = (sum((value - mean) ** 2 for value in confirming) / 2) ** 0.5
+    assert place.value == pytest.approx(mean)
+    assert place.half == pytest.approx(4.303 * deviation / 3**0.5)
+    assert place.source == "seeds"
+
+
+def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -> None:
+    """Which is said."""
+    place = next(place for place in standings(view) if not place.is_confirmed)
+    assert (place.source, place.half) == ("prompts", pytest.approx(1.96 * 0.012))
+
+
+def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None:
+    """Shares of all dials, by Optuna's PED-ANOVA."""
+    shares = page_data(view, standings(view))["importances"]
+    assert set(shares) == {"lr", "batch", "batch.num_generations"}
+    assert max(shares, key=shares.get) == "lr"
+
+
+def test_a_thinned_curve_keeps_its_ends() -> None:
+    """And as many points as it may have."""
+    steps, values, errors = thin((list(range(1000)), [0.5] * 1000, None), 50)
+    assert (len(steps), steps[0], steps[-1], len(values), errors) == (50, 0, 999, 50, None)
+
+
+def test_a_damaged_sweep_is_refused_in_one_message(tmp_path: Path) -> None:
+    """Nobody knows what its space was."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=1))
+    (sweep / "sweep.yaml").unlink()
+    with pytest.raises(BadInput, match=r"no sweep\.yaml"):
+        write_report(read_sweep(sweep))

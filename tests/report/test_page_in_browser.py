@@ -1,0 +1,175 @@
+"""The report as a person meets it: opened from disk in a real browser, sorted, filtered, in the dark, on a phone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grposweep.report.page import write_report
+from grposweep.report.read import read_sweep
+from made import Made, make_sweep
+
+from .browser import FIGURES, open_page, start_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.slow
+HOSTILE = "</script><script>window.taken=1</script><img src=x onerror='window.taken=1'>\"'`{{7*7}}&lt;b&gt;"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """One Chromium for all of them."""
+    with start_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty trials in every state, three points confirmed on other seeds."""
+    made = Made(trials=40, running=2, queued=1, replicates=3)
+    return write_report(read_sweep(make_sweep(tmp_path_factory.mktemp("page") / "s", made)))
+
+
+@pytest.fixture
+def page(browser: "Browser", report: Path) -> Iterator["Page"]:
+    """The page, which must stay silent and alone."""
+    with open_page(browser, report) as opened:
+        yield opened
+
+
+def column(page: "Page", name: str) -> list[str]:
+    """The cells of a column of the leaderboard, those of hidden rows left out."""
+    headings = page.locator("#trials th").all_inner_texts()
+    place = next(i for i, text in enumerate(headings, 1) if text.startswith(name))
+    return page.locator(f"#trials tbody tr:not([hidden]) td:nth-child({place})").all_inner_texts()
+
+
+def test_every_figure_is_drawn(page: "Page") -> None:
+    """None says that it cannot be."""
+    drawn = [name for name in FIGURES if page.locator(f"#plot-{name} .main-svg").count()]
+    assert drawn == list(FIGURES)
+
+
+def test_a_click_on_a_heading_sorts_and_another_turns_it_round(page: "Page") -> None:
+    """By value, not by text: 1e-05 comes before 0.001; trials without an objective stay last."""
+    heading = page.locator("#trials th button", has_text="lr")
+    heading.click()
+    rising = [float(text) for text in column(page, "lr")]
+    heading.click()
+    assert rising == sorted(rising) != [float(text) for text in column(page, "lr")]
+    page.locator("#trials th button", has_text="eval_reward").click()
+    found = column(page, "eval_reward")
+    numbers = [float(text) for text in found if text]
+    assert numbers == sorted(numbers, reverse=True)
+    assert found[len(numbers) :] == [""] * (len(found) - len(numbers))
+
+
+def test_words_and_a_state_filter_rows(page: "Page") -> None:
+    """All words must be in a row."""
+    page.fill("#filter", "large finished")
+    assert set(column(page, "batch")) == {"large"}
+    page.fill("#filter", "")
+    page.select_option("#state", "failed")
+    assert column(page, "state") == ["failed", "failed"]
+    assert page.inner_text("#shown").startswith("2 of ")
+
+
+def test_hovering_over_a_figure_names_the_trial(page: "Page") -> None:
+    """Its number and its point."""
+    dot = page.locator("#plot-slices .scatterlayer .point").nth(4)
+    dot.scroll_into_view_if_needed()
+    dot.hover(force=True)
+    page.wait_for_selector("#plot-slices .hoverlayer .hovertext")
+    text = page.text_content("#plot-slices .hoverlayer") or ""
+    assert "trial " in text
+    assert "batch=" in text
+
+
+def test_a_click_on_a_row_shows_the_trial_with_its_command(page: "Page") -> None:
+    """In a window of its own, which Escape closes."""
+    page.locator("#trials tbody tr").first.click()
+    assert page.is_visible("#trial")
+    assert "python src/run.py lr=" in page.inner_text("#trial-command")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#trial")
+
+
+def test_curves_of_another_metric_over_steps_can_be_chosen(page: "Page") -> None:
+    """And two other dials on the map."""
+    page.select_option("#metric", "kl")
+    page.select_option("#over", "steps")
+    page.select_option("#across", "2")
+    page.wait_for_function("document.querySelector('#plot-curves .xtitle').textContent === 'optimizer steps'")
+    assert page.text_content("#plot-curves .ytitle") == "kl"
+    assert page.text_content("#plot-map .xtitle") == "num_generations"
+
+
+CONTRAST = """(selector) => {
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const light = (text) => {
+    const [r, g, b] = text.match(/\\d+/g).map((c) => linear(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let place = document.querySelector(selector);
+  const ink = light(getComputedStyle(place).color);
+  while (getComputedStyle(place).backgroundColor === "rgba(0, 0, 0, 0)") place = place.parentElement;
+  const back = light(getComputedStyle(place).backgroundColor);
+  return (Math.max(ink, back) + 0.05) / (Math.min(ink, back) + 0.05);
+}"""
+
+
+def contrast(page: "Page", selector: str) -> float:
+    """Of an element's text to what is behind it, as WCAG counts it; 4.5 is the least for reading."""
+    return float(page.evaluate(CONTRAST, selector))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_the_light_and_in_the_dark(
+    browser: "Browser", report: Path, tmp_path: Path, scheme: str
+) -> None:
+    """Headings, quiet text, states, links."""
+    with open_page(browser, report, scheme) as page:
+        page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
+        read = ("h1", ".quiet", "figcaption", "nav a", ".state.finished", ".state.failed", ".state.pruned", "td.note")
+        assert {place: contrast(page, place) for place in read if contrast(page, place) < 4.5} == {}
+
+
+def test_figures_follow_when_the_colour_scheme_changes(page: "Page") -> None:
+    """A laptop in the evening."""
+    before = page.evaluate("getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "before => getComputedStyle(document.querySelector('#plot-curves .xtitle')).fill !== before", arg=before
+    )
+
+
+def test_a_phone_scrolls_down_and_never_sideways(browser: "Browser", report: Path, tmp_path: Path) -> None:
+    """Wide tables scroll within themselves."""
+    with open_page(browser, report, width=390) as page:
+        page.screenshot(path=tmp_path / "phone.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("Math.max(...[...document.querySelectorAll('.svg-container')].filter((p) => !p.closest('.wide'))"
+                             ".map((p) => p.getBoundingClientRect().right))") <= 390  # fmt: skip
+
+
+def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_path: Path) -> None:
+    """In tables, data, hover labels and axes: nothing of them runs, all of it can be read."""
+    dials = {f"batch.{HOSTILE}": [HOSTILE, "b", "c"]}
+    made = Made(trials=20, dials=dials, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]})
+    sweep = make_sweep(tmp_path / "<img src=x onerror=window.taken=1>", made)
+    with open_page(browser, write_report(read_sweep(sweep), tmp_path / "r.html")) as page:
+        page.locator("#trials tbody tr").last.click()
+        assert page.evaluate("window.taken") is None
+        assert page.locator("img").count() == 0
+        assert HOSTILE in page.inner_text("#failures")
+        assert "<img" in page.inner_text("h1")
+
+
+def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Path) -> None:
+    """Each figure says why it is not there."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=2, running=1, queued=1))
+    with open_page(browser, write_report(read_sweep(sweep))) as page:
+        assert "No trial has finished yet." in page.inner_text("#dials")
