@@ -35,6 +35,7 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/warm_start.py
+	$(BIN)/python benchmarks/reading.py
 
 # Needs Slurm ($SLURM_CONF, such as slurm/dev_cluster.sh makes); the incumbent gets an environment of its own under .venvs.
 bench-slurm: $(VENV)/ready

@@ -12,6 +12,7 @@ from grposweep.report.page.series import page_data, thin
 from grposweep.report.page.write import render_report, script_json
 from grposweep.report.read import SweepView, read_sweep
 from grposweep.report.standings import standings
+from grposweep.report.trial import CurvePoint
 from made import Made, make_sweep
 
 from .conftest import Desk
@@ -97,8 +98,8 @@ def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
     """And as many points as it may have."""
-    steps, values, errors = thin((list(range(1000)), [0.5] * 1000, None), 50)
-    assert (len(steps), steps[0], steps[-1], len(values), errors) == (50, 0, 999, 50, None)
+    kept = thin([CurvePoint(step, 8 * step, 0.5, None, 0.0) for step in range(1000)], 50)
+    assert (len(kept), kept[0].step, kept[-1].step) == (50, 0, 999)
 
 
 def test_a_damaged_sweep_is_refused_in_one_message(tmp_path: Path) -> None:

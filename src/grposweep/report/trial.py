@@ -1,13 +1,14 @@
 """A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grposweep import runs
 from grposweep.files import as_number, read_json, read_lines
@@ -34,8 +35,7 @@ class State(StrEnum):
         return self in (State.FINISHED, State.PRUNED, State.FAILED)
 
 
-@dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(NamedTuple):
     """One measurement: after how many optimizer steps and generated completions, its value and standard error."""
 
     step: int
@@ -225,7 +225,7 @@ def _was_paused(folder: TrialFolder) -> bool:
 
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
     value = as_number(line.get(metric))
-    if value is None or line["step"] < 0:
+    if value is None or line["step"] < 0 or not math.isfinite(value):
         return None
     error, when = as_number(line.get(f"{metric}_se")), as_number(line.get("time")) or 0.0
     return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)

@@ -8,7 +8,7 @@ from grposweep.files import as_number
 from grposweep.report.importances import importances
 from grposweep.report.read import SweepView
 from grposweep.report.standings import Standing
-from grposweep.report.trial import TrialView
+from grposweep.report.trial import CurvePoint, TrialView
 from grposweep.report.words import label_text, short_names
 
 # What is worth a curve beside the objective, in the order in which a page offers it.
@@ -18,8 +18,6 @@ ALL_POINTS = 120_000  # of all of them together, some 14 bytes each
 DIGITS = 4  # significant ones
 MOST_CATEGORIES = 6  # distinct numbers of a dial that are shown side by side, whatever lies between them
 LOG_SPAN = 20  # from the least number to the greatest, from which on an axis shows logarithms
-
-Curve = tuple[list[int], list[float], list[float] | None]
 
 
 def page_data(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
 
 
 def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int) -> dict[str, Any]:
-    curves = {name: thin(curve, most) for name in metrics if (curve := _curve(trial, name)) is not None}
+    curves = {name: _curve(points, most) for name in metrics if (points := trial.curve(name))}
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = as_number(last.get("step")), as_number(last.get("completions"))
     return {
@@ -80,25 +78,22 @@ def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequen
     }
 
 
-def _curve(trial: TrialView, metric: str) -> Curve | None:
-    points = [point for point in trial.curve(metric) if math.isfinite(point.value)]
-    if not points:
-        return None
-    errors = [point.error for point in points if point.error is not None]
+def _curve(points: Sequence[CurvePoint], most: int) -> tuple[list[int], list[float], list[float] | None]:
+    """Steps, values and, where all have one, standard errors."""
+    kept = thin(points, most)
+    errors = [_round(point.error) for point in kept if point.error is not None]
     return (
-        [point.step for point in points],
-        [_round(point.value) for point in points],
-        [_round(error) for error in errors] if len(errors) == len(points) else None,
+        [point.step for point in kept],
+        [_round(point.value) for point in kept],
+        errors if len(errors) == len(kept) else None,
     )
 
 
-def thin(curve: Curve, most: int) -> Curve:
-    """At most so many of its points, evenly spread, the first and the last among them."""
-    steps, values, errors = curve
-    if len(steps) <= most:
-        return curve
-    kept = [round(place * (len(steps) - 1) / (most - 1)) for place in range(most)]
-    return [steps[i] for i in kept], [values[i] for i in kept], None if errors is None else [errors[i] for i in kept]
+def thin(points: Sequence[CurvePoint], most: int) -> Sequence[CurvePoint]:
+    """At most so many of them, evenly spread, the first and the last among them."""
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
 def _label(label: Any, is_number: bool) -> Any:
