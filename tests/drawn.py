@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from grposweep.config.read import KEYS
+from grposweep.memory.architecture import Architecture
 from grposweep.setting import Setting
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages
@@ -22,10 +23,14 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "str": st.sampled_from(["nonsense", "group", "token", "dapo", "server", "colocate"]),
     "str | None": st.sampled_from([None, "x"]),
 }
+ARCHITECTURES = (None, None, Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2"))
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "framework": st.sampled_from(["trl", "trl", "ms-swift"]),
     "data_processes": st.just(None),  # other frameworks derive these two
     "prompts_per_rollout": st.just(None),
+    "architecture": st.sampled_from(ARCHITECTURES),
+    "gpu_memory_gib": st.sampled_from([None, None, 0.5, 4.0, 24.0]),
+    "sharding": st.sampled_from(["none", "zero2", "zero3", "fsdp"]),
     "version": st.sampled_from([(0, 14, 0), (0, 16, 1), (0, 17, 0), (0, 18, 0), (0, 21, 0), (0, 26, 0), (1, 16, 0)]),
     "given": st.sets(st.sampled_from(sorted(NAMES)), max_size=12).map(frozenset),
     "auto": st.sampled_from([frozenset(), SIZES]),

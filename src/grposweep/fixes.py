@@ -49,7 +49,9 @@ def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> li
     verify = _Verifier(s, problem, tuple(ignore))
     found: list[Fix] = []
     for kind in find_kinds(s, problem):
-        change = next((change for change in kind if verify.mends(change)), None)
+        known = [set(fix.change) for fix in found]  # a fix with more than one of these changes says nothing new
+        fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
+        change = next((change for change in fresh if verify.mends(change)), None)
         if change is not None:
             found.append(build_fix(s, change, problem))
         if len(found) == MOST_FIXES:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grposweep.memory.architecture import Architecture
+
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs
 FRAMEWORKS = ("trl", "open-r1", "ms-swift", "easyr1", "verl")  # spelled so everywhere
@@ -133,6 +135,15 @@ class Setting:
     dataset_name: str | None = None
     parameters: int | None = None  # weights of the model, where known
     lora: bool = False
+    lora_rank: int = 16
+    lora_targets: tuple[str, ...] = ("all-linear",)
+    architecture: Architecture | None = None  # where its shape is known
+    dtype: str = "float32"  # of the weights
+    gradient_checkpointing: bool = False
+    # the GPU
+    sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
+    gpu_memory_gib: float | None = None  # of each GPU
+    memory_factor: float = 1.0  # by which a sweep's own peaks correct the estimate
     # generation
     temperature: float = 1.0
     top_p: float | None = None

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from drawn import NAMES, draw_settings
 from grposweep.config.read import KEYS
 from grposweep.fixes import find_fixes, render_problem
+from grposweep.memory.architecture import Architecture
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules import registry as registry_module
 from grposweep.setting import Setting
@@ -33,6 +34,10 @@ TINY = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}
 BEST: dict[str, Any] = {
     "load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 100,
 }  # fmt: skip
+
+
+QWEN = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
+ON_GPU: dict[str, Any] = {"architecture": QWEN, "dtype": "bfloat16", "gpu_memory_gib": 24.0, "lora": True}
 
 
 def told(**fields: Any) -> dict[str, Any]:
@@ -144,6 +149,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT201", {"processes": None, "num_generations": 24}, {"processes": None}),
     ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
+    ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),
+    ("GM101", ON_GPU | {"lora": False, "gpu_memory_gib": 4.0}, ON_GPU | {"architecture": None}),
+    ("GM201", ON_GPU | {"max_prompt_length": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"max_prompt_length": 128}),
+    ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
     ("GA201", RECIPE | TINY, TINY),
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
     ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from grposweep.config.read import read_gpu
 from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Trainer
 from grposweep.errors import BadInput
 from grposweep.programs import PROGRAMS
@@ -18,6 +19,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "trainer.takes": ("config", "flags"),
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
+    "trainer.sharding": ("none", "zero1", "zero2", "zero3", "fsdp"),
     "cluster.kind": ("local", "slurm", "dry_run"),
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
@@ -71,6 +73,11 @@ def check_words(experiment: Experiment) -> None:
         raise BadInput(
             f"search.seeds={experiment.search.seeds}: a spread takes two results or more. Set search.seeds=2 or more (5 tell "
             "far more), or 0 for no replicates."
+        )
+    size = read_gpu(experiment.cluster)  # refuses a name that it does not know
+    if size is not None and not size > 0:
+        raise BadInput(
+            f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
         )
     for key in AT_LEAST_ONE:
         value = _get(experiment, key)

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.schema import AUTO, Experiment, Trainer
+from grposweep.config.schema import AUTO, Cluster, Experiment, Shape, Trainer
 from grposweep.frameworks.in_prompts import in_prompts
+from grposweep.memory.architecture import Architecture
+from grposweep.memory.gpus import memory_of
 from grposweep.plan import realise
 from grposweep.programs import is_program
 from grposweep.setting import IN_PROMPTS, Setting
@@ -56,6 +58,11 @@ KEYS = {
     "max_grad_norm": "optimizer.max_grad_norm",
     "seed": "seed",
     "lora": "model.lora.enabled",
+    "lora_rank": "model.lora.r",
+    "dtype": "model.dtype",
+    "gradient_checkpointing": "model.gradient_checkpointing",
+    "sharding": "trainer.sharding",
+    "gpu_memory_gib": "cluster.gpu_memory_gib",
     "temperature": "generation.temperature",
     "top_p": "generation.top_p",
     "top_k": "generation.top_k",
@@ -82,10 +89,26 @@ _MADE: dict[str, tuple[str, ...]] = {
     "rewards": ("task.rewards",),
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
+    "architecture": ("model.shape",),
+    "lora_targets": ("model.lora.target_modules",),
+    "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
+    "max_prompt_length": ("model", "task"),
 }
 # Where another program trains, these are as its own recipe says, or unknown: its model, data, and how it generates.
 PROGRAM_OWNS = frozenset(
-    ["lora", "eval_prompts", "server_gpus", "use_vllm", *(name for name in KEYS if name.startswith("vllm_"))]
+    [
+        *(
+            "lora",
+            "lora_rank",
+            "dtype",
+            "gradient_checkpointing",
+            "sharding",
+            "eval_prompts",
+            "server_gpus",
+            "use_vllm",
+        ),
+        *(name for name in KEYS if name.startswith("vllm_")),
+    ]
 )
 # Every field that an Experiment decides, and the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in _PATHS.items()}, **_MADE}
@@ -138,7 +161,26 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "rewards": len(task.rewards),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
+        "architecture": read_architecture(experiment.model.shape),
+        "lora_targets": tuple(experiment.model.lora.target_modules),
+        "gpu_memory_gib": read_gpu(experiment.cluster),
+        "max_prompt_length": counted.get("prompt_tokens"),
     }
+
+
+def read_architecture(shape: Shape) -> Architecture | None:
+    """The architecture behind ``model.shape``; None where it is not given."""
+    if min(shape.layers, shape.hidden, shape.intermediate, shape.heads, shape.vocabulary) < 1:
+        return None
+    given = {**vars(shape), "kv_heads": shape.kv_heads or shape.heads}
+    return Architecture(**{**given, "head_dim": shape.head_dim or shape.hidden // shape.heads})
+
+
+def read_gpu(cluster: Cluster) -> float | None:
+    """The memory of a GPU in GiB, as given or as the table of GPUs says; None where neither is known."""
+    if cluster.gpu_memory_gib is not None or cluster.gpu is None:
+        return cluster.gpu_memory_gib
+    return memory_of(cluster.gpu, "cluster.gpu")
 
 
 def _program_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +246,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 def _trainer_content(trainer: Trainer) -> dict[str, Any]:
     """What of the trainer can change a trial's numbers; of files that a program reads, their content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
+    content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     if not is_program(trainer.kind):
         return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []

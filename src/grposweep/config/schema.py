@@ -13,7 +13,11 @@ AUTO = "auto"
 
 @dataclass
 class Shape:
-    """The model's architecture, so that lint and plan need no download. ``parameters`` counts all weights."""
+    """The model's architecture, so that lint and plan need no download. ``parameters`` counts all weights.
+
+    ``head_dim`` is the width of an attention head (0: hidden / heads), ``model_type`` transformers' word for how its layers
+    are built: llama, mistral, qwen2, qwen3, gemma, gemma3_text.
+    """
 
     parameters: int = 0
     layers: int = 0
@@ -23,6 +27,8 @@ class Shape:
     kv_heads: int = 0
     vocabulary: int = 0
     tied_embeddings: bool = True
+    head_dim: int = 0
+    model_type: str = "llama"
 
 
 @dataclass
@@ -191,6 +197,8 @@ class Trainer:
     """Which trainer runs an attempt and what it keeps.
 
     ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
+    ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
+    DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
 
     The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
     that launches one): dials override it, what no dial touches stays. ``python`` is the interpreter of the program's
@@ -204,6 +212,8 @@ class Trainer:
     kind: str = "trl"
     keep: str = "best"
     log_completions: bool = False
+    sharding: str = "none"
+    compile: bool = False
     fake: Fake = field(default_factory=Fake)
     recipe: str | None = None
     python: str | None = None
@@ -221,7 +231,9 @@ class Cluster:
     """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
 
     An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
-    ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones.
+    ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones. ``gpu`` names
+    what they are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points that do not fit
+    are then pruned.
     The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
     without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
     limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
@@ -238,6 +250,8 @@ class Cluster:
     threads: int = 1
     warm: bool = True
     gpus: int | str = AUTO
+    gpu: str | None = None
+    gpu_memory_gib: float | None = None
     nodes: int = 1
     gpus_per_node: int = 0
     tasks_per_node: int = 1

@@ -20,6 +20,7 @@ FAMILIES = {
     "GC": "checkpoints and logs",
     "GL": "loss options",
     "GT": "topology and launch",
+    "GM": "GPU memory",
     "GV": "keys and versions",
     "GA": "advice",
 }

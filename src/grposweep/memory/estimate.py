@@ -1,0 +1,162 @@
+"""Peak GPU memory of one rank, phase by phase, from a setting alone: load, generation, scoring, backward, optimizer step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grposweep.memory import layers
+from grposweep.memory.layers import FLOAT
+from grposweep.memory.need import Need, read_need
+from grposweep.memory.states import WEIGHTS_SHARDED, States, find_states
+from grposweep.setting import Setting
+
+GIB = 2**30
+CONTEXT = 0.6 * GIB  # CUDA's context and cuBLAS's workspaces: an assumption until measured, and so are these two
+COMMUNICATION = 0.4 * GIB  # NCCL's buffers, with several ranks
+FRAGMENTATION = 0.06  # of what is allocated and freed again
+TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
+PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one rank: what each part takes at its largest, and what each phase comes to.
+
+    ``activations`` and ``logits`` are of the backward phase, ``generation`` of the key-value cache and its logits, or
+    vLLM's share. ``phases`` include the context, fragmentation and everything that stays.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    reference: float
+    activations: float
+    logits: float
+    generation: float
+    phases: Mapping[str, float]
+
+    @property
+    def peak(self) -> float:
+        """The largest phase."""
+        return max(self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """Its name."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    def as_gib(self) -> dict[str, float]:
+        """The parts and the peak in GiB, as the plan's JSON shows them."""
+        return {name: round(getattr(self, name) / GIB, 3) for name in PARTS}
+
+
+def estimate(s: Setting) -> Memory | None:
+    """The memory of one rank; None where the model's shape is not known.
+
+    ``memory_factor`` is what a sweep's own peaks have shown the estimate to be off by.
+    """
+    need = read_need(s)
+    return None if need is None else build_memory(need, s.memory_factor)
+
+
+def build_memory(n: Need, factor: float = 1.0) -> Memory:
+    """The memory behind a need.
+
+    Gradients are there from the first micro-batch on where several accumulate, and then in every later one; otherwise only
+    the head's are while activations are at their largest. They are freed before the next rollout (transformers trainer.py).
+    """
+    states = find_states(n)
+    engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
+    saved, passing = find_activations(n)
+    head, generation = find_head(n), find_generation(n)
+    kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
+    gathered = _gathered(n)
+    moving = {
+        "load": 0.0,
+        "generation": generation + (n.model.weights * n.width if n.sharding in WEIGHTS_SHARDED else 0),
+        "scoring": n.tokens * layers.passing_forward(n.model, n.width) + _tile(n) + gathered,
+        "backward": kept + saved + max(head, passing) + gathered,
+        "step": states.gradients + states.stepping,
+    }
+    phases = {name: _with_overhead(n, states, name, bytes_, engine) * factor for name, bytes_ in moving.items()}
+    return Memory(
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        reference=states.reference,
+        activations=saved + passing,
+        logits=head,
+        generation=generation + engine,
+        phases=phases,
+    )
+
+
+def _with_overhead(n: Need, states: States, phase: str, moving: float, engine: float) -> float:
+    """A phase with what stays: the states, vLLM's share, the context; and what fragmentation wastes."""
+    stays = states.weights + states.reference + (0 if phase == "load" else states.optimizer)
+    fixed = CONTEXT + (COMMUNICATION if n.processes > 1 else 0)
+    return stays + moving * (1 + FRAGMENTATION) + fixed + engine
+
+
+def find_activations(n: Need) -> tuple[float, float]:
+    """What the forward pass of a micro-batch saves, and what one layer's backward pass needs besides, in bytes.
+
+    With checkpointing each layer saves its input, and one layer is computed again. The final norm saves as any other; the
+    embedding's gradient is dense, and so is that of the largest matrix before it is added to the others.
+    """
+    model, width = n.model, n.width
+    layer = n.tokens * layers.saved_by_layer(model, width, n.length, n.lora) + _casts(n) / model.layers
+    last = n.tokens * (layers.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
+    dense = max(model.hidden * model.intermediate * width, 0) if n.lora is None else 0
+    passing = n.tokens * layers.passing_backward(model, width) + dense
+    if not n.checkpoints:
+        return model.layers * layer + last, passing
+    return n.tokens * model.layers * model.hidden * width + last, layer + passing
+
+
+def find_head(n: Need) -> float:
+    """The head's working memory in the backward pass, in bytes: a tile of logits, and gradients in float32 and then again.
+
+    TRL 1.16 never holds all logits of a micro-batch: it goes over tiles of 4,096 completion tokens x 32,768 words. The
+    gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
+    kernels/chunked_logprob.py backward.
+    """
+    hidden = n.batch * n.completion * n.model.hidden * (FLOAT + n.width)
+    weight = n.model.head_parameters * (FLOAT + n.width) if n.lora is None else 0
+    return _tile(n) + hidden + weight
+
+
+def find_generation(n: Need) -> float:
+    """The key-value cache of a rollout at its longest, one layer's copy while it grows, and a step's logits, in bytes.
+
+    transformers generates all of a rank's rollout at once, and grows the cache by concatenation; the logits of one step are
+    copied to float32 and turned into probabilities. Source: transformers generation/utils.py _sample, cache_utils.py.
+    """
+    if n.rollout == 0:
+        return 0.0
+    model, width = n.model, n.width
+    cache = n.rollout * n.length * layers.cached(model, width)
+    logits = n.rollout * model.vocabulary * (width + 2 * FLOAT)
+    prefill = n.rollout * n.prompt * layers.passing_forward(model, width)
+    return cache + max(cache / model.layers + logits, prefill)
+
+
+def _tile(n: Need) -> float:
+    """The logits that are there at once in training and scoring, in bytes."""
+    return min(n.batch * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
+
+
+def _head_weight(n: Need) -> float:
+    """The gradient of the head, the first to be there."""
+    return n.model.head_parameters * n.width if n.lora is None else 0
+
+
+def _casts(n: Need) -> float:
+    """Autocast's copies of float32 adapters, saved for the backward pass."""
+    return n.trained * n.width if n.lora is not None and n.width < FLOAT else 0
+
+
+def _gathered(n: Need) -> float:
+    """Weights that a sharded forward and backward pass has gathered: the embedding and two layers."""
+    if n.sharding not in WEIGHTS_SHARDED:
+        return 0
+    return (n.model.head_parameters + 2 * n.model.layer_parameters) * n.width
