@@ -1,8 +1,8 @@
 """The memory estimator against torch, without a GPU and without weights: architectures of real models on fake tensors.
 
 Counts what torch itself would allocate: parameters, AdamW's states, what autograd saves in a forward pass (with and without
-gradient checkpointing), and the peak of a forward and backward pass (of four layers). ``python benchmarks/memory/architectures.py``.
-The shapes are the published config.json values. Needs two minutes of CPU and about 2 GiB.
+gradient checkpointing), and the peak of a forward and backward pass (of four layers).
+``python benchmarks/memory/architectures.py``; shapes are those of the published config.json files. Needs some minutes and 2 GiB.
 """
 
 import warnings
@@ -70,10 +70,11 @@ def architecture(name: str) -> Architecture:
 
 def build_config(a: Architecture) -> Any:
     """Its configuration in transformers."""
+    window = {} if a.model_type == "gemma3_text" else {"sliding_window": None}
     return CONFIGS[a.model_type](
         num_hidden_layers=a.layers, hidden_size=a.hidden, intermediate_size=a.intermediate,
         num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, head_dim=a.head_dim,
-        vocab_size=a.vocabulary, tie_word_embeddings=a.tied_embeddings, sliding_window=None,
+        vocab_size=a.vocabulary, tie_word_embeddings=a.tied_embeddings, **window,
     )  # fmt: skip
 
 
@@ -84,8 +85,23 @@ def count(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Counted:
         with _watch(model) as seen:
             run(model, batch)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        states = 2 * sum(torch.zeros_like(parameter).untyped_storage().nbytes() for parameter in model.parameters())
-        return Counted(parameters, states, sum(seen.values()), count_peak(few_layers(a), checkpoints, batch))
+        optimizer = step_once(model)
+        states = [tensor for kept in optimizer.state.values() for tensor in kept.values() if tensor.dim() > 0]
+        peak = count_peak(few_layers(a), checkpoints, batch)
+        return Counted(parameters, sum(map(_bytes, states)), sum(seen.values()), peak)
+
+
+def step_once(model: Any) -> torch.optim.AdamW:
+    """AdamW with the states that its first step makes; gradients are there afterwards."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
+    return optimizer
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
 
 
 def build_model(a: Architecture, checkpoints: bool) -> Any:
@@ -113,10 +129,7 @@ def few_layers(a: Architecture) -> Architecture:
 def count_peak(a: Architecture, checkpoints: bool, batch: int) -> int:
     """Bytes at the peak of a forward and backward pass, beside the gradients and AdamW's states of an earlier one."""
     model = build_model(a, checkpoints)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer = torch.optim.AdamW(model.parameters())
-    optimizer.step()
+    optimizer = step_once(model)
     tracker = MemTracker()
     tracker.track_external(model, optimizer)
     with tracker:
@@ -133,7 +146,7 @@ def _watch(model: torch.nn.Module) -> Iterator[dict[StorageWeakRef, int]]:
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         key = StorageWeakRef(tensor.untyped_storage())
         if key not in ours:
-            seen[key] = tensor.untyped_storage().nbytes()
+            seen[key] = _bytes(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

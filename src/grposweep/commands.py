@@ -15,26 +15,63 @@ from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
 from grposweep.frameworks.load import Options, load_recipe
 from grposweep.lint.judge import build_plan
+from grposweep.memory.estimate import estimate, memory_gib
+from grposweep.memory.fit import fit, fit_gpus
+from grposweep.memory.recipes import known_model
+from grposweep.report.memory import fit_table, gpu_table, memory_bars
 from grposweep.report.plans import SYMBOLS, notes, plan_table
 from grposweep.report.tables import build_console, invalid_table
 from grposweep.rules import check
 from grposweep.setting import Setting
 
 
-def show_plan(items: Sequence[str], options: Options, as_json: bool) -> int:
+def show_plan(items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None) -> int:
     """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
+    named = _settings(items, options, gpu_gib)
+    if as_json:
+        for name, setting in named:
+            shown = {**build_plan(setting), "memory_gib": memory_gib(setting)}
+            print(json.dumps({"file": name or None, "plan": shown}))
+    else:
+        _print_plans(build_console(), named)
+    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+
+
+def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:
+    """How far a model's sizes can go on one GPU, or on each of the table; 1 where it fits on none."""
+    ((_, setting),) = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
+    memory = estimate(setting)
+    if memory is None:
+        raise BadInput(
+            "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
+            "model.shape, or give a recipe whose model is one of those in docs/memory.md."
+        )
+    found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
+    if as_json:
+        for name, fitted in found:
+            print(json.dumps({"gpu": name or None, **fitted.as_dict()}))
+    else:
+        console = build_console()
+        console.print(gpu_table(found) if setting.gpu_memory_gib is None else fit_table(setting, found[0][1]))
+        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
+    return int(not any(fitted.fits for _, fitted in found))
+
+
+def _are_files(items: Sequence[str]) -> bool:
+    return any("=" not in item for item in items)
+
+
+def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> list[tuple[str, Setting]]:
+    """The settings behind files, each with its name, or behind overrides."""
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
         raise BadInput(
             f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
         )
     named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
-    if as_json:
-        for name, setting in named:
-            print(json.dumps({"file": name or None, "plan": build_plan(setting)}))
-    else:
-        _print_plans(build_console(), named)
-    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+    if gpu_gib is None:
+        return named
+    return [(name, setting.altered({"gpu_memory_gib": gpu_gib})) for name, setting in named]
 
 
 def training_processes(gpus: int | None, server_gpus: int) -> int | None:
@@ -73,7 +110,8 @@ def show_space(arguments: Sequence[str]) -> int:
 
 def _of_file(path: Path, options: Options) -> Setting:
     try:
-        return frameworks.read(load_recipe(path, options)).setting
+        recipe = load_recipe(path, options)
+        return known_model(frameworks.read(recipe).setting, recipe.config)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
 
@@ -92,6 +130,10 @@ def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
 def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
     console.print(plan_table(named))
     console.print(SYMBOLS, style="dim")
+    for name, setting in named:
+        memory = estimate(setting)
+        if memory is not None:
+            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
         for note in notes(setting):

@@ -57,6 +57,12 @@ FrameworkVersion = Annotated[
     typer.Option(metavar="X.Y[.Z]", help="EasyR1 or verl to judge by.", show_default="EasyR1 0.3.3, verl 0.9.1"),
 ]
 DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
+Gpu = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whether it fits one: A100, H100, RTX 4090, ...", show_default=False)
+]
+GpuMemory = Annotated[
+    float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by the GPU's memory.", show_default=False)
+]
 LINES = (
     'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "config"} a line from stdin, '
     "one answer a line."
@@ -137,6 +143,8 @@ def plan(
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
+    gpu: Gpu = None,
+    gpu_memory_gib: GpuMemory = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show what follows from a recipe, each number with its formula; several recipes side by side.
@@ -150,9 +158,32 @@ def plan(
 
         version = _version(trl_version)
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-        return show_plan(
-            items, Options(framework.value, version, ranks, dataset_size, framework_version), format is Format.json
-        )
+        options = Options(framework.value, version, ranks, dataset_size, framework_version)
+        return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib))
+
+    raise typer.Exit(answer(work))
+
+
+@app.command()
+def fit(
+    items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],
+    gpu: Gpu = None,
+    gpu_memory_gib: GpuMemory = None,
+    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = Framework.auto,
+    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
+) -> None:  # fmt: skip  # an option a line reads best
+    """Say how large a batch, how long a completion and how many generations fit a GPU, or each of the common ones.
+
+    Exit code: 0 it fits, 1 it fits nowhere as it is, 2 unusable input.
+    """
+
+    def work() -> int:
+        from grposweep.commands import show_fit
+        from grposweep.frameworks.load import Options
+
+        options = Options(framework.value, None, processes)
+        return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
 
     raise typer.Exit(answer(work))
 
@@ -185,6 +216,13 @@ def translate(
         )
 
     raise typer.Exit(answer(work))
+
+
+def _gpu(name: str | None, gib: float | None) -> float | None:
+    """The memory of the GPU that was named, in GiB; a number wins."""
+    from grposweep.memory.gpus import memory_of
+
+    return gib if gib is not None or name is None else memory_of(name, "--gpu")
 
 
 def _version(wanted: str | None) -> Version | None:

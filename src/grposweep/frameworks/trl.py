@@ -59,6 +59,14 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
         "budget_completions",
         "evaluations",
         "checkpoints",
+        "lora_rank",  # what memory depends on: memory/recipes.py reads it where somebody asks
+        "lora_targets",
+        "architecture",
+        "dtype",
+        "gradient_checkpointing",
+        "sharding",
+        "gpu_memory_gib",
+        "memory_factor",
     ]
 )
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - set(DERIVED)

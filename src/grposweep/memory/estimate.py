@@ -58,6 +58,12 @@ def estimate(s: Setting) -> Memory | None:
     return None if need is None else build_memory(need, s.memory_factor)
 
 
+def memory_gib(s: Setting) -> dict[str, float] | None:
+    """The parts and the peak in GiB, a rank; None where the model's shape is not known."""
+    memory = estimate(s)
+    return None if memory is None else memory.as_gib()
+
+
 def build_memory(n: Need, factor: float = 1.0) -> Memory:
     """The memory behind a need.
 

@@ -10,6 +10,7 @@ from typing import Any
 from grposweep.config.compose import PROJECT, render_experiment
 from grposweep.config.read import experiment_id
 from grposweep.files import text_sha256, write_json, write_text
+from grposweep.memory.estimate import memory_gib
 from grposweep.plan import build_plan
 from grposweep.programs import is_program
 from grposweep.programs.trial import write_program
@@ -45,7 +46,9 @@ def write_trial(
         "config_sha256": text_sha256(config),
     }
     write_json(folder.path / "trial.json", record)
-    write_json(folder.path / "plan.json", build_plan(verdict.setting).as_dict())
+    write_json(
+        folder.path / "plan.json", {**build_plan(verdict.setting).as_dict(), "memory_gib": memory_gib(verdict.setting)}
+    )
     write_text(
         folder.path / "overrides.yaml", "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
