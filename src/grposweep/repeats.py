@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
-TIMES = ("time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+TIMES = (
+    "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
+    "time/step", "time/generation", "time/scoring", "time/training", "tokens_per_second", "memory/peak",
+)  # fmt: skip
 
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,3 +156,14 @@ def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> Non
     held_out.record(1, [5, 5, 6], [0.5, 1.0, None])
     assert [row[3:] for row in held_out.rows(rank=0)][:2] == [(5, 2.0), (5, 2.0)]
     assert mean_over_prompts(held_out.rows(rank=0), generations=2) == (2.0, None)
+
+
+def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
+    """Peak memory, tokens a second, and the shares of generation, scoring and training, which make up the step."""
+    folder = make_trial()
+    assert run_attempt(folder) == FINISHED
+    steps = [line for line in metrics_of(folder) if line["kind"] == "train"]
+    assert len(steps) == 4
+    for line in steps:
+        assert line["time/generation"] + line["time/scoring"] + line["time/training"] == pytest.approx(1.0)
+        assert min(line[name] for name in ("memory/peak", "tokens_per_second", "time/step", "time/generation")) > 0

@@ -69,6 +69,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
 
     Gradients are there from the first micro-batch on where several accumulate, and then in every later one; otherwise only
     the head's are while activations are at their largest. They are freed before the next rollout (transformers trainer.py).
+    For generation TRL gathers all weights that ZeRO-3 has divided, and FSDP a layer at a time (trl models/utils.py).
     """
     states = find_states(n)
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
@@ -78,7 +79,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     gathered = _gathered(n)
     moving = {
         "load": 0.0,
-        "generation": generation + (n.model.weights * n.width if n.sharding in WEIGHTS_SHARDED else 0),
+        "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
         "scoring": n.tokens * layers.passing_forward(n.model, n.width) + _tile(n) + gathered,
         "backward": kept + saved + max(head, passing) + gathered,
         "step": states.gradients + states.stepping,

@@ -26,6 +26,7 @@ from grposweep.train.models import Loaded, load_model
 from grposweep.train.options import build_config
 from grposweep.train.pace import build_pace
 from grposweep.train.rewards import Reward, load_rewards
+from grposweep.train.stopwatch import Stopwatch
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.updates import UpdateSize
 
@@ -98,10 +99,11 @@ def check_counts(attempt: Attempt, data: Data) -> None:
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
-    """GRPOTrainer with evaluations that are exact, and that leave the training's random numbers alone."""
+    """GRPOTrainer with evaluations that are exact and leave the training's random numbers alone, and with a stopwatch."""
 
     def __init__(self, attempt: Attempt, held_out: HeldOut, resumed_at: int, **kwargs: Any) -> None:
         self.attempt, self.held_out, self.resumed_at = attempt, held_out, resumed_at
+        self.watch = Stopwatch()
         super().__init__(**kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -109,7 +111,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         step, ranks = self.state.global_step, self.attempt.ranks
         self.held_out.start()
         try:
-            with own_random_numbers((self.args.seed * 1_000_003 + step) % 2**32):
+            with self.watch.pause(), own_random_numbers((self.args.seed * 1_000_003 + step) % 2**32):
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
@@ -119,6 +121,21 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         values |= {"eval_reward": mean, "eval_reward_se": error}
         self.attempt.log("eval", step, values)
         return values
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        self.watch.begin(self.state.num_input_tokens_seen)
+        with self.watch.measure("generation"):
+            return super()._generate(*args, **kwargs)
+
+    def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch.measure("scoring"):
+            return super()._generate_and_score_completions(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's line of a step, with what the step cost."""
+        if "loss" in logs:
+            logs = {**logs, **self.watch.read(self.state.num_input_tokens_seen)}
+        super().log(logs, start_time)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         """TRL's sampler, moved on to the epoch we resume in: it draws one permutation an epoch from its own generator,
