@@ -41,7 +41,7 @@ class Controller:
     stopping: bool = False
     overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
-    costs: dict[int, float] = field(default_factory=dict)  # device-seconds of finished trials
+    costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # seconds and device-seconds of ended trials
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
 
@@ -131,15 +131,16 @@ class Controller:
 
     def spent_hours(self) -> float:
         """GPU hours of all trials so far, those that run among them; a rank without a GPU counts as one."""
-        passing = 0.0
-        for trial in self.started:
-            if trial.number not in self.costs:
-                seconds = runs.device_seconds(self.trial_folder(trial).path, trial.number in self.running)
-                if not trial.state.is_finished():
-                    passing += seconds
-                else:
-                    self.costs[trial.number] = seconds
-        return sum(self.costs.values(), passing) / 3600
+        return sum(self.cost(trial)[1] for trial in self.started) / 3600
+
+    def cost(self, trial: FrozenTrial) -> tuple[float, float]:
+        """Seconds and device-seconds of a trial so far; of one that has ended they are read once."""
+        if trial.number in self.costs:
+            return self.costs[trial.number]
+        cost = runs.cost(self.trial_folder(trial).path, trial.number in self.running)
+        if trial.state.is_finished():
+            self.costs[trial.number] = cost
+        return cost
 
     def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
         """The folder of a started trial."""

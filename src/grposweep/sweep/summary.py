@@ -4,7 +4,6 @@ import time
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep import runs
 from grposweep.files import as_number, read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
@@ -65,6 +64,7 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
     folder = controller.trial_folder(trial)
     result = folder.result or {}
     ended = "failed" if trial.value is None else "finished"
+    seconds, device_seconds = controller.cost(trial)
     return Row(
         number=trial.number,
         status=ended if trial.state.is_finished() else "unfinished",
@@ -73,8 +73,8 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
         error=as_number(result.get("objective_se")),
         start=as_number(result.get("start")),
         start_error=as_number(result.get("start_se")),
-        seconds=runs.seconds(folder.path) or None,
-        gpu_hours=runs.device_seconds(folder.path) / 3600,
+        seconds=seconds or None,
+        gpu_hours=device_seconds / 3600,
         note=str(folder.failure.get("message", "")),
     )
 
