@@ -11,7 +11,6 @@ from grposweep.report.page import write_report
 from grposweep.report.page.series import page_data, thin
 from grposweep.report.page.write import render_report, script_json
 from grposweep.report.read import SweepView, read_sweep
-from grposweep.report.standings import standings
 from grposweep.report.trial import CurvePoint
 from made import Made, make_sweep
 
@@ -74,7 +73,7 @@ def test_json_cannot_end_the_element_that_holds_it() -> None:
 
 def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None:
     """The search chose it for its luck on the first one; Student's t with two degrees of freedom."""
-    place = standings(view)[0]
+    place = view.standings[0]
     confirming = [trial.objective or 0.0 for trial in place.trials if trial.role == "confirm"]
     mean = sum(confirming) / 3
     deviation = (sum((value - mean) ** 2 for value in confirming) / 2) ** 0.5
@@ -85,13 +84,13 @@ def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None
 
 def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -> None:
     """Which is said."""
-    place = next(place for place in standings(view) if not place.is_confirmed)
+    place = next(place for place in view.standings if not place.is_confirmed)
     assert (place.source, place.half) == ("prompts", pytest.approx(1.96 * 0.012))
 
 
 def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None:
     """Shares of all dials, by Optuna's PED-ANOVA."""
-    shares = page_data(view, standings(view))["importances"]
+    shares = page_data(view)["importances"]
     assert set(shares) == {"lr", "batch", "batch.num_generations"}
     assert max(shares, key=shares.get) == "lr"
 

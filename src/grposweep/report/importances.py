@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from grposweep.report.read import Direction, SweepView
+from grposweep.report.read import SweepView
+from grposweep.report.trial import Direction
 from grposweep.search.space import Dial, read_space
 
 ENOUGH = 10  # finished trials; below that the answer is noise

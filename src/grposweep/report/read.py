@@ -13,16 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
-from grposweep.report.trial import State, TrialView, read_trial
+from grposweep.report.standings import Standing, standings
+from grposweep.report.trial import Direction, State, TrialView, read_trial
 from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.outlook import Outlook, read_outlook
-
-Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,15 @@ class SweepView:
         finished = [trial for trial in self.trials if trial.objective is not None]
         return sorted(finished, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
 
+    @cached_property
+    def standings(self) -> list[Standing]:
+        """Its points, best first; those first that were confirmed on other seeds."""
+        return standings(self.trials, self.direction)
+
     @property
     def best(self) -> TrialView | None:
-        """The best trial of the search itself: replicates on other seeds are none of it."""
-        return next((trial for trial in self.ranked if trial.role != "confirm"), None)
+        """The trial that found the best point."""
+        return self.standings[0].first if self.standings else None
 
     @property
     def gpu_hours(self) -> float:

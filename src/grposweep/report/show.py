@@ -33,9 +33,10 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     facts.add_row("point", Text(short(trial.point)))
-    if trial.objective is not None:
-        rank = f", rank {view.ranked.index(trial) + 1} of {len(view.ranked)}"
-        facts.add_row(view.metric, worth(trial) + rank)
+    for rank, place in enumerate(view.standings, 1):
+        if trial.number in (found.number for found in place.trials):
+            facts.add_row(view.metric, worth(trial))
+            facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}: {place.text}")
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
     facts.add_row("cost", f"{clock(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
     for number, text in _attempts(trial):

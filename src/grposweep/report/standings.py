@@ -1,13 +1,12 @@
 """Points in the order of their worth: one that ran on several seeds is worth their mean, with its interval."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from grposweep.report.read import SweepView
-from grposweep.report.trial import TrialView
+from grposweep.report.trial import Direction, TrialView
 
 # Student's t at 97.5 %, by degrees of freedom; scipy would take half a second to say the same.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
@@ -55,15 +54,24 @@ class Standing:
         variance = math.fsum((value - self.value) ** 2 for value in self.values) / freedom
         return (T[freedom - 1] if freedom <= len(T) else NORMAL) * math.sqrt(variance / len(self.values))
 
+    @property
+    def text(self) -> str:
+        """The mean with its 95 % interval, what that is over, and where training began."""
+        over = f" over {len(self.values)} seeds" if self.source == "seeds" else ""
+        interval = "" if self.half is None else f" ± {self.half:.4f}"
+        start = "" if self.first.start is None else f" (start {self.first.start:.4f})"
+        return f"{self.value:.4f}{interval}{over}{start}"
 
-def standings(view: SweepView) -> list[Standing]:
-    """All points with a finished trial: confirmed ones first, each kind best first."""
+
+def standings(trials: Iterable[TrialView], direction: Direction) -> list[Standing]:
+    """All points with a finished trial: confirmed ones first, each kind best first, of two equal ones the earlier first."""
+    sign = 1 if direction == "minimize" else -1
     groups: dict[Hashable, list[TrialView]] = {}
-    for trial in view.trials:
+    for trial in trials:
         if trial.objective is not None:
             groups.setdefault(seedless(trial.point), []).append(trial)
     found = [Standing(trials) for trials in groups.values()]
-    return sorted(found, key=lambda s: (not s.is_confirmed, view.sign * s.value, s.first.number))
+    return sorted(found, key=lambda s: (not s.is_confirmed, sign * s.value, s.first.number))
 
 
 def seedless(point: Mapping[str, Any]) -> Hashable:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from grposweep.report.progress import ended, seconds_left, standing, target
 from grposweep.report.read import SweepView
+from grposweep.report.standings import Standing
 from grposweep.report.tables import clock
 from grposweep.report.trial import State, TrialView
 from grposweep.report.words import count, short
@@ -28,7 +29,6 @@ def status_screen(view: SweepView) -> Group:
 
 def status_json(view: SweepView) -> dict[str, Any]:
     """The same for scripts: counts, best, cost in GPU hours, seconds left, every trial under way."""
-    best = view.best
     return {
         "v": 1,
         "sweep": str(view.path),
@@ -38,7 +38,7 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "direction": view.direction,
         "target": target(view),
         "states": {state.value: view.count(state) for state in State},
-        "best": None if best is None else {**_identity(best), "objective": best.objective, "objective_se": best.error},
+        "best": _best_json(view.standings[0]) if view.standings else None,
         "gpu_hours": view.gpu_hours,
         "budget_gpu_hours": view.outlook.budget_gpu_hours,
         "seconds_left": seconds_left(view),
@@ -48,6 +48,11 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "failures": dict(view.failures()),
         "notice": view.outlook.notice or None,
     }
+
+
+def _best_json(best: Standing) -> dict[str, Any]:
+    interval = {"half_interval_95": best.half, "interval_over": best.source or None}
+    return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values)}
 
 
 def _identity(trial: TrialView) -> dict[str, Any]:
@@ -71,13 +76,14 @@ def _progress(view: SweepView) -> RenderableType:
 
 
 def _best(view: SweepView) -> RenderableType:
-    if view.best is None:
+    if not view.standings:
         return _line("best", "no trial has finished yet")
-    return _line("best", f"{worth(view.best)}  trial {view.best.number}: {short(view.best.point)}", "bold green")
+    best = view.standings[0]
+    return _line("best", f"{best.text}  trial {best.first.number}: {short(best.first.point)}", "bold green")
 
 
 def worth(trial: TrialView) -> str:
-    """An objective with its standard error, and where training began."""
+    """A trial's objective with its standard error, and where training began."""
     error = "" if trial.error is None else f" ± {trial.error:.4f}"
     start = "" if trial.start is None else f" (start {trial.start:.4f})"
     return f"{trial.objective:.4f}{error}{start}"

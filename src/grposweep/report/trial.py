@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from grposweep import runs
 from grposweep.files import as_number, read_json, read_lines
 from grposweep.sweep.folder import TrialFolder, worth
 
 SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
+Direction = Literal["maximize", "minimize"]
+
 TAIL_BYTES = 64 * 1024  # of metrics.jsonl, which is enough for its last lines
 
 

@@ -1,7 +1,7 @@
 """What the page says in words and tables: summary, leaderboard, what was pruned, failures, cost, provenance."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from grposweep.sweep.failures.kinds import words_of
 DIFF_LINES = 400  # of uncommitted changes, on a page
 
 
-def page_content(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
+def page_content(view: SweepView) -> dict[str, Any]:
     """The template's variables."""
     return {
         "name": view.name,
@@ -25,9 +25,9 @@ def page_content(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
         "direction": view.direction,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "standing": standing(view),
-        "cards": list(_cards(view, ranked)),
+        "cards": list(_cards(view)),
         "dials": list(short_names(view.dials).values()),
-        "rows": list(_rows(view, ranked)),
+        "rows": list(_rows(view)),
         "states": [state.value for state in State if view.count(state)],
         "invalid": view.invalid,
         "short": short,
@@ -41,10 +41,10 @@ def page_content(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
     }
 
 
-def _cards(view: SweepView, ranked: Sequence[Standing]) -> Iterator[tuple[str, str, str]]:
+def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """A title, a figure, and what stands under it."""
-    if ranked:
-        best = ranked[0]
+    if view.standings:
+        best = view.standings[0]
         half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
         yield "best", f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
         gain = _gain(best)
@@ -71,9 +71,9 @@ def _gain(best: Standing) -> tuple[str, str, str] | None:
     return "since the start", f"{gain:+.4f}", f"{said}from {start:.4f} before training"
 
 
-def _rows(view: SweepView, ranked: Sequence[Standing]) -> Iterator[dict[str, Any]]:
+def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     """The leaderboard: a row a finished point, then one a trial without an objective."""
-    for rank, place in enumerate(ranked, 1):
+    for rank, place in enumerate(view.standings, 1):
         note = f"chosen by trial {place.first.number}" if place.is_confirmed else ""
         yield {
             **_row(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,

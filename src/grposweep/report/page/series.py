@@ -7,7 +7,6 @@ from typing import Any
 from grposweep.files import as_number
 from grposweep.report.importances import importances
 from grposweep.report.read import SweepView
-from grposweep.report.standings import Standing
 from grposweep.report.trial import CurvePoint, TrialView
 from grposweep.report.words import label_text, short_names
 
@@ -20,9 +19,9 @@ MOST_CATEGORIES = 6  # distinct numbers of a dial that are shown side by side, w
 LOG_SPAN = 20  # from the least number to the greatest, from which on an axis shows logarithms
 
 
-def page_data(view: SweepView, ranked: Sequence[Standing]) -> dict[str, Any]:
+def page_data(view: SweepView) -> dict[str, Any]:
     """One object for the page; labels and messages are as they are: the scripts escape what they show."""
-    rank = {trial.number: place for place, standing in enumerate(ranked) for trial in standing.trials}
+    rank = {trial.number: place for place, standing in enumerate(view.standings) for trial in standing.trials}
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
     dials = [_dial(view, name, text) for name, text in short_names(view.dials).items()]

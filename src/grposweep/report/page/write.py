@@ -14,7 +14,6 @@ from grposweep.files import write_text
 from grposweep.report.page.content import page_content
 from grposweep.report.page.series import page_data
 from grposweep.report.read import SweepView
-from grposweep.report.standings import standings
 
 NAME = "report.html"
 SCRIPTS = ("words.js", "figures.js", "maps.js", "page.js")
@@ -41,14 +40,13 @@ def render_report(view: SweepView) -> str:
         loader=PackageLoader("grposweep.report", "page"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    ranked = standings(view)
     text = environment.get_template("page.html.j2").render(
-        **page_content(view, ranked),
+        **page_content(view),
         nonce=secrets.token_urlsafe(16),
         style=Markup(_part("style.css")),
         plotly=Markup((files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")),
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
-        data=Markup(script_json(page_data(view, ranked))),
+        data=Markup(script_json(page_data(view))),
     )
     return text.encode("utf-8", "replace").decode("utf-8")  # half a character cannot be written
 
