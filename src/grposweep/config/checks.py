@@ -24,7 +24,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
     "generation.vllm_mode": ("colocate", "server"),
-    "search.sampler": ("auto", "grid", "tpe", "random", "gp"),
+    "search.sampler": ("auto", "grid", "one_factor", "tpe", "random", "gp"),
     "search.direction": ("maximize", "minimize"),
     "tracker.kind": ("none", "wandb", "tensorboard"),
     "tracker.mode": ("offline", "online", "disabled"),

@@ -280,14 +280,15 @@ class Cluster:
 
 @dataclass
 class Search:
-    """How points are chosen: ``sampler`` auto|grid|tpe|random|gp, ``trials`` counts started trials.
+    """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp, ``trials`` counts started trials.
 
     ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations.
     ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
-    more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone.
+    more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
+    ``one_factor`` every point runs on that many seeds, the search's own among them.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:

@@ -1,10 +1,10 @@
 """Judging points: which are valid, which rules the others break, and what would mend them; by look-up, not by composing."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from grposweep.config.checks import check_words
 from grposweep.config.points import Points
@@ -13,7 +13,7 @@ from grposweep.errors import BadInput
 from grposweep.fixes import find_fixes
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.search.fields import Fields
-from grposweep.search.space import Choice, Interval, Point, Space
+from grposweep.search.space import Choice, Interval, Label, Point, Space
 from grposweep.setting import Setting
 
 
@@ -75,6 +75,24 @@ class Judge:
             raise BadInput(
                 f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
             ) from error
+
+
+class Verdicts(Protocol):
+    """The verdicts on all points that a sweep may try: a grid's are counted (Census), a short list's looked at (OneByOne)."""
+
+    @property
+    def judge(self) -> Judge: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def valid(self) -> int: ...
+    @property
+    def invalid(self) -> int: ...
+    def valid_points(self) -> Iterator[Point]: ...
+    def invalid_points(self, code: str | None = None) -> Iterator[Point]: ...
+    def by_rule(self) -> dict[str, int]: ...
+    def first(self, code: str) -> "Verdict": ...
+    def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
 
 
 @dataclass(frozen=True)

@@ -56,4 +56,6 @@ class Replication:
 def build_replication(base: Experiment) -> Replication | None:
     """What a sweep's configuration asks for; None for no replicates."""
     search = base.search
+    if search.sampler == "one_factor":
+        return Replication(fresh_seeds(base.seed, search.seeds - 1), leaders=None, own=base.seed)
     return Replication(fresh_seeds(base.seed, search.seeds), search.leaders) if search.seeds else None

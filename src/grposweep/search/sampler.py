@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
-SAMPLERS = ("auto", "grid", "tpe", "random", "gp")
+LISTED = ("grid", "one_factor")  # all their points are known beforehand
 FREE_DRAWS = 64  # candidates before turning to the list of valid combinations
 GP_DRAWS = 2  # the Gaussian process proposes the same optimum again and again
 

@@ -11,7 +11,7 @@ from grposweep.config.read import experiment_id
 from grposweep.config.schema import Search
 from grposweep.search.judge import Judge, Verdict
 from grposweep.search.replicates import CONFIRM, is_replicate
-from grposweep.search.sampler import Valid
+from grposweep.search.sampler import LISTED, Valid
 from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 
@@ -32,7 +32,7 @@ class Proposals:
     study: SweepStudy
     judge: Judge
     search: Search
-    sampler: str  # resolved: grid, tpe, random or gp
+    sampler: str  # resolved: grid, one_factor, tpe, random or gp
     valid_points: list[Point]  # valid combinations of the finite dials
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
@@ -48,7 +48,7 @@ class Proposals:
     def target(self) -> int:
         """How many trials the search itself starts in all."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
-        wanted = self.search.trials or (most if self.sampler == "grid" and most is not None else DEFAULT_TRIALS)
+        wanted = self.search.trials or (most if self.sampler in LISTED and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
         return max(wanted, self._repeats)
 
@@ -120,7 +120,7 @@ class Proposals:
                 return False
             return True
 
-        if self.sampler == "grid":
+        if self.sampler in LISTED:
             left = (p for p, name in self._frozen if self.repeat or name not in self._known)
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in agreeing if is_new(point)), None)

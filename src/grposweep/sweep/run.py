@@ -20,12 +20,13 @@ from grposweep.launch.controller_job import hands_over, submit_controller
 from grposweep.launch.local import build_processes
 from grposweep.report.tables import build_console, invalid_table
 from grposweep.rules import errors
-from grposweep.search.census import Census, take_census
+from grposweep.search.census import take_census
 from grposweep.search.journal import Direction
-from grposweep.search.judge import Judge
+from grposweep.search.judge import Judge, Verdicts
 from grposweep.search.mirror import Mirror
+from grposweep.search.one_factor import judge_one_by_one
 from grposweep.search.replicates import build_replication
-from grposweep.search.sampler import choose_sampler, continuous
+from grposweep.search.sampler import LISTED, choose_sampler, continuous
 from grposweep.search.space import Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.sweep.at_end import run_on_end
@@ -62,7 +63,7 @@ def run_sweep(
     sampler = _sampler(base, space)
     judge = Judge(space, points)
     judge.check_dials()
-    census = _judged(console, judge)
+    census = _judged(console, judge, sampler)
     enqueued = read_enqueued(base.search.enqueue, space, judge)
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
@@ -82,7 +83,7 @@ def run_sweep(
             return EXIT_INTERRUPTED
         if prepared := folder.prepared():
             judge.learn(prepared)
-            census = _judged(console, judge)
+            census = _judged(console, judge, sampler)
         direction = cast(Direction, base.search.direction)  # check_words has seen it
         study, repairs = open_study(folder, space, direction, base.search.metric)
         for repair in repairs:
@@ -131,18 +132,22 @@ def _sampler(base: Experiment, space: Space) -> str:
             "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space)
-    if sampler == "grid" and not space.is_finite:
+    if sampler == "one_factor" and not base.search.seeds:
+        raise BadInput("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
+    if sampler in LISTED and not space.is_finite:
         dials = ", ".join(continuous(space))
-        raise BadInput(f"search=grid: {dials} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe.")
+        raise BadInput(
+            f"search={sampler}: {dials} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
+        )
     return sampler
 
 
-def _judged(console: Console, judge: Judge) -> Census:
+def _judged(console: Console, judge: Judge, sampler: str) -> Verdicts:
     """The verdicts on the whole space.
 
     Raises BadInput where no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    census = take_census(judge)
+    census: Verdicts = judge_one_by_one(judge) if sampler == "one_factor" else take_census(judge)
     if census.valid:
         return census
     if not judge.space.dials:
@@ -155,7 +160,7 @@ def _judged(console: Console, judge: Judge) -> Census:
     )
 
 
-def _preparable(judge: Judge, census: Census) -> dict[str, Experiment]:
+def _preparable(judge: Judge, census: Verdicts) -> dict[str, Experiment]:
     """One experiment for each model and task among the valid points that really train."""
     dials = [dial.name for dial in judge.space.dials if dial.name.split(".")[0] in ("model", "task", "trainer")]
     distinct = {
@@ -165,7 +170,7 @@ def _preparable(judge: Judge, census: Census) -> dict[str, Experiment]:
     return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
 
 
-def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, census: Census, sampler: str) -> None:
+def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, census: Verdicts, sampler: str) -> None:
     """Print the invalid points by rule, keep them in a file, and a grid's in the study."""
     if not census.invalid:
         return
@@ -174,7 +179,7 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ce
     if never:
         console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
     write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
-    if sampler == "grid":
+    if sampler in LISTED:
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(census.invalid_points(), RECORDED_INVALID):
             if freeze(point) in known:

@@ -12,6 +12,7 @@ from grposweep.report.words import count
 from grposweep.search.replicates import is_replicate
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
+from grposweep.sweep.effects import show_effects
 from grposweep.sweep.on_seeds import words_on_seeds
 from grposweep.sweep.summary import row as row_of
 from grposweep.sweep.summary import rows, spent
@@ -79,12 +80,15 @@ def detached(controller: Controller) -> str:
 def say_results(controller: Controller, console: Console) -> None:
     """The leaderboard, what the winner gained, what failed, and the folder."""
     table = rows(controller)
-    if table:
+    compares = controller.proposals.sampler == "one_factor"
+    if compares:
+        console.print(show_effects(controller.folder, controller.study, controller.search.metric))
+    elif table:
         console.print(leaderboard(table, controller.search.metric, controller.search.direction))
     best = controller.study.best
     if best is not None:
         console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
-        for line in words_on_seeds(controller.study.standing):
+        for line in [] if compares else words_on_seeds(controller.study.standing):
             console.print(line, highlight=False)
         model = controller.trial_folder(best).path / "model"
         if model.is_dir():

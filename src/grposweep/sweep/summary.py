@@ -8,7 +8,7 @@ from grposweep.files import as_number, read_lines
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
 from grposweep.report.words import label_text, short, short_names
-from grposweep.search.census import Census
+from grposweep.search.judge import Verdicts
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.on_seeds import with_seeds
@@ -85,12 +85,12 @@ def dials(point: Point) -> dict[str, str]:
     return {names[name]: label_text(label) for name, label in point.items()}
 
 
-def invalid_rows(census: Census) -> list[InvalidRow]:
+def invalid_rows(census: Verdicts) -> list[InvalidRow]:
     """The rules that prune points, each with its first example and that example's verified fixes."""
     return [_invalid_row(census, code, count) for code, count in census.by_rule().items()]
 
 
-def _invalid_row(census: Census, code: str, count: int) -> InvalidRow:
+def _invalid_row(census: Verdicts, code: str, count: int) -> InvalidRow:
     verdict = census.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.mended() if p.code == code)
     example = short(census.judge.space.finite_part(verdict.point)) if verdict.point else ""

@@ -1,0 +1,69 @@
+"""Sweeps of one factor at a time from the command line: with the fake trainer, and the stalled run for real."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.search.estimate import estimate
+from support import PROJECT, Ended, grposweep, read, trials
+
+Run = Callable[..., Ended]
+FAKE = (
+    "trainer=fake",
+    "trainer.fake.noise=0.02",
+    "schedule=steps",
+    "schedule.max_steps=4",
+    "name=s",
+    "search=one_factor",
+)
+
+
+def verdicts(sweep: Path) -> dict[tuple[str, Any], str]:
+    """What effects.json says of each value."""
+    found = json.loads((sweep / "effects.json").read_text())
+    return {(effect["dial"], effect["value"]): effect["verdict"] for effect in found["effects"]}
+
+
+def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> None:
+    """The baseline is 3e-4 without KL, which is not run twice; the best rate is 1e-3; KL does nothing there."""
+    ended = run(*FAKE, "search.seeds=4", "-m", "lr=3e-5,1e-3", "kl=none,low", "batch=choice(open_r1_medium)")
+    assert ended.code == 0, ended.err
+    assert "1 of 6 points are invalid" in ended.out
+    assert verdicts(ended.sweep) == {("lr", 3e-5): "worse", ("lr", 1e-3): "better", ("kl", "low"): "tied"}
+    assert len(trials(ended.sweep)) == 4 * 4
+    assert "effect ± 95 %, all together" in ended.out
+
+
+def test_a_grid_over_the_same_dials_is_another_sweep(run: Run) -> None:
+    """It has other points."""
+    ended = run(*FAKE, "search.seeds=2", "-m", "lr=1e-3,2e-3")
+    other = run(*FAKE, "search=grid", "-m", "lr=1e-3,2e-3")
+    assert ended.code == 0
+    assert other.code == 2
+    assert "another base configuration or objective" in other.err
+
+
+def test_lint_names_the_three_causes_of_the_stalled_run() -> None:
+    """Small batches, a timid learning rate, two KL settings that disagree."""
+    ended = grposweep(PROJECT, "lint", "--framework-version", "0.2", "docs/stalled_easyr1.yaml")
+    assert all(code in ended.out for code in ("GA201", "GA203", "GK310"))
+    assert "0 errors, 3 warnings" in ended.out
+
+
+@pytest.mark.slow
+def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> None:
+    """Real training: the baseline gains nothing that its seeds could tell, a higher rate does and is told apart."""
+    ended = run("sweeps=stalled_run", "name=s", timeout=1500)
+    assert ended.code == 0, ended.err
+    gains = [
+        result["objective"] - result["start"]
+        for folder in trials(ended.sweep)
+        if not read(folder / "trial.json")["point"] and (result := read(folder / "result.json"))
+    ]
+    stalled = estimate(gains)
+    assert stalled.count == 4
+    assert stalled.low <= 0 <= stalled.high
+    assert "better" in {verdict for (dial, _), verdict in verdicts(ended.sweep).items() if dial == "lr"}
