@@ -3,13 +3,15 @@
 import math
 import os
 
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
 from grposweep.config.schema import Experiment
 from grposweep.report.tables import Row, leaderboard
 from grposweep.report.words import count
+from grposweep.search.importances import find_importances
 from grposweep.search.replicates import is_replicate
+from grposweep.search.study import SweepStudy
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
 from grposweep.sweep.effects import show_effects
@@ -68,6 +70,15 @@ def trial_line(controller: Controller, trial: FrozenTrial) -> str:
     return f"trial {row.number} {controller.search.metric} {row.objective:.4f}{started} {point}"
 
 
+def words_of_importances(study: SweepStudy) -> str:
+    """Which dials decided, in one line; empty where too few trials have finished to tell."""
+    finished = [trial for trial in study.searched if trial.state == TrialState.COMPLETE and trial.value is not None]
+    dials = {dial.name: dial for dial in study.space.dials}
+    points, values = [dict(trial.params) for trial in finished], [trial.value or 0.0 for trial in finished]
+    shares = find_importances(dials, points, values, maximize=study.sign > 0)
+    return "what decided: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) if shares else ""
+
+
 def detached(controller: Controller) -> str:
     """After Ctrl-C, where attempts outlive their controller: what goes on, and how to come back to it or to end it."""
     ids = " ".join(running.job_id for running in controller.running.values())
@@ -93,6 +104,8 @@ def say_results(controller: Controller, console: Console) -> None:
         model = controller.trial_folder(best).path / "model"
         if model.is_dir():
             console.print(f"its model is in {model}", soft_wrap=True, highlight=False)
+    if text := words_of_importances(controller.study):
+        console.print(text, highlight=False)
     failed = [row for row in table if row.status == "failed"]
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)

@@ -1,0 +1,33 @@
+"""Which dials decide."""
+
+import random
+
+from grposweep.search.importances import ENOUGH, find_importances
+from grposweep.search.space import Choice, Dial, Interval, Point
+
+DIALS = {
+    "lr": Dial("lr", Interval(1e-5, 1e-2, log=True)),
+    "kl": Dial("kl", Choice(("none", "low"), ("none", "low"))),
+}
+
+
+def points(count: int) -> list[Point]:
+    """Random ones."""
+    stream = random.Random(0)
+    return [{"lr": 10 ** stream.uniform(-5, -2), "kl": stream.choice(["none", "low"])} for _ in range(count)]
+
+
+def test_the_dial_that_decides_comes_first() -> None:
+    """Only the learning rate matters; shares sum to one."""
+    tried = points(40)
+    found = find_importances(DIALS, tried, [float(point["lr"] or 0) for point in tried], maximize=True)
+    assert next(iter(found)) == "lr"
+    assert found["lr"] > 0.8
+    assert abs(sum(found.values()) - 1) < 1e-6
+
+
+def test_few_trials_and_equal_ones_tell_nothing() -> None:
+    """Nor do points outside the space."""
+    tried = points(ENOUGH)
+    assert find_importances(DIALS, tried[1:], [0.1] * (ENOUGH - 1), maximize=True) == {}
+    assert find_importances(DIALS, [{"lr": 7.0, "kl": "low"}] * ENOUGH, [0.1] * ENOUGH, maximize=True) == {}
