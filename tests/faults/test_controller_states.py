@@ -1,34 +1,63 @@
 """Any interleaving of ticks, ends of jobs, deaths and requests keeps what a sweep promises."""
 
+import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from optuna.trial import TrialState
 
 from grposweep.config.session import open_session
 from grposweep.entry import _composer
 from grposweep.files import append_line, write_json
 from grposweep.launch.base import CRASHED, FINISHED, STOPPED, Busy, End, Job
+from grposweep.search.curves import Curve, State
 from grposweep.search.judge import Judge
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
+from grposweep.search.stopping import GO_ON, Action, Decision
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.doctor.trial import check_attempts
 from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.overseer import Overseer
 from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.rebuild import open_study
 from grposweep.sweep.settler import Settler
+from grposweep.train.record import Metrics
 
 from .sweeps import EASY, Remembered
 
 SLOTS, TARGET, BUDGET_HOURS = 2, 4, 9.0
 ENDS = ("finished", "crash", "memory", "silent", "taken", "cancelled")
+
+
+class Halves:
+    """Pauses what is below the others' median, stops what is near nothing, promotes the best at the end if it is good."""
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+        """By the last evaluation alone."""
+        last = [other.held_out[-1] for other in others if other.held_out]
+        if curve.held_out[-1] < 0.1:
+            return Decision(Action.STOP, "next to nothing")
+        return Decision(Action.PAUSE, "below the median") if last and curve.held_out[-1] < median(last) else GO_ON
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        """The best of the paused ones."""
+        paused = [curve for curve in curves if curve.state is State.PAUSED]
+        best = max(paused, key=lambda curve: curve.held_out[-1], default=None)
+        return best.number if best is not None and not more and best.held_out[-1] > 0.3 else None
+
+    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
+        """Its last value."""
+        return curve.held_out[-1] if curve.held_out else None
 
 
 class Died(BaseException):
@@ -46,7 +75,13 @@ class Free:
 def composed() -> tuple[Space, Remembered]:
     """Four learning rates, composed once."""
     with open_session() as session:
-        arguments = [*EASY, "batch=auto", "lr=1e-3,2e-3,3e-3,4e-3", f"search.budget_gpu_hours={BUDGET_HOURS}"]
+        arguments = [
+            *EASY,
+            "schedule.max_steps=8",
+            "batch=auto",
+            "lr=1e-3,2e-3,3e-3,4e-3",
+            f"search.budget_gpu_hours={BUDGET_HOURS}",
+        ]
         space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
         return space, Remembered(_composer(session.loader, "config"), fixed)
 
@@ -78,6 +113,7 @@ class Jobs:
         assert self.open, "something was started after a request to stop"
         assert self.hours < BUDGET_HOURS, "something was started over the budget"
         assert all(other.folder != job.folder for other in self.alive.values()), "two jobs of one trial"
+        assert not (job.folder / "control.json").exists(), "it is told to end before it begins"
         assert all((other.folder, other.attempt) != (job.folder, job.attempt) for other in self.jobs)
         if self.is_busy:
             raise Busy("full")
@@ -106,6 +142,15 @@ class Jobs:
 
     def close(self) -> None:
         """Jobs go on."""
+
+    def evaluate(self, name: str, value: float, broken: bool) -> None:
+        """A job measures what its training is worth so far."""
+        job = self.jobs[int(name)]
+        metrics = Metrics(job.folder / "metrics.jsonl", job.attempt)
+        step = max((line["step"] for line in metrics.lines()), default=0) + 1
+        if step < 8:
+            metrics.write("train", step, 64 * step, {"loss": math.nan if broken else 0.1, "reward": value})
+            metrics.write("eval", step, 64 * step, {"eval_reward": value})
 
     def finish(self, name: str, how: str) -> None:
         """End a job, with the files that such an attempt leaves."""
@@ -152,8 +197,9 @@ class Sweep(RuleBasedStateMachine):
         study, _ = open_study(self.folder, space, "maximize", search.metric)
         proposals = Proposals(study, judge, search, "grid", list(space.finite_points()))
         settler = Settler(self.folder, study, judge, search)
+        overseer = Overseer(self.folder, study, search, Halves())
         self.jobs.open = True
-        self.controller = Controller(self.folder, proposals, settler, self.jobs, Free(), [], {})
+        self.controller = Controller(self.folder, proposals, settler, self.jobs, Free(), [], {}, overseer)
 
     @rule(dies=st.sampled_from(["", "", "before", "after"]))
     def tick(self, dies: str) -> None:
@@ -169,6 +215,12 @@ class Sweep(RuleBasedStateMachine):
     def job_ends(self, data: st.DataObject, how: str) -> None:
         """In any way, whether anybody looks or not."""
         self.jobs.finish(data.draw(st.sampled_from(sorted(self.jobs.alive))), how)
+
+    @precondition(lambda self: self.jobs.alive)
+    @rule(data=st.data(), value=st.sampled_from([0.05, 0.2, 0.4, 0.6]), broken=st.sampled_from([False, False, True]))
+    def job_evaluates(self, data: st.DataObject, value: float, broken: bool) -> None:
+        """It is better or worse than others, or has collapsed."""
+        self.jobs.evaluate(data.draw(st.sampled_from(sorted(self.jobs.alive))), value, broken)
 
     @rule()
     def place_is_busy_or_not(self) -> None:
@@ -206,6 +258,24 @@ class Sweep(RuleBasedStateMachine):
         }
         assert {number: now.get(number) for number in self.told} == self.told
         self.told = now
+
+    @invariant()
+    def a_paused_trial_does_not_run_and_says_why(self) -> None:
+        """Its promotion finds it again under any controller."""
+        for number in self.controller.overseer.paused:
+            folder = self.controller.trial_folder(self.controller.study.trials[number])
+            assert folder.asked.action == "pause"
+            assert folder.asked.reason
+            assert not folder.is_done
+            assert number not in self.controller.running
+            assert folder.path not in {job.folder for job in self.jobs.alive.values()}
+
+    @invariant()
+    def a_trial_that_was_stopped_early_says_why(self) -> None:
+        """In its result, whatever became of the attempt that was to heed it."""
+        for trial in self.controller.started:
+            if trial.state == TrialState.PRUNED:
+                assert (self.controller.trial_folder(trial).result or {}).get("reason")
 
     @invariant()
     def attempts_are_noted_in_order(self) -> None:

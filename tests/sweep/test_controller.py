@@ -15,7 +15,7 @@ def test_a_busy_place_is_waited_for_only_by_a_sweep_that_goes_on(halted: str, st
     settler: Any = SimpleNamespace(halted=halted)
     lease: Any = SimpleNamespace(check=lambda: None)
     controller = Controller(
-        nobody, SimpleNamespace(study=None, judge=None, search=None), settler, nobody, lease, [], {}
+        nobody, SimpleNamespace(study=None, judge=None, search=None), settler, nobody, lease, [], {}, nobody
     )  # type: ignore[arg-type]  # stubs
     controller.busy, controller.busy_until, controller.stopping = "a full queue", float("inf"), stopping
     assert controller.tick() is done

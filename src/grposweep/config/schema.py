@@ -291,6 +291,8 @@ class Search:
     ``one_factor`` every point runs on that many seeds, the search's own among them.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
+    ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
+    promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
     and $GRPOSWEEP_OBJECTIVE.
@@ -308,6 +310,8 @@ class Search:
     metric: str = "eval_reward"
     direction: str = "maximize"
     last: int = 1
+    guards: bool = True
+    stopping: str = AUTO
     on_end: str | None = None
 
 

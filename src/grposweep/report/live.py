@@ -39,6 +39,8 @@ class Snapshot:
     running: Sequence[Active]
     spent: str
     notice: str = ""
+    stopped: int = 0  # early, for good
+    paused: int = 0
 
 
 class Display:
@@ -73,8 +75,9 @@ class Display:
         head = Table.grid(padding=(0, 2))
         head.add_row(
             f"[bold]{snapshot.finished}[/]/{snapshot.target} done",
-            _under_way(snapshot.running),
+            _under_way(snapshot),
             f"{snapshot.failed} failed",
+            *([f"{snapshot.stopped} stopped early"] if snapshot.stopped else []),
             f"{snapshot.invalid} invalid, pruned",
             f"{clock(time.monotonic() - self._since)} elapsed",
             f"{clock(snapshot.seconds_left)} left" if snapshot.seconds_left is not None else "time left unknown yet",
@@ -93,9 +96,10 @@ class Display:
         return Group(*parts)
 
 
-def _under_way(running: Sequence[Active]) -> str:
-    waiting = sum(bool(active.waits) for active in running)
-    return f"{len(running) - waiting} running" + (f", {waiting} waiting" if waiting else "")
+def _under_way(snapshot: Snapshot) -> str:
+    waiting = sum(bool(active.waits) for active in snapshot.running)
+    counts = {"waiting": waiting, "paused": snapshot.paused}
+    return f"{len(snapshot.running) - waiting} running" + "".join(f", {n} {word}" for word, n in counts.items() if n)
 
 
 def _progress(active: Active) -> tuple[RenderableType, str, str]:

@@ -27,31 +27,42 @@ RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in inv
 class Scratch:
     """An in-memory copy of a study's told and running trials, for samplers to draw from.
 
-    Invalid and failed trials stay out; running ones are in, and TPE steers clear of them.
+    Invalid and failed trials stay out; running ones are in, and TPE steers clear of them. A trial that has not finished, or
+    was stopped early, counts as finished where somebody foresees its value.
     """
 
     def __init__(self, direction: Direction) -> None:
         self._direction = direction
-        self._open: dict[int, int] = {}  # running trials: number in the sweep's study -> in this copy
+        self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
         self._seen = 0  # trials looked at
         self._study = optuna.create_study(direction=direction)
 
-    def updated(self, trials: Sequence[FrozenTrial]) -> optuna.Study:
+    def updated(self, trials: Sequence[FrozenTrial], foreseen: Mapping[int, float] | None = None) -> optuna.Study:
         """The copy as of now; made anew once failed draws make up most of it, because every ask walks past them."""
         if len(self._study.get_trials(deepcopy=False)) > 2 * len(trials) + FAILED_DRAWS:
             self._open, self._seen = {}, 0
             self._study = optuna.create_study(direction=self._direction)
-        for number, copied in list(self._open.items()):
-            if trials[number].state.is_finished():
-                del self._open[number]
-                self._study.tell(copied, values=trials[number].values, state=trials[number].state)
         for trial in trials[self._seen :]:
-            if not is_replicate(trial) and trial.state in (TrialState.COMPLETE, TrialState.RUNNING):
-                if not trial.state.is_finished():
-                    self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
+            if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
+                self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
                 self._study.add_trial(trial)
         self._seen = len(trials)
+        copies = self._study.get_trials(deepcopy=False)
+        for number, copied in list(self._open.items()):
+            _become(copies[copied], trials[number], (foreseen or {}).get(number))
+            if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
+                del self._open[number]
         return self._study
+
+
+def _become(copied: FrozenTrial, trial: FrozenTrial, foreseen: float | None) -> None:
+    """The copy in an in-memory study as its sampler is to see it; in place, for Optuna lets no finished trial change."""
+    if trial.state == TrialState.COMPLETE:
+        copied.state, copied.values = TrialState.COMPLETE, trial.values
+    elif foreseen is not None:
+        copied.state, copied.values = TrialState.COMPLETE, [foreseen]
+    else:
+        copied.state, copied.values = trial.state if trial.state == TrialState.RUNNING else TrialState.FAIL, None
 
 
 class SweepStudy:
@@ -115,18 +126,34 @@ class SweepStudy:
         return len(self.trials) - 1
 
     def add_ended(
-        self, point: Point, attributes: Mapping[str, Any], value: float | None, evaluations: Mapping[int, float]
+        self,
+        point: Point,
+        attributes: Mapping[str, Any],
+        value: float | None,
+        evaluations: Mapping[int, float],
+        pruned: bool = False,
     ) -> None:
         """A trial that has ended already, as ``add`` and ``tell`` would leave it; one append instead of many."""
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        if pruned:
+            state, value = TrialState.PRUNED, evaluations[max(evaluations)] if evaluations else None
         self._append(point, state, attributes, value=value, intermediate_values=dict(evaluations))
 
     def add_invalid(self, point: Point, problems: list[str]) -> None:
         """Record an invalid grid point as pruned, with its reasons."""
         self._append(point, TrialState.PRUNED, {"invalid": True, "problems": problems})
 
-    def tell(self, number: int, value: float | None, evaluations: Mapping[int, float] | None = None) -> None:
-        """End a running trial: finished with a value, or failed without one; ``evaluations`` by optimizer step."""
+    def tell(
+        self,
+        number: int,
+        value: float | None,
+        evaluations: Mapping[int, float] | None = None,
+        pruned: bool = False,
+    ) -> None:
+        """End a running trial: finished with a value, failed without one, or pruned; ``evaluations`` by optimizer step.
+
+        Optuna takes the last evaluation of a pruned trial as its value.
+        """
         trial = self.trials[number]
         if trial.state.is_finished():
             return
@@ -134,22 +161,31 @@ class SweepStudy:
         for step, evaluation in (evaluations or {}).items():
             if step not in trial.intermediate_values:
                 live.report(evaluation, step)
-        if value is None:
+        if pruned:
+            self.study.tell(number, state=TrialState.PRUNED)
+        elif value is None:
             self.study.tell(number, state=TrialState.FAIL)
         else:
             self.study.tell(number, value)
 
-    def ask(self, valid: Valid, sampler: str, seed: int, fixed: Mapping[str, Label] | None = None) -> Point | None:
-        """A valid point for the next trial; None where none is left."""
+    def ask(
+        self,
+        valid: Valid,
+        sampler: str,
+        seed: int,
+        fixed: Mapping[str, Label] | None = None,
+        foreseen: Mapping[int, float] | None = None,
+    ) -> Point | None:
+        """A valid point for the next trial; None where none is left. ``foreseen``: values of trials without one, by number."""
         trials = self.trials
         ask = Ask(sampler, seed, len(trials), fixed or {})
-        history = self._scratch.updated(trials)
+        history = self._scratch.updated(trials, foreseen)
         drawn = candidates(history, self.space, ask, valid.finite)
         if sampler == "gp":
             # The helper proposes the same optimum again and again: where all of it is taken or invalid, any other
             # valid point will do.
             others = candidates(history, self.space, replace(ask, sampler="random"), valid.finite)
-            drawn = chain(self._gaussian_process(ask, valid.finite), others)
+            drawn = chain(self._gaussian_process(ask, valid.finite, foreseen or {}), others)
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
@@ -159,9 +195,10 @@ class SweepStudy:
         )
         self.study.add_trial(trial)
 
-    def _gaussian_process(self, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
+    def _gaussian_process(self, ask: Ask, finite: Collection[Point], foreseen: Mapping[int, float]) -> Iterator[Point]:
         """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
-        told = [trial for trial in self.searched if trial.state == TrialState.COMPLETE]
+        worth = {**foreseen, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
+        told = [(trial, value) for trial in self.searched if (value := worth.get(trial.number)) is not None]
         question = {
             "direction": self.study.direction.name.lower(),
             "ask": {"sampler": ask.sampler, "seed": ask.seed, "number": ask.number, "fixed": dict(ask.fixed)},
@@ -169,11 +206,11 @@ class SweepStudy:
             "space": self.space.describe(),
             "told": [
                 {
-                    "value": trial.value,
+                    "value": value,
                     "params": trial.params,
                     "distributions": {name: distribution_to_json(d) for name, d in trial.distributions.items()},
                 }
-                for trial in told
+                for trial, value in told
             ],
         }
         source = str(Path(__file__).resolve().parents[2])

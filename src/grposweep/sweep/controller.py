@@ -14,8 +14,9 @@ from grposweep.launch.base import CRASHED, Busy, End, Job, Launcher
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
 from grposweep.sweep.failures import log_sizes
-from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
+from grposweep.sweep.overseer import NEVER_PROMOTED, Overseer
 from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.pulse import Pulse
 from grposweep.sweep.settler import Running, Settler
@@ -36,6 +37,7 @@ class Controller:
     lease: Lease
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
+    overseer: Overseer
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
     stopping: bool = False
@@ -94,6 +96,8 @@ class Controller:
             else:
                 self.settler.settle(running, running.end)
                 del self.running[number]
+                if running.asked.action == "pause" and not running.folder.is_done:
+                    self.overseer.pause(number)
                 self.busy_until = 0.0  # there may be room now
 
     def fill(self) -> None:
@@ -107,18 +111,44 @@ class Controller:
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
-        """Unfinished trials first, an earlier controller's among them, then new points."""
-        while len(self.running) < self.launcher.slots and not (self.settler.halted or self._overspends()):
-            again = next((trial for trial in self._unfinished()), None)
-            if again is not None:
-                self._resume(again)
-            elif not self._start_new():
+        """One after the other; what was paused and never promoted ends with the sweep."""
+        while len(self.running) < self.launcher.slots:
+            if self.settler.halted:
                 return
+            if self._overspends() or not self._start_one():
+                break
+        if not self.running:
+            self._end_paused()
+
+    def _start_one(self) -> bool:
+        """Unfinished trials first, an earlier controller's among them, then promoted ones, then new points; False: nothing."""
+        again = next((trial for trial in self._unfinished()), None)
+        if again is not None:
+            self._resume(again)
+            return True
+        more = self.proposals.has_points
+        promoted = self.overseer.promote(more)
+        if promoted is None:
+            return self._start_new() or more > self.proposals.has_points  # no point was left: who goes on instead?
+        self.overseer.go_on(promoted)
+        trial = self.study.trials[promoted]
+        verdict = self.judge.verdict(dict(trial.params))
+        self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
+        return True
+
+    def _end_paused(self) -> None:
+        """Nothing will be started any more: what waits for its promotion waits in vain."""
+        for number in sorted(self.overseer.paused):
+            folder = self.trial_folder(self.study.trials[number])
+            self.settler.prune(folder, Asked("prune", f"{NEVER_PROMOTED} ({folder.asked.reason})"))
+            self.overseer.go_on(number)
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
         for running in self.running.values():
+            if running.asked.is_last:
+                continue  # it stops there anyway, for another reason
             with contextlib.suppress(OSError):  # a full disk: only ending them now is left
                 running.folder.control("stop")
 
@@ -147,9 +177,11 @@ class Controller:
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
     def _watch(self, running: Running) -> None:
-        """End an attempt that shows no sign of life; why is on disk first, for whoever finds the job cancelled."""
+        """Judge what it has learned so far; end an attempt that shows no sign of life, of which the disk knows first."""
         if running.cancelled:
             return
+        if not self.stopping:
+            self.overseer.watch(running)
         running.pulse.look(waits=bool(self.launcher.waiting(running.job_id)))
         limit = running.stall_seconds
         if not running.hangs and limit is not None and running.pulse.still_seconds > limit:
@@ -166,11 +198,15 @@ class Controller:
         return self.overspent
 
     def _unfinished(self) -> list[FrozenTrial]:
-        """Trials that are running by the study, but not under this controller."""
-        return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in self.running]
+        """Trials that are running by the study, but not under this controller, and not paused."""
+        known = self.running.keys() | self.overseer.paused
+        return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in known]
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Bring a trial to its end: follow its attempt, tell what it left, or run it again."""
+        """Bring a trial to its end: follow its attempt, tell what it left, leave it paused, or run it again."""
+        if self._is_paused(self.trial_folder(trial)):
+            self.overseer.pause(trial.number)
+            return
         verdict = self.judge.verdict(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()
@@ -182,10 +218,20 @@ class Controller:
             return
         if folder.has_ruling:
             folder.close_attempt()
+        asked = folder.asked
         if folder.is_done:
             self.settler.tell(trial.number, folder)
+        elif asked.action == "prune":
+            self.settler.prune(folder, asked)
+        elif asked.action == "pause":
+            folder.close_attempt()
+            self.overseer.pause(trial.number)
         else:
             self._submit(folder, verdict)
+
+    def _is_paused(self, folder: TrialFolder) -> bool:
+        """Whether it is plain that a trial waits for its promotion; a look at two files."""
+        return folder.asked.action == "pause" and not folder.is_done and folder.open_attempt() is None
 
     def _adopt(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str | None, since: float) -> bool:
         """Go on with an attempt that outlived its controller; False where there is none."""
@@ -239,7 +285,9 @@ class Controller:
         minutes = verdict.experiment.cluster.stall_min
         pulse = Pulse(folder.path / "heartbeat")
         limit, hangs = None if minutes is None else minutes * 60, folder.hung(attempt)
-        return Running(folder, verdict.point, attempt, job_id, since, pulse, limit, verdict.seed, hangs=hangs)
+        return Running(
+            folder, verdict.point, attempt, job_id, since, pulse, limit, verdict.seed, hangs=hangs, asked=folder.asked
+        )
 
 
 def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:

@@ -9,7 +9,7 @@ from grposweep.launch.base import End
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
 from grposweep.sweep.failures import Failure, Step, classify, heal, next_step, read_evidence
-from grposweep.sweep.folder import TrialFolder
+from grposweep.sweep.folder import Asked, TrialFolder
 
 AGAIN = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
 
@@ -70,6 +70,24 @@ def _heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int)
         return False
     write_healed(folder.path, changes, failure.words, attempt)
     return True
+
+
+def write_pruned(folder: TrialFolder, asked: Asked) -> None:
+    """result.json of a trial that was stopped early: all that its last attempt left, and the reason.
+
+    A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, nothing is to be mended, and only
+    pruned trials teach a sampler which points are bad. Its failure's class says what it was.
+    """
+    before = folder.result or {}
+    if before.get("status") not in ("stopped", "pruned"):
+        attempt = max((line["attempt"] for line in folder.attempts()), default=0)
+        before = {"attempt": attempt, "objective": None, "step": folder.heartbeat().get("step", 0)}
+    failure: dict[str, Any] | None = None
+    if asked.guard:
+        kind = Failure.NON_FINITE if asked.guard == "non_finite" else Failure.COLLAPSE
+        failure = {"kind": kind.value, "class": kind.value, "message": asked.reason, "last_lines": []}
+    said = {"status": "pruned", "reason": asked.reason, "guard": asked.guard or None, "failure": failure}
+    folder.write_result({**{name: value for name, value in before.items() if name != "v"}, **said})
 
 
 def write_end(folder: TrialFolder, attempt: int, status: str, failure: Mapping[str, Any]) -> None:

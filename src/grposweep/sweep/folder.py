@@ -9,7 +9,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, as_number, read_json, read_lines, write_json
-from grposweep.launch.base import CRASHED, FINISHED
+from grposweep.launch.base import CRASHED, FINISHED, STOPPED
 from grposweep.redaction import redact
 from grposweep.runs import read_runs
 
@@ -30,6 +30,20 @@ class Record:
     point: dict[str, Any]
     attributes: dict[str, Any]
     config_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a controller has asked an attempt to do at its next rollout boundary; ``guard`` names the one that asked."""
+
+    action: str = "run"
+    reason: str = ""
+    guard: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it was decided for the trial, and not for this attempt only."""
+        return self.action in ("pause", "prune")
 
 
 def worth(result: Mapping[str, Any]) -> float | None:
@@ -63,6 +77,11 @@ class TrialFolder:
     def is_done(self) -> bool:
         """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
         return (self.result or {}).get("status") in ("finished", "failed", "pruned") and not self.awaits_ruling
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether the trial was stopped early, for good."""
+        return (self.result or {}).get("status") == "pruned"
 
     @property
     def awaits_ruling(self) -> bool:
@@ -135,13 +154,17 @@ class TrialFolder:
         return any(line["attempt"] == attempt and line.get("event") == "hangs" for line in self.attempts())
 
     def close_attempt(self) -> None:
-        """Note the end of an attempt that left its result when no controller watched, or one that died writing it down."""
+        """Note the end of an attempt that left its result when no controller watched, or one that died writing it down.
+
+        None may run any more where the trial was to end with it.
+        """
         begun, result = self.open_attempt(), self.result or {}
-        if begun is None or (not self.is_done and result.get("attempt", -1) < begun.number):
+        is_over = self.is_done or self.asked.is_last
+        if begun is None or (not is_over and result.get("attempt", -1) < begun.number):
             return  # none, or one that has left nothing yet
         names = {"class": "failure", "then": "step", "again": "again", "nodes": "nodes"}
         said = {ours: self.failure[theirs] for theirs, ours in names.items() if theirs in self.failure}
-        code = FINISHED if result.get("status") == "finished" else CRASHED
+        code = {"finished": FINISHED, "stopped": STOPPED, "pruned": STOPPED}.get(str(result.get("status")), CRASHED)
         self.note_attempt(begun.number, "ended", code=code, killed=False, unseen=True, **said)
 
     def evaluations(self, metric: str) -> dict[int, float]:
@@ -158,9 +181,18 @@ class TrialFolder:
         """Where the attempt is: ``step`` and ``total``; empty before its first step."""
         return read_json(self.path / "heartbeat") or {}
 
-    def control(self, action: str) -> None:
-        """Tell the attempt what to do at its next rollout boundary: run, stop."""
-        write_json(self.path / "control.json", {"action": action, "until_step": None})
+    @property
+    def asked(self) -> Asked:
+        """What control.json asks; ``pause`` and ``prune`` hold whatever becomes of the attempt that was to read them."""
+        found = read_json(self.path / "control.json") or {}
+        words = [found.get(name) for name in ("action", "reason", "guard")]
+        action, reason, guard = (word if isinstance(word, str) else "" for word in words)
+        return Asked(action or "run", reason, guard)
+
+    def control(self, action: str, reason: str = "", guard: str = "") -> None:
+        """Tell the attempt what to do at its next rollout boundary: run, pause, prune, stop."""
+        said = {name: text for name, text in (("reason", reason), ("guard", guard)) if text}
+        write_json(self.path / "control.json", {"action": action, "until_step": None, **said})
 
     def write_result(self, content: dict[str, Any]) -> None:
         """Record an end that the attempt could not record itself."""
@@ -180,6 +212,10 @@ class TrialFolder:
     def delete_model(self) -> None:
         """Give a loser's disk space back."""
         shutil.rmtree(self.path / "model", ignore_errors=True)
+
+    def delete_checkpoints(self) -> None:
+        """Those of a trial that will not go on."""
+        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Proposals:
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
     too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
+    foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
@@ -67,9 +68,14 @@ class Proposals:
         """With ``force``, one trial more than there are."""
         return len(self.study.searched) + 1 if self.repeat else 0
 
+    @property
+    def has_points(self) -> bool:
+        """Whether the search itself may start more points."""
+        return not self.exhausted and len(self.study.searched) < self.target
+
     def next(self) -> Proposal | None:
         """The next trial; None where none is to follow, or what follows depends on trials under way."""
-        if not self.exhausted and len(self.study.searched) < self.target:
+        if self.has_points:
             if (proposal := self._next_point()) is not None:
                 return proposal
             self.exhausted = True
@@ -125,7 +131,7 @@ class Proposals:
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in agreeing if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
-        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed)
+        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed, self.foreseen())
 
     @cached_property
     def _frozen(self) -> list[tuple[Point, object]]:

@@ -77,7 +77,9 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
     try:
         if trial.is_done:
             trial.close_attempt()
-            study.add_ended(record.point, record.attributes, trial.objective, trial.evaluations(metric))
+            study.add_ended(
+                record.point, record.attributes, trial.objective, trial.evaluations(metric), trial.is_pruned
+            )
         else:
             study.add(record.point, record.attributes)
     except ValueError:
@@ -92,7 +94,7 @@ def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) 
     if folder is None or not folder.is_done:
         return False
     folder.close_attempt()
-    study.tell(trial.number, folder.objective, folder.evaluations(metric))
+    study.tell(trial.number, folder.objective, folder.evaluations(metric), folder.is_pruned)
     return True
 
 

@@ -28,6 +28,7 @@ from grposweep.search.one_factor import judge_one_by_one
 from grposweep.search.replicates import build_replication
 from grposweep.search.sampler import LISTED, choose_sampler, continuous
 from grposweep.search.space import Space, freeze
+from grposweep.search.stopping import build_stopping, choose_stopping
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.sweep.at_end import run_on_end
 from grposweep.sweep.controller import Controller
@@ -36,6 +37,7 @@ from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.memory import too_large
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
+from grposweep.sweep.overseer import Overseer
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.proposals import Proposals
 from grposweep.sweep.provenance import collect_provenance
@@ -94,7 +96,12 @@ def run_sweep(
         proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
         settler.keep_best()  # an earlier controller may have died between an end and this
-        controller = Controller(folder, proposals, settler, launcher, lease, overrides, provenance, is_dry=is_dry(base))
+        stopping = build_stopping(choose_stopping(base.search.stopping, sampler))
+        overseer = Overseer(folder, study, base.search, stopping)
+        proposals.foreseen = overseer.foreseen
+        controller = Controller(
+            folder, proposals, settler, launcher, lease, overrides, provenance, overseer, is_dry=is_dry(base)
+        )
         mirror = None if base.search.storage is None else Mirror(base.search.storage, path.name, direction)
         say_scale(console, controller, base)
         if hands_over(base.cluster):

@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections import Counter
+from collections.abc import Sequence
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
@@ -17,7 +19,7 @@ from grposweep.sweep.disk import disk_report, estimate_bytes
 from grposweep.sweep.effects import show_effects
 from grposweep.sweep.on_seeds import words_on_seeds
 from grposweep.sweep.summary import row as row_of
-from grposweep.sweep.summary import rows, spent
+from grposweep.sweep.summary import rows, saved, spent
 
 WARNED_POINTS = 100  # looked through for warnings
 
@@ -62,6 +64,9 @@ def trial_line(controller: Controller, trial: FrozenTrial) -> str:
     """One lasting line for a trial that ended."""
     row = row_of(controller, trial)
     point = " ".join(f"{name}={label}" for name, label in row.dials.items())
+    if trial.state == TrialState.PRUNED:
+        reached = "" if trial.value is None else f" at {controller.search.metric} {trial.value:.4f}"
+        return f"trial {row.number} stopped early{reached}: {row.note} {point}"
     if row.objective is None:
         return f"trial {row.number} failed: {row.note} ({controller.trial_folder(trial).path / 'logs'}) {point}"
     if is_replicate(trial):
@@ -109,6 +114,8 @@ def say_results(controller: Controller, console: Console) -> None:
     failed = [row for row in table if row.status == "failed"]
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
+    if text := early(controller, table):
+        console.print(text, highlight=False)
     console.print(f"spent: {spent(controller)}", highlight=False)
     if controller.stopped_itself:
         _say_halted(controller, console)
@@ -123,6 +130,24 @@ def say_results(controller: Controller, console: Console) -> None:
     if controller.proposals.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
+
+
+def early(controller: Controller, table: Sequence[Row]) -> str:
+    """How many trials were stopped early, and what that saved; empty where none was."""
+    counts = Counter(row.status for row in table)
+    if not counts["stopped early"]:
+        return f"{count(counts['paused'], 'trial')} paused" if counts["paused"] else ""
+    share = saved(controller)
+    gain = "" if share is None else f" (saved {share:.0%} of the completions)"
+    collapsed = sum(
+        bool(controller.trial_folder(t).failure) for t in controller.started if t.state == TrialState.PRUNED
+    )
+    broke = (
+        f", {collapsed} of them because {'its' if collapsed == 1 else 'their'} training had collapsed"
+        if collapsed
+        else ""
+    )
+    return f"{counts['finished']} finished, {counts['stopped early']} stopped early{gain}{broke}"
 
 
 def _say_halted(controller: Controller, console: Console) -> None:

@@ -12,9 +12,9 @@ from grposweep.launch.base import FINISHED, STOPPED, End
 from grposweep.search.judge import Judge
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
-from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end
+from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end, write_pruned
 from grposweep.sweep.failures import Failure, Step, is_epidemic, same_words
-from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
 from grposweep.sweep.memory import note_too_large
 from grposweep.sweep.pulse import Pulse
 
@@ -34,6 +34,7 @@ class Running:
     killed: bool = False
     hangs: bool = False  # it was found without a sign of life,
     cancelled: bool = False  # and this controller has had it ended
+    asked: Asked = field(default_factory=Asked)  # what its control.json says
     end: End | None = None
 
 
@@ -58,6 +59,11 @@ class Settler:
                 end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
             )
         taken = end.code == STOPPED and not end.kind  # it was asked to stop
+        if taken and running.asked.action == "prune":
+            write_pruned(running.folder, running.asked)
+            self._note_end(running, end)
+            self._close(running.folder, None)
+            return
         if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
             self._note_end(running, end)
             if not (taken or running.killed):
@@ -72,6 +78,12 @@ class Settler:
         self._note_end(running, end, ruling)
         if for_good:
             self._close(running.folder, ruling)
+
+    def prune(self, folder: TrialFolder, asked: Asked) -> None:
+        """End a trial for good that does not run; its last attempt may have died before it could heed that."""
+        write_pruned(folder, asked)
+        folder.close_attempt()
+        self._close(folder, None)
 
     def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
         said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
@@ -107,15 +119,27 @@ class Settler:
     def tell(self, number: int, folder: TrialFolder) -> None:
         """Tell the study how a trial ended, and give back what a loser kept."""
         value = folder.objective
-        self.study.tell(number, value, folder.evaluations(self.search.metric))
+        if folder.is_pruned:
+            self._forget([folder])
+        self.study.tell(number, value, folder.evaluations(self.search.metric), pruned=folder.is_pruned)
         if value is not None and self.keep == "best":
             self._give_back([number])
 
     def keep_best(self) -> None:
         """With ``trainer.keep=best`` no model stays but the winner's, whatever an earlier controller left."""
-        finished = [trial.number for trial in self.study.started if trial.state == TrialState.COMPLETE]
+        started = self.study.started
+        finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
+        pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
+        self._forget(self.folder.trial(trial.number, trial.user_attrs["experiment"]) for trial in pruned)
         if self.keep == "best":
             self._give_back(finished)
+
+    def _forget(self, pruned: Iterable[TrialFolder]) -> None:
+        """Delete what trials that were stopped early would have gone on from."""
+        if self.keep in ("best", "none"):
+            for folder in pruned:
+                folder.delete_checkpoints()
+                folder.delete_model()  # where a program keeps its checkpoints
 
     def _give_back(self, finished: Iterable[int]) -> None:
         """Delete the models of these trials and of those wanted so far, but what is wanted now."""

@@ -11,10 +11,12 @@ from grposweep.report.words import label_text, short, short_names
 from grposweep.search.judge import Verdicts
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.curves import whole_completions
 from grposweep.sweep.on_seeds import with_seeds
 from grposweep.sweep.outlook import Outlook
 from grposweep.sweep.settler import Running
 
+STATUS = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed", TrialState.PRUNED: "stopped early"}
 LATEST = 20  # finished trials whose times say how long the next ones take
 
 
@@ -23,12 +25,15 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     started = controller.started
     finished = sum(trial.state == TrialState.COMPLETE for trial in started)
     failed = sum(trial.state == TrialState.FAIL for trial in started)
+    stopped = sum(trial.state == TrialState.PRUNED for trial in started)
     best = controller.study.best
     text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
     running = [_active(item, controller.launcher.waiting(item.job_id)) for item in controller.running.values()]
     target = controller.proposals.planned
-    left = _seconds_left(controller, running, target - finished - failed)
-    return Snapshot(target, finished, failed, invalid, text, left, running, spent(controller), notice)
+    left = _seconds_left(controller, running, target - finished - failed - stopped)
+    paused = len(controller.overseer.paused)
+    cost = spent(controller)
+    return Snapshot(target, finished, failed, invalid, text, left, running, cost, notice, stopped, paused)
 
 
 def outlook(controller: Controller, invalid: int) -> Outlook:
@@ -53,6 +58,15 @@ def spent(controller: Controller) -> str:
     return f"{controller.spent_hours():.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
 
 
+def saved(controller: Controller) -> float | None:
+    """The share of completions that early stopping saved, of all that the ended trials would have generated."""
+    ended = [controller.trial_folder(trial) for trial in controller.started if trial.state in STATUS]
+    generated = [(folder, as_number((folder.result or {}).get("completions"))) for folder in ended]
+    known = [(whole_completions(folder.path, count, 0), count) for folder, count in generated if count is not None]
+    whole = sum(total for total, _ in known if total)
+    return 1 - sum(min(count, total) for total, count in known if total) / whole if whole else None
+
+
 def rows(controller: Controller) -> list[Row]:
     """Every started trial of the search for the leaderboard, with what replicates on fresh seeds made of it."""
     study = controller.study
@@ -63,11 +77,10 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
     """One started trial."""
     folder = controller.trial_folder(trial)
     result = folder.result or {}
-    ended = "failed" if trial.value is None else "finished"
     seconds, device_seconds = controller.cost(trial)
     return Row(
         number=trial.number,
-        status=ended if trial.state.is_finished() else "unfinished",
+        status="paused" if trial.number in controller.overseer.paused else STATUS.get(trial.state, "unfinished"),
         dials=dials(trial.params),
         objective=trial.value if trial.state == TrialState.COMPLETE else None,
         error=as_number(result.get("objective_se")),
@@ -75,7 +88,7 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
         start_error=as_number(result.get("start_se")),
         seconds=seconds or None,
         gpu_hours=device_seconds / 3600,
-        note=str(folder.failure.get("message", "")),
+        note=str(folder.failure.get("message") or result.get("reason") or ""),
     )
 
 

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from grposweep.search.curves import Curve
 
+DEFAULT = "none"  # of searches that look for the best point only
+COMPARES_ALL = ("grid", "one_factor")  # samplers whose every trial is wanted to its end
+
 
 class Action(StrEnum):
     """What a trial is told after an evaluation."""
@@ -61,6 +64,13 @@ class Never:
     def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
         """A finished trial's own value is all that counts."""
         return None
+
+
+def choose_stopping(name: str, sampler: str, objectives: int = 1) -> str:
+    """``auto`` resolved: none where every point is to be compared, or where several objectives make no order."""
+    if objectives > 1 or (name == "auto" and sampler in COMPARES_ALL):
+        return "none"
+    return DEFAULT if name == "auto" else name
 
 
 def build_stopping(name: str) -> Stopping:

@@ -107,7 +107,9 @@ def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterato
         yield Finding(f"{name} has ended by its folder, and not by the study", cure, sweep.rebuild)
     else:
         value = trial.value if trial.state == TrialState.COMPLETE else None
-        if value != folder.objective:
+        if (trial.state == TrialState.PRUNED) != folder.is_pruned:
+            yield Finding(f"{name} was stopped early by only one of the study and its result", cure, sweep.remake)
+        elif value != folder.objective:
             what = f"{name} is worth {value} by the study, and {folder.objective} by its result"
             yield Finding(what, cure, sweep.remake)
 

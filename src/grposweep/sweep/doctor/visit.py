@@ -98,9 +98,10 @@ def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
     started = [trial for trial in sweep.trials() if not trial.user_attrs.get("invalid")]
     finished = sum(trial.state == TrialState.COMPLETE for trial in started)
     failed = sum(trial.state == TrialState.FAIL for trial in started)
-    counts = (
-        f"{len(started)} trials, {finished} finished, {failed} failed, {len(started) - finished - failed} unfinished"
-    )
+    stopped = sum(trial.state == TrialState.PRUNED for trial in started)
+    left_over = len(started) - finished - failed - stopped
+    early = f"{stopped} stopped early, " if stopped else ""
+    counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
     if not left:
         return f"{sweep.folder.path.name} is sound: {counts}"
     curable = sum(finding.mend is not None for finding in left)

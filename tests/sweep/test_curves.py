@@ -1,0 +1,97 @@
+"""Curves as metrics.jsonl tells them, read a tail at a time."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from grposweep.search.curves import State
+from grposweep.sweep.curves import CurveReader, whole_completions
+from grposweep.train.record import Metrics
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Metrics:
+    """A trial's file, with the evaluation before training."""
+    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    metrics.write("eval", 0, 0, {"eval_reward": 0.2, "eval_reward_se": 0.02})
+    return metrics
+
+
+def train(metrics: Metrics, step: int, **values: float) -> None:
+    """Two training steps of eight completions, and an evaluation."""
+    for at in (step - 1, step):
+        metrics.write("train", at, 8 * at, {"reward": at / 10, "loss": 0.1, **values})
+    metrics.write("eval", step, 8 * step, {"eval_reward": step / 10, "eval_reward_se": 0.01})
+
+
+def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics: Metrics) -> None:
+    """TRL's names become ours; what was not logged is unknown, and so is a mean with a number missing."""
+    train(metrics, 2, **{"frac_reward_zero_std": 0.5, "kl": math.nan})
+    train(metrics, 4)
+    reader = CurveReader(metrics.path, "eval_reward")
+    assert reader.update()
+    curve = reader.curve(7, {"lr": 1e-3}, State.RUNNING, 80.0)
+    assert (curve.start, curve.held_out, curve.errors) == (0.2, (0.2, 0.4), (0.01, 0.01))
+    assert (curve.completions, curve.share) == ((16.0, 32.0), 0.4)
+    assert curve.signals["train_reward"] == (pytest.approx(0.15), pytest.approx(0.35))
+    assert (curve.signals["zero_std"], curve.signals["kl"]) == ((0.5, None), (None, None))
+    assert curve.signals["broken"] == (0.0, 0.0)
+
+
+def test_only_what_is_new_is_read(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a file that has not changed opens nothing; half a line waits for its end."""
+    reader = CurveReader(metrics.path, "eval_reward")
+    assert reader.update()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", None)
+        assert not reader.update()
+    with metrics.path.open("a") as file:
+        file.write('{"kind": "eval", "step": 2, "comple')
+    assert not reader.update()
+    with metrics.path.open("a") as file:
+        file.write('tions": 16, "eval_reward": 0.7}\n')
+    reader.update()
+    assert reader.held_out == [0.7]
+
+
+def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: Metrics) -> None:
+    """Going on from a checkpoint replaces the file."""
+    train(metrics, 2)
+    train(metrics, 4)
+    reader = CurveReader(metrics.path, "eval_reward")
+    reader.update()
+    later = Metrics(metrics.path, 1)
+    later.rewind(2)
+    reader.update()
+    assert reader.steps == [2]
+    train(later, 4)
+    reader.update()
+    assert (reader.steps, reader.attempts, reader.start) == ([2, 4], [0, 1], 0.2)
+
+
+def test_where_less_is_better_a_curve_is_turned_over(metrics: Metrics) -> None:
+    """Larger is better for whoever reads it."""
+    train(metrics, 2)
+    reader = CurveReader(metrics.path, "eval_reward", sign=-1.0)
+    reader.update()
+    assert (reader.start, reader.held_out) == (-0.2, [-0.2])
+
+
+def test_a_loss_that_is_no_number_is_told_from_one_that_nobody_logs(metrics: Metrics) -> None:
+    """A program may log none."""
+    train(metrics, 2, loss=math.nan)
+    metrics.write("eval", 3, 24, {"eval_reward": 0.1})
+    reader = CurveReader(metrics.path, "eval_reward")
+    reader.update()
+    assert reader.signals["broken"] == [1.0, None]
+
+
+def test_where_only_a_program_knows_its_length_the_heartbeat_tells(tmp_path: Path) -> None:
+    """In steps; completions follow from those made so far."""
+    (tmp_path / "plan.json").write_text('{"total_completions": null}')
+    assert whole_completions(tmp_path, 80.0, 10) is None
+    (tmp_path / "heartbeat").write_text('{"step": 10, "total": 50}')
+    assert whole_completions(tmp_path, 80.0, 10) == 400.0
+    (tmp_path / "plan.json").write_text('{"total_completions": 640}')
+    assert whole_completions(tmp_path, 80.0, 10) == 640.0
