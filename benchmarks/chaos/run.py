@@ -22,21 +22,21 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
-LRS = ",".join(f"{1e-4 * 1.25**n:.4g}" for n in range(12))
+SEEDS = (0, 1)
 SWEEP = [
     "trainer=fake", "name=s", "trainer.fake.step_seconds=0.2", "schedule=steps", "schedule.max_steps=60",
     "schedule.checkpoints=20", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.max_jobs=4", "cluster.poll_seconds=1",
-    "cluster.stall_min=0.2", "-m", f"lr={LRS}", "seed=0,1",
+    "cluster.stall_min=0.2", "-m", f"seed={','.join(map(str, SEEDS))}",
 ]  # fmt: skip
-TRIALS = 24
 DISK_BYTES = 24 * 2**20
 
 
 class Chaos:
     """One disturbed sweep."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.draw = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int, trials: int) -> None:
+        """A sweep of so many trials, in a folder of its own."""
+        self.folder, self.draw, self.trials = folder, random.Random(seed), trials
         self.events: collections.Counter[str] = collections.Counter()
         self.controller: subprocess.Popen[bytes] | None = None
 
@@ -70,7 +70,8 @@ class Chaos:
     def keep_running(self) -> None:
         """There is a controller."""
         if self.controller is None or self.controller.poll() is not None:
-            command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP]
+            rates = ",".join(f"{1e-4 * 1.25**n:.4g}" for n in range(self.trials // len(SEEDS)))
+            command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP, f"lr={rates}"]
             with (self.folder.parent / "output").open("ab") as output:  # not on the disk that is filled
                 self.controller = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
 
@@ -80,7 +81,7 @@ class Chaos:
 
     def is_whole(self) -> bool:
         """Whether every trial has ended for good."""
-        return sum(result["status"] in ("finished", "failed") for result in self.results()) == TRIALS
+        return sum(result["status"] in ("finished", "failed") for result in self.results()) == self.trials
 
     def kill_controller(self) -> bool:
         """SIGKILL, wherever it is."""
@@ -149,7 +150,7 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
     if doctor.returncode:
         print(doctor.stdout + doctor.stderr, file=sys.stderr)
     return {
-        "lost": TRIALS - len(values),
+        "lost": chaos.trials - len(values),
         "twice": len(trials) - len(values),
         "unfinished": sum(result["status"] not in ("finished", "failed") for result in chaos.results()),
         "another value": sum(value is not None and value != undisturbed[point] for point, value in values.items()),
@@ -208,15 +209,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=24, help="an even number")
     parser.add_argument("--keep", action="store_true", help="keep a copy of the sweep")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as quiet:
         (Path(quiet) / "calm").mkdir()
-        calm = Chaos(Path(quiet) / "calm", asked.seed)
+        calm = Chaos(Path(quiet) / "calm", asked.seed, asked.trials)
         calm.work(0)
         undisturbed = {read_point(trial): objective(trial) or 0.0 for trial in calm.sweep.glob("trials/*-*")}
     with small_disk() as folder:
-        chaos = Chaos(folder, asked.seed)
+        chaos = Chaos(folder, asked.seed, asked.trials)
         since = time.monotonic()
         code = chaos.work(asked.seconds)
         lost = losses(chaos, undisturbed)
@@ -229,7 +231,9 @@ def main() -> int:
     print(
         f"seed {asked.seed}, {time.monotonic() - since:.0f} s, {sum(chaos.events.values())} events: {dict(chaos.events)}"
     )
-    print(f"{TRIALS} trials, {TRIALS - failed.total()} finished, failed: {dict(failed)}; last exit code {code}")
+    print(
+        f"{asked.trials} trials, {asked.trials - failed.total()} finished, failed: {dict(failed)}; last exit code {code}"
+    )
     print(f"losses: {lost}")
     return int(any(lost.values()))
 
