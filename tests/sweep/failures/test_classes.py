@@ -1,8 +1,11 @@
 """Failure logs, each with its evidence and the right class.
 
-The classifier was written against ``develop`` alone. At first sight it had 41 of ``held_out``'s 42 right, and 8 of the 10
-in ``fresh``, which come from threads read only afterwards; none of the three mistakes was one that is tried again. They
-have been mended since, so all three files now only guard what is known.
+The classifier was written against ``develop`` alone. At first sight it had 41 of ``held_out``'s 42 right and 8 of the 10 in
+``fresh``, both from the same hand. Then others wrote logs who had not seen it, as hard as they could, from everywhere (Ray,
+SGLang, DeepSpeed, kernels, other schedulers): of ``blind_first`` it had 38 of 60 right at first sight, of ``blind_second``,
+after the first had been mended, 22 of 50; what it missed it mostly called a crash, which is not tried again. All have been
+mended since, but for what nobody can know, so these files only guard what is known. Left out of the blind ones: cases of
+schedulers that do not run our jobs.
 """
 
 from pathlib import Path
@@ -14,7 +17,7 @@ import yaml
 from grposweep.launch.base import End
 from grposweep.sweep.failures import POLICIES, Evidence, Failure, classify, log_sizes, read_evidence
 
-PARTS = ("develop", "held_out", "fresh")
+PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second")
 FOREVER = {failure for failure, policy in POLICIES.items() if policy.retries is None}
 
 
@@ -30,9 +33,14 @@ def found(case: dict[str, Any]) -> Failure:
     return classify(Evidence(logs=logs, **evidence))
 
 
+def accepted(case: dict[str, Any]) -> list[str]:
+    """The classes that are right; mostly one."""
+    return [case["class"], *case.get("also", [])]
+
+
 def wrong(part: str) -> list[str]:
     """Every case of a file that is taken for something else."""
-    return [f"{c['name']}: {found(c)}, not {c['class']}" for c in cases(part) if found(c) != c["class"]]
+    return [f"{c['name']}: {found(c)}, not {c['class']}" for c in cases(part) if found(c) not in accepted(c)]
 
 
 def test_the_corpus_covers_every_class_and_says_where_its_words_are_from() -> None:

@@ -145,10 +145,11 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
     """The classes that a log's lines after its last sign of progress speak of; CRASH for an error of no known kind.
 
-    An error of no known kind that says that a known one was its cause only passes that one on.
+    An error of no known kind that says that a known one was its cause only passes that one on; and what ends in errors
+    after a watchdog has spoken is what hung.
     """
     frames: list[tuple[str, str]] = []
-    known, wraps = False, False
+    known, wraps, hung = False, False, False
     for line in _since_progress(lines):
         if line.startswith(_BEGINS):
             frames = []
@@ -157,9 +158,9 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
         elif line.startswith(_CAUSE):
             wraps = known
         elif (failure := _read_line(line, frames)) is not None:
-            if not (wraps and failure is Failure.CRASH):
+            if not (failure is Failure.CRASH and (wraps or hung)):
                 yield failure
-            known, wraps = failure is not Failure.CRASH, False
+            known, wraps, hung = failure is not Failure.CRASH, False, hung or failure is Failure.HANG
 
 
 def _since_progress(lines: Iterable[str]) -> list[str]:
