@@ -75,8 +75,11 @@ easyr1: $(VENV)/ready .venvs/verl/ready
 
 peers: ms-swift verl easyr1
 
+# The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document
+	$(BIN)/python -m grposweep.config.document
+	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
 # The stamp is newer than what it was made from, or made again.
 $(VENV)/ready: pyproject.toml constraints.txt

@@ -1,0 +1,104 @@
+"""The pages of docs/: links lead somewhere, commands exist, and whoever follows them sees what they show."""
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from omegaconf import DictConfig
+from typer.main import get_command
+
+from grposweep.cli import app
+from grposweep.config.compose import to_experiment
+from support import PROJECT
+
+DOCS = PROJECT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
+SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+NUMBER = re.compile(r"\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # identities among them
+
+
+def named(page: Path) -> str:
+    """A page under its path in docs/."""
+    return str(page.relative_to(DOCS))
+
+
+@pytest.fixture(scope="module")
+def follow() -> ModuleType:
+    """docs/follow.py."""
+    spec = importlib.util.spec_from_file_location("follow", DOCS / "follow.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    """Files beside it, or addresses."""
+    links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """By one click, but for itself."""
+    index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
+    assert [named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"] == []
+
+
+def commands(program: str) -> list[list[str]]:
+    """The arguments of every command of the pages that begins so."""
+    found = []
+    for page in PAGES:
+        for block in SHELL.findall(page.read_text().replace("\\\n", " ")):
+            lines = [line.removeprefix("$ ") for line in block.splitlines()]
+            texts = [re.split(r"\s[|>]\s", line)[0] for line in lines if line.startswith(program)]
+            found += [shlex.split(text, comments=True)[len(program.split()) :] for text in texts]
+    return found
+
+
+@pytest.mark.parametrize("arguments", commands("grposweep "), ids=" ".join)
+def test_a_command_of_the_pages_takes_its_options(arguments: list[str]) -> None:
+    """As the program parses them; what they name need not be there."""
+    root = get_command(app)
+    command = root.commands[arguments[0]]  # type: ignore[attr-defined]  # typer's root is a group
+    command.make_context(arguments[0], arguments[1:])
+
+
+@pytest.mark.parametrize("arguments", commands("python src/run.py"), ids=" ".join)
+def test_a_run_of_the_pages_composes(compose: Callable[[list[str]], DictConfig], arguments: list[str]) -> None:
+    """Every key and option exists; of a dial its first value, as good as any."""
+    if any(argument.startswith(("--", "-sc")) for argument in arguments):
+        return
+    overrides = [first_value(argument) for argument in arguments if argument != "-m"]
+    to_experiment(compose(overrides))
+
+
+def first_value(override: str) -> str:
+    """``lr=1e-4,1e-3`` at its first value; an interval at none."""
+    key, _, value = override.partition("=")
+    if "interval(" in value:
+        return f"{key}=1e-4"
+    return override if value[:1] in "[{'\"" else f"{key}={value.split(',')[0]}"
+
+
+def shape(page: str) -> str:
+    """A page without its numbers and blanks: seconds, rewards and widths of tables differ from machine to machine."""
+    return re.sub(r"[─\s]+", " ", NUMBER.sub("#", page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FOLLOWED, ids=named)
+def test_whoever_follows_a_page_sees_what_it_shows(page: Path, follow: ModuleType) -> None:
+    """Its files written and its commands run in order, in a fresh folder."""
+    now = follow.follow(page)
+    if page.name == "tutorial.md":  # trains: which trial wins depends on the processor's rounding
+        assert len(list(follow.commands("".join(SHELL.findall(now))))) >= 12
+        return
+    assert shape(now) == shape(page.read_text()), f"out of date; make it again with: python docs/follow.py {page}"
