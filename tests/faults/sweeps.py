@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +27,11 @@ from grposweep.config.session import open_session
 from grposweep.entry import _composer
 from grposweep.launch.local import Local
 from grposweep.search.census import take_census
+from grposweep.search.curves import Curve, State
 from grposweep.search.judge import Judge
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
+from grposweep.search.stopping import GO_ON, Action, Decision, Never, Stopping
 from grposweep.sweep import lease, run
 from grposweep.sweep.doctor import visit
 from grposweep.sweep.folder import SweepFolder
@@ -41,6 +44,7 @@ from .places import Elsewhere, Forks, fork, ledger
 EASY = (
     "trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
 )  # fmt: skip
+PATIENCE_SECONDS = 4.0  # of an attempt that nobody judges, because it has been judged before
 LATE = "late"  # the fatal moment never came: this run made fewer calls
 
 
@@ -53,6 +57,7 @@ class Scenario:
     taken: dict[str, int] = field(default_factory=dict)
     deaf: dict[str, int] = field(default_factory=dict)
     slots: int = 1
+    stopping: Stopping = field(default_factory=Never)
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,47 @@ class Stage:
         run.build_launcher = lambda *_: place
         run.collect_provenance = lambda: {"packages": {}}
         attempt.load_experiment = self.points.read
+        if not isinstance(self.scenario.stopping, Never):
+            run.build_stopping = lambda _name: self.scenario.stopping
+            attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
         optuna.samplers.TPESampler = partial(optuna.samplers.TPESampler, n_startup_trials=2)
+
+
+class ByRate:
+    """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 goes on, 2e-3 is paused and
+    promoted at the end, 3e-3 is stopped, 4e-3 is paused in vain.
+    """
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        """The same whenever it is asked."""
+        rate = curve.point["lr"]
+        if rate == 1e-3 or len(curve.held_out) > 1:
+            return GO_ON
+        return Decision(Action.STOP, "as staged") if rate == 3e-3 else Decision(Action.PAUSE, "as staged")
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        """When nothing else is left to start."""
+        waiting = [curve.number for curve in curves if curve.state is State.PAUSED and curve.point["lr"] == 2e-3]
+        return waiting[0] if waiting and not more else None
+
+    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
+        """Nothing."""
+        return None
+
+
+def _patient(log: Callable[..., None]) -> Callable[..., None]:
+    """Attempts that wait at their first evaluation for what the controller makes of it, so that its speed is no matter."""
+
+    def logged(trial: attempt.Attempt, kind: str, step: int, values: dict[str, Any]) -> None:
+        log(trial, kind, step, values)
+        if kind == "eval" and step == 2 and trial.experiment.lr > 1e-3:
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not (trial.folder / "control.json").exists() and time.monotonic() < until:
+                time.sleep(0.002)
+
+    return logged
 
 
 class Remembered(Points):
