@@ -22,12 +22,14 @@ class Launch:
 
     ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
     command, because a comment or a blank ended it; ``config`` the recipe that it names, whose keys have no line here.
+    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows to it, where the script says so.
     """
 
     launcher: str
     program: str = ""
     cut_line: int | None = None
     config: str = ""
+    visible_gpus: int | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 from grposweep.errors import BadInput
 from grposweep.frameworks.load import Options, load_recipe
 from grposweep.frameworks.shell import parse_script
+from grposweep.lint.judge import judge
 from grposweep.recipe import Recipe
 
 
@@ -219,3 +220,27 @@ def test_a_comment_at_the_end_cuts_nothing(folder: Path) -> None:
     recipe = load(folder, "python t.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n\necho done\n")
     assert recipe.launch is not None
     assert recipe.launch.cut_line is None
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1 python train_grpo.py --num_generations 8 --max_steps 9", {"GT105"}),
+        ("export CUDA_VISIBLE_DEVICES=0,1\npython train_grpo.py --num_generations 8 --max_steps 9", {"GT105"}),
+        ("CUDA_VISIBLE_DEVICES=1 python train_grpo.py --num_generations 8 --max_steps 9", set()),
+        ("CUDA_VISIBLE_DEVICES=$MINE python train_grpo.py --num_generations 8 --max_steps 9", set()),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train_grpo.py --num_generations 8 --max_steps 9", set()),
+        ("CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --num_generations 8", {"GT504"}),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 swift rlhf --rlhf_type grpo --model m --use_vllm true --vllm_mode colocate",
+            {"GT503"},
+        ),
+    ],
+)
+def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, text: str, codes: set[str]) -> None:
+    """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process a GPU, is as it should be."""
+    path = tmp_path / "train.sh"
+    path.write_text(text)
+    verdict = judge(load_recipe(path, Options()))
+    found = {finding.code for finding in verdict.findings}
+    assert found & {"GT105", "GT503", "GT504"} == codes

@@ -250,6 +250,15 @@ def _from_environment(environment: Values) -> tuple[int | None, str]:
     return product, ""
 
 
+def count_visible_gpus(environment: Values) -> int | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES shows; None where it is not set, or only a running shell knows it."""
+    shown = environment.get("CUDA_VISIBLE_DEVICES")
+    if not isinstance(shown, str):
+        return None
+    names = [name.strip() for name in shown.split(",") if name.strip()]
+    return len(names) if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names) else None
+
+
 def accelerate_file(start: Start) -> str | None:
     """The accelerate configuration that a launch names."""
     for n, word in enumerate(start.before):

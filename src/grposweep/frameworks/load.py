@@ -9,7 +9,15 @@ from grposweep.errors import BadInput
 from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
 from grposweep.frameworks.dotted import flatten, parse_nested
 from grposweep.frameworks.dotted_launch import Overrides, is_dotted_launch, read_overrides
-from grposweep.frameworks.launch import SHIPPED, Start, accelerate_file, build_config, count_processes, find_launch
+from grposweep.frameworks.launch import (
+    SHIPPED,
+    Start,
+    accelerate_file,
+    build_config,
+    count_processes,
+    count_visible_gpus,
+    find_launch,
+)
 from grposweep.frameworks.ms_swift_keys import ENVIRONMENT
 from grposweep.frameworks.schema import easyr1_example
 from grposweep.frameworks.yaml_text import Flat, parse_yaml
@@ -119,7 +127,11 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
         lines={name: line for name, line in start.lines.items() if name in config},
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
-        launch=replace(start.launch, config=next(iter(_config_name(start)), "")),
+        launch=replace(
+            start.launch,
+            config=next(iter(_config_name(start)), ""),
+            visible_gpus=count_visible_gpus(start.environment),
+        ),
     )
 
 

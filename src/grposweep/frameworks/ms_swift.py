@@ -82,6 +82,7 @@ def reading(recipe: Recipe) -> Reading:
                 **fields,
                 "processes": processes,
                 "launcher": recipe.launch.launcher if recipe.launch else None,
+                "visible_gpus": recipe.launch.visible_gpus if recipe.launch else None,
                 "given": frozenset({"framework", *given}),  # never empty: that would be an experiment of ours
                 "keys": keys,
                 "lines": {name: lines[key] for name in given if (key := keys.get(name, name)) in lines},

@@ -122,6 +122,7 @@ def reading(recipe: Recipe) -> Reading:
             "processes": processes,
             "train_prompts": recipe.train_prompts,
             "launcher": recipe.launch.launcher if recipe.launch else None,
+            "visible_gpus": recipe.launch.visible_gpus if recipe.launch else None,
             "given": frozenset({"framework", *given}),  # never empty: that would be an experiment of ours
             "keys": SHARE_KEYS if values.get("warmup_ratio") else KEYS,
             "lines": lines,

@@ -26,6 +26,7 @@ from grposweep.train.models import Loaded, load_model
 from grposweep.train.options import build_config
 from grposweep.train.pace import build_pace
 from grposweep.train.rewards import Reward, load_rewards
+from grposweep.train.sharding import check_sharding
 from grposweep.train.stopwatch import Stopwatch
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.updates import UpdateSize
@@ -78,6 +79,7 @@ def use_devices(attempt: Attempt) -> None:
         os.environ["LOCAL_RANK"] = (
             "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
         )
+    check_sharding(attempt.experiment)
     threads = attempt.experiment.cluster.threads
     os.environ["OMP_NUM_THREADS"] = str(threads)  # or accelerate chooses for itself when there are several ranks
     torch.set_num_threads(threads)

@@ -9,6 +9,7 @@ from trl import GRPOConfig
 from grposweep.config.schema import Generation
 from grposweep.train.attempt import Attempt
 from grposweep.train.models import Loaded
+from grposweep.train.sharding import sharding_options
 
 NEVER = 1 << 30  # optimizer steps
 
@@ -99,4 +100,6 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         num_completions_to_print=0,
         report_to=["tensorboard"] if experiment.tracker.kind == "tensorboard" else [],  # other trackers are ours
         disable_tqdm=True,
+        torch_compile=experiment.trainer.compile,
+        **sharding_options(experiment.trainer.sharding),
     )
