@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from grposweep.programs.marked import MARK
-from support import Ended, lines, read, trials, wait_for
+from support import Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
 Script = tuple[str, ...]
@@ -145,3 +145,25 @@ def test_a_program_lives_as_long_as_its_callback_beats(run: Run, script: Script,
     assert results(alive.sweep)[0]["status"] == "finished", alive.out
     silent = run(*own, "name=silent", "+trainer.environment.BEATS='20'")
     assert results(silent.sweep)[0]["status"] == "failed", silent.out
+
+
+@pytest.mark.slow
+def test_a_trial_of_a_script_is_rerun_with_its_recipe_and_with_a_change(run: Run, script: Script, here: Path) -> None:
+    """From another folder: script and recipe are found where the sweep was started; a change reaches the recipe."""
+    sweep = run(*script, "-m", "lr=0.1,0.3").sweep
+    (here / "elsewhere").mkdir()
+    exact = grposweep(here / "elsewhere", "rerun", "1", "--sweep", str(sweep))
+    assert exact.code == 0, exact.err
+    assert "every number of metrics.jsonl is the same" in exact.out
+    assert recipes(exact.sweep)[0] | {"output_dir": ""} == recipes(sweep)[1] | {"output_dir": ""}
+    changed = grposweep(here / "elsewhere", "rerun", "1", "lr=0.2", "--sweep", str(sweep))
+    assert (recipes(changed.sweep)[0]["learning_rate"], results(changed.sweep)[0]["objective"]) == (0.2, 0.8)
+
+
+@pytest.mark.slow
+def test_a_rerun_says_that_the_script_has_changed_since(run: Run, script: Script, here: Path) -> None:
+    """What identifies the experiment is not what was recorded."""
+    run(*script)
+    with (here / "train.py").open("a") as file:
+        file.write("# mended\n")
+    assert "not as recorded: what identifies the experiment" in grposweep(here, "rerun", "0").out
