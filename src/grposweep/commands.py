@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grposweep import frameworks
+from grposweep.cost import Rates, find_work
 from grposweep.errors import BadInput
 from grposweep.fixes import render_problem
 from grposweep.frameworks.load import Options, load_recipe
@@ -25,15 +26,26 @@ from grposweep.rules import check
 from grposweep.setting import Setting
 
 
-def show_plan(items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None) -> int:
+def show_plan(
+    items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None, measured: str | None = None
+) -> int:
     """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
     named = _settings(items, options, gpu_gib)
+    rates = None if measured is None else _rates(measured)
+    hours = [
+        None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
+    ]
     if as_json:
-        for name, setting in named:
-            shown = {**build_plan(setting), "memory_gib": memory_gib(setting)}
+        for (name, setting), cost in zip(named, hours, strict=True):
+            shown = {**build_plan(setting), "memory_gib": memory_gib(setting), "gpu_hours": cost}
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
-        _print_plans(build_console(), named)
+        console = build_console()
+        _print_plans(console, named)
+        for (name, _), cost in zip(named, hours, strict=True):
+            if cost is not None and rates is not None:
+                head = f"{name}: " if name else ""
+                console.print(f"{head}about {cost:.3g} GPU hours, by {rates.trials} finished trials of {measured}")
     return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
 
 
@@ -55,6 +67,18 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
         console.print(gpu_table(found) if setting.gpu_memory_gib is None else fit_table(setting, found[0][1]))
         console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
     return int(not any(fitted.fits for _, fitted in found))
+
+
+def _rates(sweep: str) -> Rates:
+    """What a token has cost a sweep's finished trials."""
+    from grposweep.report.forecast import measured_rates  # sweeps: not for plans alone
+    from grposweep.report.read import read_sweep
+    from grposweep.sweep.find import find_sweep
+
+    rates = measured_rates(read_sweep(find_sweep(sweep, Path("outputs"))))
+    if rates is None:
+        raise BadInput(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
+    return rates
 
 
 def _are_files(items: Sequence[str]) -> bool:

@@ -63,6 +63,10 @@ Gpu = Annotated[
 GpuMemory = Annotated[
     float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by the GPU's memory.", show_default=False)
 ]
+Measured = Annotated[
+    str | None,
+    typer.Option(metavar="SWEEP", help="GPU hours, by what its finished trials cost.", show_default=False),
+]
 LINES = (
     'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "config"} a line from stdin, '
     "one answer a line."
@@ -145,6 +149,7 @@ def plan(
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
+    measured: Measured = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show what follows from a recipe, each number with its formula; several recipes side by side.
@@ -159,7 +164,7 @@ def plan(
         version = _version(trl_version)
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
         options = Options(framework.value, version, ranks, dataset_size, framework_version)
-        return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib))
+        return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
 
     raise typer.Exit(answer(work))
 

@@ -1,6 +1,7 @@
 """Memory on the terminal: a bar a phase, and what fits which GPU."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.table import Table
@@ -33,7 +34,7 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
         over = " over" if gpu_gib is not None and gib > gpu_gib else ""
         lines.append(f"{label:<{NAMES}}{'█' * round(room * gib / whole):<{room}}{gib:>6.1f}{over}")
     parts = {name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05}
-    lines.append("in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()))
+    lines += wrap("in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80))
     return "\n".join(lines)
 
 

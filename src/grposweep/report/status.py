@@ -8,6 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.report.forecast import forecast
 from grposweep.report.progress import ended, seconds_left, standing, target
 from grposweep.report.read import SweepView
 from grposweep.report.standings import Standing
@@ -42,6 +43,7 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "gpu_hours": view.gpu_hours,
         "budget_gpu_hours": view.outlook.budget_gpu_hours,
         "seconds_left": seconds_left(view),
+        "gpu_hours_expected": None if (expected := forecast(view)) is None else round(expected.total, 6),
         "under_way": [_under_way(view, trial) for trial in view.trials if not trial.state.is_over],
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
         "stopped_early": [{**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)],
@@ -97,6 +99,10 @@ def _cost(view: SweepView) -> RenderableType:
         spent += f", about {clock(left)} left"
     elif left:
         spent += f", about {clock(left)} to go once its command runs again"
+    expected = forecast(view)
+    if left and expected is not None:
+        basis = count(expected.trials, "finished trial")
+        spent += f"; {expected.total:.3g} in all, {expected.each:.2g} a trial, by {basis}"
     return _line("spent", spent)
 
 

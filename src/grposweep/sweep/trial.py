@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep.config.compose import PROJECT, render_experiment
 from grposweep.config.read import experiment_id
+from grposweep.cost import find_work
 from grposweep.files import text_sha256, write_json, write_text
 from grposweep.memory.estimate import memory_gib
 from grposweep.plan import build_plan
@@ -16,6 +17,7 @@ from grposweep.programs import is_program
 from grposweep.programs.trial import write_program
 from grposweep.redaction import redact
 from grposweep.search.judge import Verdict
+from grposweep.setting import Setting
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 
 
@@ -46,9 +48,7 @@ def write_trial(
         "config_sha256": text_sha256(config),
     }
     write_json(folder.path / "trial.json", record)
-    write_json(
-        folder.path / "plan.json", {**build_plan(verdict.setting).as_dict(), "memory_gib": memory_gib(verdict.setting)}
-    )
+    write_json(folder.path / "plan.json", _plan(verdict.setting))
     write_text(
         folder.path / "overrides.yaml", "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
@@ -61,6 +61,13 @@ def write_trial(
         write_program(folder.path, verdict.experiment, verdict.setting)
     write_text(folder.path / "config.yaml", config)
     return folder
+
+
+def _plan(setting: Setting) -> dict[str, Any]:
+    """What follows from a setting: the plan, memory by part, and tokens, from which costs are foretold."""
+    work = find_work(setting)
+    more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
+    return {**build_plan(setting).as_dict(), **more}
 
 
 def _repeatable(overrides: list[str]) -> list[str]:

@@ -1,0 +1,152 @@
+"""What the estimate promises: more of anything needs no less, and each part is what its formula says."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from grposweep.errors import BadInput
+from grposweep.memory.architecture import Architecture
+from grposweep.memory.estimate import GIB, PARTS, Memory, estimate, memory_gib
+from grposweep.memory.fit import fit, fit_gpus
+from grposweep.memory.gpus import memory_of
+from grposweep.memory.recipes import MODELS, find_model, known_model
+from grposweep.report.memory import memory_bars
+from grposweep.setting import Setting
+
+QWEN = MODELS["qwen2.5-1.5b"]
+POINT = Setting(
+    processes=1, num_generations=8, per_device_train_batch_size=8, gradient_accumulation_steps=4, architecture=QWEN,
+    dtype="bfloat16", max_prompt_length=256, max_completion_length=768,
+)  # fmt: skip
+
+
+def memory(**fields: Any) -> Memory:
+    """The estimate at a point."""
+    found = estimate(replace(POINT, **fields))
+    assert found is not None
+    return found
+
+
+def test_a_shape_counts_the_published_parameters() -> None:
+    """To the last one, for every model of the table."""
+    for name, model in MODELS.items():
+        assert model.count() == model.parameters, name
+
+
+def test_the_parts_are_named_as_the_plan_shows_them() -> None:
+    """In GiB, a rank; nothing is said of a model whose shape is not known."""
+    found = memory_gib(POINT)
+    assert found is not None
+    assert list(found) == list(PARTS)
+    assert memory_gib(replace(POINT, architecture=None)) is None
+
+
+def test_weights_gradients_and_adam_take_two_two_and_four_bytes_a_parameter() -> None:
+    """In bfloat16, which the moments are kept in too."""
+    found = memory()
+    assert [found.weights, found.gradients, found.optimizer] == [n * QWEN.parameters for n in (2, 2, 4)]
+
+
+def test_several_ranks_hold_their_gradients_twice() -> None:
+    """DDP's buckets."""
+    assert memory(processes=4).gradients == 2 * memory().gradients
+
+
+@pytest.mark.parametrize(("sharding", "ranks"), [("zero1", 8), ("zero2", 8), ("zero3", 8), ("fsdp", 8)])
+def test_more_ranks_need_less_of_what_is_sharded(sharding: str, ranks: int) -> None:
+    """And never more than two."""
+    few, many = (memory(sharding=sharding, processes=n) for n in (2, ranks))
+    assert many.optimizer < few.optimizer
+    assert many.peak < few.peak
+    assert (many.weights < few.weights) == (sharding in ("zero3", "fsdp"))
+
+
+def test_a_reference_is_held_only_for_kl_without_adapters() -> None:
+    """With LoRA the adapter is switched off instead."""
+    assert (memory().reference, memory(beta=0.04).reference, memory(beta=0.04, lora=True).reference) == (
+        0, memory().weights, 0,
+    )  # fmt: skip
+
+
+def test_checkpointing_saves_activations_and_lora_the_optimizer() -> None:
+    """Each what it is for."""
+    assert memory(gradient_checkpointing=True).activations < memory().activations / 5
+    assert memory(lora=True).optimizer < memory().optimizer / 20
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"per_device_train_batch_size": 16}, {"max_completion_length": 1024}, {"max_prompt_length": 512}, {"beta": 0.1},
+        {"processes": 2}, {"dtype": "float32"}, {"architecture": MODELS["qwen2.5-3b"]},
+        {"gradient_accumulation_steps": 64},
+    ],
+)  # fmt: skip
+def test_more_of_anything_needs_no_less(more: dict[str, Any]) -> None:
+    """Otherwise a fix could be none."""
+    assert memory(**more).peak >= memory().peak
+
+
+def test_vllm_takes_its_share_of_the_gpu_all_the_time() -> None:
+    """A third of 80 GiB; a server of its own takes none."""
+    beside = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
+    assert memory(**beside).generation == pytest.approx(24 * GIB)
+    assert memory(**beside, vllm_mode="server").generation == 0
+
+
+def test_what_fits_is_the_most_that_fits() -> None:
+    """One more of any does not."""
+    most = fit(POINT, 24.0)
+    assert most.batch
+    assert most.completion
+    for name, value in (("max_completion_length", most.completion),):
+        assert memory(**{name: value}).peak <= 24 * GIB < memory(**{name: value + 1}).peak
+
+
+def test_a_larger_gpu_holds_no_less() -> None:
+    """Down the whole table."""
+    batches = [fitted.batch or 0 for _, fitted in fit_gpus(POINT)]
+    assert batches == sorted(batches)
+    assert batches[0] < batches[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"), [("A100", 80.0), ("rtx4090", 24.0), ("NVIDIA H100", 79.6), ("a100-40gb", 40.0)]
+)
+def test_a_gpu_is_known_however_its_name_is_written(name: str, gib: float) -> None:
+    """As people and drivers write it."""
+    assert memory_of(name, "--gpu") == gib
+
+
+def test_an_unknown_gpu_is_answered_with_those_that_are_known() -> None:
+    """And with the other way to say it."""
+    with pytest.raises(BadInput, match=r"cluster.gpu=abacus.*H100.*gpu_memory_gib"):
+        memory_of("abacus", "cluster.gpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("Qwen/Qwen2.5-1.5B-Instruct", True), ("meta-llama/Llama-3.2-1B", True), ("/models/Qwen3-8B/", True),
+     ("Qwen/Qwen2.5-Math-7B", True), ("Qwen/Qwen2.5-72B", False), ("", False)],
+)  # fmt: skip
+def test_a_recipes_model_is_known_by_its_name(name: str, known: bool) -> None:
+    """Variants share a shape; what is not in the table is not guessed."""
+    assert (find_model(name) is not None) == known
+    s = known_model(Setting(model_name_or_path=name), {"dtype": "bfloat16", "gradient_checkpointing": False})
+    assert (s.architecture is not None) == known
+
+
+def test_the_bars_fit_eighty_columns_and_show_what_is_over() -> None:
+    """On the GPU's scale."""
+    lines = memory_bars(memory(), 16.0).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith("over") for line in lines)
+    assert lines[0].startswith("GPU memory a rank, estimated: ")
+
+
+def test_an_unknown_kind_of_layer_counts_as_llamas() -> None:
+    """A new model is estimated before somebody teaches us its layers."""
+    assert (
+        Architecture(2, 64, 128, 4, 2, 16, 100, model_type="new").kind == Architecture(2, 64, 128, 4, 2, 16, 100).kind
+    )
