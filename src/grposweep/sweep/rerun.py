@@ -12,13 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import load_experiment, register
 from grposweep.config.points import Points
-from grposweep.config.read import experiment_id, read_setting, sweep_identity
+from grposweep.config.read import experiment_id, prepared_key, read_setting, sweep_identity
 from grposweep.config.recorded import changed
 from grposweep.config.schema import Experiment, Search
 from grposweep.config.session import open_session
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
 from grposweep.launch.snapshot import is_present_code
+from grposweep.redaction import redact
 from grposweep.repeats import first_difference
 from grposweep.report.read import read_sweep
 from grposweep.search.space import Space
@@ -44,10 +45,10 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     recorded = _recorded(trial)
     _go_to(recorded.get("working_directory"))
     experiment = _experiment(sweep, trial, overrides)
-    code = experiment.cluster.code
-    for line in _differences(trial, experiment, recorded, code, is_changed=bool(overrides)):
+    for line in _differences(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
         print(line)
-    origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": overrides}}
+    said = [redact(override) for override in overrides]
+    origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
     points = Points(lambda _: _config(experiment), [])
     ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
     if ended == EXIT_FINISHED and trial.objective is not None:
@@ -75,16 +76,15 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     before = load_experiment(trial.path / "config.yaml")
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
     search.seed = before.search.seed
-    cluster = replace(before.cluster, controller="here", code=_snapshot(sweep, trial))
-    outputs = str(sweep.path.parent)
-    alone = replace(before, name=None, force=False, outputs=outputs, search=search, cluster=cluster)
+    alone = replace(before, name=None, force=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
         with open_session() as session:
             alone = changed(alone, overrides, session)
     else:
         register()
-    identity = sweep_identity([], alone)
-    return replace(alone, name=alone.name or f"{sweep.path.name}-{trial.number:04d}-rerun-{identity[:6]}")
+    code = alone.cluster.code or _snapshot(sweep, trial)
+    name = f"{sweep.path.name}-{trial.number:04d}-rerun-{sweep_identity([], alone)[:6]}"
+    return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
 
 
 def _config(experiment: Experiment) -> DictConfig:
@@ -112,15 +112,16 @@ def _snapshot(sweep: SweepFolder, trial: TrialFolder) -> str | None:
 
 
 def _differences(
-    trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], code: str | None, is_changed: bool
+    sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """What is not as it was when the trial ran: code, packages, files that its program reads."""
-    now = collect_provenance()
+    now, code = collect_provenance(), experiment.cluster.code
     said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
     known = {**now, "packages": recorded.get("packages")} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         said.append(f"not as recorded: {found}")
-    identity = experiment_id(experiment, read_setting(experiment))
+    counted = sweep.prepared().get(prepared_key(experiment))
+    identity = experiment_id(experiment, read_setting(experiment, counted))
     if not is_changed and identity[:6] != trial.head:
         said.append("not as recorded: what identifies the experiment (a script, a recipe or a default has changed)")
     return said
