@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 peers docs clean
+.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -47,6 +47,14 @@ trl-versions: $(VENV)/ready
 
 # Another framework's environment, from its list under benchmarks/frameworks; their requirements exclude each other.
 .venvs/%/ready: benchmarks/frameworks/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# NePS, one of the peers of benchmarks/curves/replay.py.
+neps: .venvs/neps/ready
+
+.venvs/neps/ready: benchmarks/curves/neps.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -139,9 +139,9 @@ class ByRate:
         waiting = [curve.number for curve in curves if curve.state is State.PAUSED and curve.point["lr"] == 2e-3]
         return waiting[0] if waiting and not more else None
 
-    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
+    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """Nothing."""
-        return None
+        return {}
 
 
 def _patient(log: Callable[..., None]) -> Callable[..., None]:

@@ -55,9 +55,9 @@ class Halves:
         best = max(paused, key=lambda curve: curve.held_out[-1], default=None)
         return best.number if best is not None and not more and best.held_out[-1] > 0.3 else None
 
-    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
-        """Its last value."""
-        return curve.held_out[-1] if curve.held_out else None
+    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """Their last values."""
+        return {curve.number: curve.held_out[-1] for curve in curves if curve.held_out}
 
 
 class Died(BaseException):

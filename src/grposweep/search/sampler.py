@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
+ADAPTIVE = "tpe"  # what auto is where a space has no list of points
 LISTED = ("grid", "one_factor")  # all their points are known beforehand
 FREE_DRAWS = 64  # candidates before turning to the list of valid combinations
 GP_DRAWS = 2  # the Gaussian process proposes the same optimum again and again
@@ -46,9 +47,9 @@ class Ask:
 
 
 def choose_sampler(name: str, space: Space) -> str:
-    """``auto`` resolved: a grid where the space is finite, otherwise TPE."""
+    """``auto`` resolved: a grid where the space is finite, otherwise the adaptive sampler that has earned it."""
     if name == "auto":
-        return "grid" if space.is_finite else "tpe"
+        return "grid" if space.is_finite else ADAPTIVE
     return name
 
 

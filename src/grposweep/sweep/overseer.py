@@ -89,7 +89,7 @@ class Overseer:
         One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: what
         becomes of a collapsed training is no news, but that it collapses there is.
         """
-        values = self._foreseen_by_stopping() if self.stops_early else {}
+        values = self.stopping.foresee(self.curves()) if self.stops_early else {}
         trials = self.study.trials
         if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
             finished = [
@@ -98,15 +98,6 @@ class Overseer:
             worst = min(finished, default=math.inf)
             values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
         return {number: self.sign * value for number, value in values.items()}
-
-    def _foreseen_by_stopping(self) -> dict[int, float]:
-        curves = self.curves()
-        found = (
-            (curve.number, self.stopping.foresee(curve, curves[:place] + curves[place + 1 :]))
-            for place, curve in enumerate(curves)
-            if curve.state is not State.FINISHED
-        )
-        return {number: value for number, value in found if value is not None}
 
     def _judge(self, trial: FrozenTrial) -> Asked | None:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""

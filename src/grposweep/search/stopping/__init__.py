@@ -12,6 +12,7 @@ from typing import Protocol
 from grposweep.search.curves import Curve
 
 DEFAULT = "none"  # of searches that look for the best point only
+STOPPINGS = ("none", "curve", "median", "asha", "hyperband")
 COMPARES_ALL = ("grid", "one_factor")  # samplers whose every trial is wanted to its end
 
 
@@ -46,8 +47,8 @@ class Stopping(Protocol):
         ``more`` is False where no new point will be started: then None ends the paused ones for good.
         """
 
-    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:
-        """The final value to tell a sampler of a trial that has not finished; None: leave it out."""
+    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """The final values to tell a sampler of trials that have not finished, by number; it never hears of the others."""
 
 
 class Never:
@@ -61,9 +62,9 @@ class Never:
         """Nothing is ever paused."""
         return None
 
-    def foresee(self, curve: Curve, others: Sequence[Curve]) -> float | None:  # noqa: ARG002 - the contract's arguments
+    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """A finished trial's own value is all that counts."""
-        return None
+        return {}
 
 
 def choose_stopping(name: str, sampler: str, objectives: int = 1) -> str:
@@ -75,4 +76,14 @@ def choose_stopping(name: str, sampler: str, objectives: int = 1) -> str:
 
 def build_stopping(name: str) -> Stopping:
     """The way of stopping behind a name of ``search.stopping``; KeyError for an unknown one."""
-    return {"none": Never}[name]()
+    if name == "none":
+        return Never()
+    if name == "curve":
+        from grposweep.search.stopping.curve import CurveStopping
+
+        return CurveStopping()
+    if name in STOPPINGS:
+        from grposweep.search.stopping.pruners import OptunaPruner
+
+        return OptunaPruner(name)
+    raise KeyError(name)

@@ -1,0 +1,37 @@
+"""What one rehearsed sweep cost, and what it had found when; knows nothing of how it searched."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from pool import Pool, Recorded
+
+
+@dataclass
+class Outcome:
+    """What one sweep cost, and what it had found when."""
+
+    finished: list[tuple[float, float, int]] = field(default_factory=list)  # completions, seconds until then; place
+    completions: float = 0.0
+    seconds: float = 0.0
+    started: list[int] = field(default_factory=list)  # places
+    resumed: int = 0  # how often a paused trial went on
+
+    def arrival(self, pool: Pool) -> tuple[float, float] | None:
+        """Completions and seconds until a point within one per cent of the best had finished."""
+        close = (f for f in self.finished if pool.places[f[2]].truth >= pool.best - pool.tolerance)
+        return next(((completions, seconds) for completions, seconds, _ in close), None)
+
+    def regret(self, pool: Pool, budget: float) -> float:
+        """Of the best point that had finished within a budget in completions."""
+        return pool.regret(place for completions, _, place in self.finished if completions <= budget)
+
+    def stopped_best(self, pool: Pool) -> bool:
+        """Whether the best of the points that were started did not get to finish."""
+        best = max(self.started, key=lambda place: pool.places[place].truth)
+        return best not in {place for _, _, place in self.finished}
+
+
+def draw_trainings(pool: Pool, seed: int) -> list[Recorded]:
+    """One training a place, of its seeds: the same for every policy that is given this seed."""
+    draw = Random(f"rehearsal:{seed}")
+    return [draw.choice(place.trainings) for place in pool.places]

@@ -1,0 +1,21 @@
+"""Which ways of searching are compared, by name."""
+
+from rehearsal import Policy
+
+from grposweep.search import stopping
+from grposweep.search.sampler import ADAPTIVE
+
+DEFAULT = "default"
+REFERENCE = "tpe"
+POLICIES = {
+    DEFAULT: Policy(ADAPTIVE, stopping.DEFAULT),  # what a sweep does that sets neither
+    "random": Policy("random"),
+    REFERENCE: Policy("tpe"),
+    "tpe_curve": Policy("tpe", "curve"),
+    "surrogate": Policy("surrogate"),
+    "surrogate_curve": Policy("surrogate", "curve"),
+    "asha": Policy("tpe", "asha"),
+    "hyperband": Policy("tpe", "hyperband"),
+    "median": Policy("tpe", "median"),
+    "hydra_batch_tpe": Policy("tpe", batch=8),  # hydra-optuna-sweeper: a batch is told when all of it has ended
+}

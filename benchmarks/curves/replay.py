@@ -1,0 +1,192 @@
+"""Replay searches over recorded learning curves, in seconds: python benchmarks/curves/replay.py FILE... [--policy NAME,...].
+
+A sweep's own classes ask and stop; a recording stands for each training. The recorded points are the space: a suggestion
+becomes the nearest one that is not used yet, with one of its seeds. Cost is completions generated. A point is worth its
+final held-out reward, the mean over its seeds, and regret is what the best finished one lacks of the best of all.
+The budget at which regrets are compared is what plain TPE needs to come within one per cent of the best (the median); then
+a sweep starts nothing new, but for one that is not there yet, which goes on, and finishes what its policy still wants to.
+"""
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from peers import PEERS, rehearse_peer
+from policies import POLICIES, REFERENCE
+from pool import Pool, read_pool
+from rehearsal import Outcome, rehearse
+
+from grposweep.errors import BadInput
+
+WORKERS = 2  # processes
+BOOTSTRAPS = 1000  # for the interval of a ratio
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What one policy did on one pool; the same repeats have the same seeds under every policy."""
+
+    arrivals: list[float]  # completions; the whole pool's where it never came close
+    seconds: list[float]
+    regrets: list[float]  # at the budget
+    false_stops: list[bool]
+    spent: list[float]  # completions in all
+    resumed: list[int]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Replay, and print a table a file or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recorded curves, JSON lines (record.py)")
+    parser.add_argument("--policy", default="all", help=f"any of {','.join((*POLICIES, *PEERS))}; or all (default)")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    options = parser.parse_args(arguments)
+    try:
+        names = choose(options.policy)
+        if options.repeats < 1:
+            raise BadInput(f"--repeats {options.repeats}: at least one repeat is needed. Set --repeats 50.")
+        pools = [read_pool(path) for path in options.files]
+        results = {pool.name: replay(pool, names, options.repeats) for pool in pools}
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.format == "json":
+        single = results[pools[0].name] if len(pools) == 1 else merge(list(results.values()))
+        print(json.dumps(describe(single, names), indent=2))
+        return 0
+    for pool in pools:
+        print_table(pool, results[pool.name], names)
+    return 0
+
+
+def choose(text: str) -> list[str]:
+    """The policies behind the option; a peer that is not installed is left out of ``all``."""
+    known = (*POLICIES, *PEERS)
+    if text == "all":
+        return [*POLICIES, *(name for name, peer in PEERS.items() if peer.is_installed)]
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise BadInput(f"--policy {name}: there is no such policy. Choose from {', '.join(known)}, or all.")
+        if name in PEERS and not PEERS[name].is_installed:
+            raise BadInput(f"--policy {name}: it is not installed. Run `make {PEERS[name].target}`.")
+    return names
+
+
+def replay(pool: Pool, names: list[str], repeats: int) -> dict[str, Repeats]:
+    """All policies on one pool, the reference first: it sets the budget."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # matrices are small; for the workers, which import numpy afterwards
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as workers:
+        reference = measure(pool, REFERENCE, repeats, 0.0, workers)
+        budget = median(reference.arrivals)
+        return {name: measure(pool, name, repeats, budget, workers) for name in dict.fromkeys((REFERENCE, *names))}
+
+
+def measure(pool: Pool, name: str, repeats: int, budget: float, workers: ProcessPoolExecutor) -> Repeats:
+    """One policy's repeats."""
+    if name in PEERS:
+        outcomes = rehearse_peer(pool, PEERS[name], range(repeats), budget)
+    else:
+        outcomes = list(workers.map(partial(rehearse, pool, POLICIES[name], budget=budget), range(repeats)))
+    return summarize(pool, outcomes, budget)
+
+
+def summarize(pool: Pool, outcomes: list[Outcome], budget: float) -> Repeats:
+    """What the outcomes come to."""
+    reached = [outcome.arrival(pool) or (pool.completions, pool.seconds) for outcome in outcomes]
+    return Repeats(
+        arrivals=[completions for completions, _ in reached],
+        seconds=[seconds for _, seconds in reached],
+        regrets=[outcome.regret(pool, budget) for outcome in outcomes],
+        false_stops=[outcome.stopped_best(pool) for outcome in outcomes],
+        spent=[outcome.completions for outcome in outcomes],
+        resumed=[outcome.resumed for outcome in outcomes],
+    )
+
+
+def merge(results: list[dict[str, Repeats]]) -> dict[str, Repeats]:
+    """Several files' repeats as one: what the figures of JSON are over."""
+    fields = vars(results[0][REFERENCE])
+    return {
+        name: Repeats(**{field: list(chain(*(getattr(r[name], field) for r in results))) for field in fields})
+        for name in results[0]
+    }
+
+
+def describe(results: dict[str, Repeats], names: list[str]) -> dict[str, dict[str, Any]]:
+    """The figures of each policy."""
+    return {name: figures(results[name], results[REFERENCE]) for name in names}
+
+
+def figures(mine: Repeats, reference: Repeats) -> dict[str, Any]:
+    """Medians with their 95 % intervals, and means of regrets and shares."""
+    ratios = bootstrap(mine.arrivals, reference.arrivals)
+    return {
+        "completions_to_1pct": interval(mine.arrivals),
+        "cost_ratio_to_tpe": median(mine.arrivals) / median(reference.arrivals),
+        "regret_at_equal_budget": fmean(mine.regrets),
+        "false_stops": fmean(mine.false_stops),
+        "cost_ratio_interval": ratios,
+        "seconds_to_1pct": interval(mine.seconds),
+        "completions_in_all": median(mine.spent),
+        "resumed": fmean(mine.resumed),
+        "repeats": len(mine.arrivals),
+    }
+
+
+def interval(values: list[float]) -> dict[str, float]:
+    """The median with its 95 % interval, from order statistics."""
+    ordered, count = sorted(values), len(values)
+    half = 0.98 * count**0.5
+    low, high = max(round(count / 2 - half) - 1, 0), min(round(count / 2 + half), count - 1)
+    return {"median": median(values), "low": ordered[low], "high": ordered[high]}
+
+
+def bootstrap(mine: list[float], reference: list[float]) -> dict[str, float]:
+    """The 95 % interval of the ratio of two medians over the same repeats."""
+    draw, count = Random(0), len(mine)
+    ratios = []
+    for _ in range(BOOTSTRAPS):
+        picks = draw.choices(range(count), k=count)
+        ratios.append(median(mine[i] for i in picks) / median(reference[i] for i in picks))
+    ratios.sort()
+    return {"low": ratios[round(0.025 * BOOTSTRAPS)], "high": ratios[round(0.975 * BOOTSTRAPS) - 1]}
+
+
+def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> None:
+    """One file's table, in Markdown."""
+    trainings = sum(len(place.trainings) for place in pool.places)
+    budget = median(results[REFERENCE].arrivals)
+    print(
+        f"\n{pool.name}: {trainings} curves of {len(pool.places)} points, {pool.completions:,.0f} completions for one training "
+        f"each; the best point {pool.best:.4g}, {pool.close} within 1 %; budget {budget:,.0f} completions\n"
+    )
+    print(
+        "| policy | completions to 1 % (95 %) | of TPE's (95 %) | seconds | regret at budget | false stops | resumed |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for name, row in describe(results, names).items():
+        cost, ratio = row["completions_to_1pct"], row["cost_ratio_interval"]
+        print(
+            f"| {name} | {cost['median']:,.0f} ({cost['low']:,.0f}-{cost['high']:,.0f}) "
+            f"| {row['cost_ratio_to_tpe']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f}) "
+            f"| {row['seconds_to_1pct']['median']:.0f} | {row['regret_at_equal_budget']:.4f} "
+            f"| {row['false_stops']:.0%} | {row['resumed']:.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
