@@ -216,7 +216,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     for name in ("name", "force", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
-    content["trainer"] = _trainer_content(experiment.trainer)
+    content["trainer"] = trainer_content(experiment.trainer)
     _forget_place(content["generation"])
     for name in _SIZES:
         content["batch"][name] = getattr(setting, name)
@@ -240,12 +240,12 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
-    content["trainer"] = _trainer_content(base.trainer)
+    content["trainer"] = trainer_content(base.trainer)
     _forget_place(content["generation"])
     return _digest({"space": space, "base": content})
 
 
-def _trainer_content(trainer: Trainer) -> dict[str, Any]:
+def trainer_content(trainer: Trainer) -> dict[str, Any]:
     """What of the trainer can change a trial's numbers; of files that a program reads, their content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}

@@ -291,6 +291,8 @@ class Search:
     ``one_factor`` every point runs on that many seeds, the search's own among them.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from dial to value.
+    ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
+    results tell the sampler where the space, the objective and the training are the same.
     ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
     promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
@@ -306,6 +308,7 @@ class Search:
     seeds: int = 0
     leaders: int = 4
     enqueue: list[dict[str, Any]] = field(default_factory=list)
+    warm_start: Any = None
     storage: str | None = None
     metric: str = "eval_reward"
     direction: str = "maximize"

@@ -33,17 +33,18 @@ class Scratch:
     was stopped early, counts as finished where somebody foresees its value.
     """
 
-    def __init__(self, direction: Direction) -> None:
-        self._direction = direction
+    def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
+        """``prior`` are finished trials of earlier sweeps, which samplers know as well."""
+        self._direction, self._prior = direction, prior
         self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
         self._seen = 0  # trials looked at
-        self._study = optuna.create_study(direction=direction)
+        self._study = self._begun()
 
     def updated(self, trials: Sequence[FrozenTrial], foreseen: Mapping[int, float] | None = None) -> optuna.Study:
         """The copy as of now; made anew once failed draws make up most of it, because every ask walks past them."""
-        if len(self._study.get_trials(deepcopy=False)) > 2 * len(trials) + FAILED_DRAWS:
+        if len(self._study.get_trials(deepcopy=False)) > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS:
             self._open, self._seen = {}, 0
-            self._study = optuna.create_study(direction=self._direction)
+            self._study = self._begun()
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
                 self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
@@ -55,6 +56,11 @@ class Scratch:
             if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
                 del self._open[number]
         return self._study
+
+    def _begun(self) -> optuna.Study:
+        study = optuna.create_study(direction=self._direction)
+        study.add_trials(self._prior)
+        return study
 
 
 def _become(copied: FrozenTrial, trial: FrozenTrial, foreseen: float | None) -> None:
@@ -79,7 +85,13 @@ class SweepStudy:
         self.space = space
         self.study = open_study(storage, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
+        self._direction, self._prior = direction, list[FrozenTrial]()
         self._scratch = Scratch(direction)
+
+    def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
+        """Let samplers know what earlier sweeps found at points of this space; the study itself stays as it is."""
+        self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
+        self._scratch = Scratch(self._direction, self._prior)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -198,11 +210,13 @@ class SweepStudy:
         return propose(drawn, valid, taken)
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
+        self.study.add_trial(self._trial(point, state, attributes, **end))
+
+    def _trial(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
         dials = {dial.name: distribution(dial) for dial in self.space.dials if dial.name in point}
-        trial = optuna.trial.create_trial(
+        return optuna.trial.create_trial(
             state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes), **end
         )
-        self.study.add_trial(trial)
 
     def _surrogate(self, ask: Ask, history: optuna.Study) -> Iterator[Point]:
         """Candidates by descending promise; the history has foreseen values as well."""
@@ -216,7 +230,8 @@ class SweepStudy:
     def _gaussian_process(self, ask: Ask, finite: Collection[Point], foreseen: Mapping[int, float]) -> Iterator[Point]:
         """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
         worth = {**foreseen, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
-        told = [(trial, value) for trial in self.searched if (value := worth.get(trial.number)) is not None]
+        found = [(trial, worth.get(trial.number)) for trial in self.searched]
+        told = [(t, value) for t, value in [*((t, t.value) for t in self._prior), *found] if value is not None]
         question = {
             "direction": self.study.direction.name.lower(),
             "ask": {"sampler": ask.sampler, "seed": ask.seed, "number": ask.number, "fixed": dict(ask.fixed)},

@@ -84,13 +84,16 @@ class Proposals:
     def _next_point(self) -> Proposal | None:
         """A point that nobody has tried; None where no valid one is left."""
         used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
-        index = next((i for i in range(len(self.enqueued)) if i not in used), None)
-        point = self._ask(self.enqueued[index] if index is not None else {})
-        if point is None:
-            return None
+        self._look()
+        for index, wanted in enumerate(self.enqueued):
+            if index not in used and freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
+                return self._proposal(point, enqueued=index)
+        point = self._ask({})
+        return None if point is None else self._proposal(point)
+
+    def _proposal(self, point: Point, **noted: Any) -> Proposal:
         verdict = self.judge.verdict(point)
-        attributes: dict[str, Any] = {"experiment": experiment_id(verdict.experiment, verdict.setting)}
-        return Proposal(verdict, attributes if index is None else {**attributes, "enqueued": index})
+        return Proposal(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
     def _next_replicate(self) -> Proposal | None:
         """The next fresh seed of a leader, as the race on these seeds stands."""
@@ -108,7 +111,6 @@ class Proposals:
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
-        self._look()
 
         def is_new(point: Point) -> bool:
             if self.repeat:

@@ -45,6 +45,8 @@ from grposweep.sweep.rebuild import open_study
 from grposweep.sweep.say import detached, say_results, say_scale
 from grposweep.sweep.settler import Settler
 from grposweep.sweep.summary import invalid_rows
+from grposweep.sweep.warm_start import NAME as WARM_START
+from grposweep.sweep.warm_start import check_sources, open_warm_start, words_of_warm_start
 from grposweep.sweep.work import counting_interrupts, work
 
 EXIT_FINISHED, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 130
@@ -69,6 +71,8 @@ def run_sweep(
     enqueued = read_enqueued(base.search.enqueue, space, judge)
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
+    if base.search.warm_start and not (path / WARM_START).exists():
+        provenance["warm_start"] = check_sources(base, space)
     with ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base.outputs, provenance)
@@ -91,8 +95,14 @@ def run_sweep(
         for repair in repairs:
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
+        warm = open_warm_start(folder, base, judge)
+        study.learn([(seen.point, seen.value) for seen in warm.observations])
+        if warm.first:
+            console.print(words_of_warm_start(warm), highlight=False)
         study.replication = build_replication(base)
-        proposals = Proposals(study, judge, base.search, sampler, list(census.valid_points()), enqueued, base.force)
+        proposals = Proposals(
+            study, judge, base.search, sampler, list(census.valid_points()), [*enqueued, *warm.first], base.force
+        )
         proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
         settler.keep_best()  # an earlier controller may have died between an end and this

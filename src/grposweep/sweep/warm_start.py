@@ -1,0 +1,175 @@
+"""Warm start: what earlier sweeps found, taken over once, at the first start, into warm_start.json.
+
+An earlier trial is a point of this space if some point here learns the same: same prompts a step, generations, rates and so
+on, whatever processes and per-device sizes realise them. Its result is an observation where model and schedule are the
+same as well; with others the best points are still tried first. Nothing of it enters the sweep's own study.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.learning import is_same_point, learning, numbers, sizes
+from grposweep.config.read import read_setting
+from grposweep.config.schema import GROUPS, Experiment, Search
+from grposweep.errors import BadInput
+from grposweep.files import read_json, write_json
+from grposweep.search.judge import Judge
+from grposweep.search.space import Dial, Interval, Label, Point, Space, freeze
+from grposweep.setting import Setting
+from grposweep.sweep.find import find_sweep
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+
+NAME = "warm_start.json"
+FIRST = 3  # points of an earlier sweep that are tried again: the best ones
+MOST_LOOKED_AT = 2000  # points of this space an earlier trial, where many options could realise it
+
+
+@dataclass(frozen=True)
+class Observation:
+    """An earlier trial at a point of this space, and what it was worth there."""
+
+    point: Point
+    value: float
+    sweep: str
+    trial: int
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What was taken over: points to try first, and results for the sampler."""
+
+    first: Sequence[Point] = ()
+    observations: Sequence[Observation] = ()
+
+
+def named_sweeps(search: Search) -> list[str]:
+    """``search.warm_start`` as a list: one name, several, or none."""
+    wanted = search.warm_start
+    return [] if wanted is None else [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+
+
+def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
+    """The sweeps that are to be taken over, as the provenance names them.
+
+    Raises BadInput for one that is not there, that optimised something else, or on another task.
+    """
+    return [_check(find_sweep(name, Path(base.outputs)), base, space) for name in named_sweeps(base.search)]
+
+
+def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
+    settings = source.settings() or {}
+    theirs = settings["search"] if isinstance(settings.get("search"), dict) else {}
+    ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last")}
+    if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
+        found, here = (" ".join(f"search.{n}={said[n]}" for n in other) for said in (theirs, ours))
+        raise BadInput(
+            f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
+            "stand beside ours. Set the same objective, or leave that sweep out."
+        )
+    baseline = settings.get("baseline")
+    task = baseline.get("task") if isinstance(baseline, dict) else None
+    searched = {dial.name.split(".")[0] for dial in space.dials}
+    if isinstance(task, dict) and "task" not in searched and task != asdict(base.task):
+        keys = ", ".join(f"task.{name}" for name, value in asdict(base.task).items() if task.get(name) != value)
+        raise BadInput(
+            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot stand beside "
+            "ours. Leave that sweep out."
+        )
+    return {"sweep": str(source.path), "identity": settings.get("identity")}
+
+
+def open_warm_start(folder: SweepFolder, base: Experiment, judge: Judge) -> WarmStart:
+    """What was taken over at the first start; taken over now where this is it."""
+    path = folder.path / NAME
+    found = read_json(path)
+    if found is None and named_sweeps(base.search):
+        found = asdict(_take_over(base, judge))
+        write_json(path, found)
+    if found is None:
+        return WarmStart()
+    return WarmStart(found["first"], [Observation(**observation) for observation in found["observations"]])
+
+
+def words_of_warm_start(warm: WarmStart) -> str:
+    """What an earlier sweep gives this one, in a line."""
+    sweeps = ", ".join(sorted({seen.sweep for seen in warm.observations})) or "sweeps of another model or schedule"
+    return f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results of {sweeps} known to the sampler"
+
+
+def _take_over(base: Experiment, judge: Judge) -> WarmStart:
+    first: dict[object, Point] = {}
+    observations: list[Observation] = []
+    for name in named_sweeps(base.search):
+        source = find_sweep(name, Path(base.outputs))
+        ranked = sorted(_finished(source), key=lambda pair: _worst_last(pair[1], base.search))
+        placed = [(folder, value, *found) for folder, value in ranked if (found := _place(folder, judge)) is not None]
+        best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
+        first |= {freeze(point): point for point in best}
+        observations += [
+            Observation(point, value, source.path.name, folder.number)
+            for folder, value, point, is_alike in placed
+            if is_alike
+        ]
+    return WarmStart(list(first.values()), sorted(observations, key=lambda seen: (seen.sweep, seen.trial)))
+
+
+def _worst_last(value: float, search: Search) -> float:
+    return -value if search.direction == "maximize" else value
+
+
+def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
+    """The finished trials of an earlier search; replicates of its leaders would tell their points twice."""
+    for folder in source.trials():
+        role = folder.record.attributes.get("role") if folder.record is not None else None
+        if folder.objective is not None and role is None:
+            yield folder, folder.objective
+
+
+def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
+    """The point of this space that learns what an earlier trial learnt, and whether their results are alike; None: none."""
+    try:
+        past = load_experiment(folder.path / "config.yaml")
+    except (OSError, BadInput):  # of a version with other keys, or damaged
+        return None
+    setting = read_setting(past)
+    wanted, told = learning(past, setting), numbers(setting)
+    for _, point in zip(range(MOST_LOOKED_AT), _candidates(judge.space, past, setting), strict=False):
+        if numbers(judge.fields.setting(point)) != told or not judge.is_valid(point):
+            continue
+        verdict = judge.verdict(point)
+        found = learning(verdict.experiment, verdict.setting)
+        if is_same_point(found, wanted):
+            return point, found == wanted
+    return None
+
+
+def _candidates(space: Space, past: Experiment, setting: Setting, point: Point | None = None) -> Iterator[Point]:
+    """Points that may be the earlier experiment: its own values where a dial is one, every option where that has to be tried."""
+    point = point or {}
+    dial = next((dial for dial in space.dials if dial.name not in point and dial.is_active(point)), None)
+    if dial is None:
+        yield point
+        return
+    for label in _labels(dial, past, setting):
+        yield from _candidates(space, past, setting, {**point, dial.name: label})
+
+
+def _labels(dial: Dial, past: Experiment, setting: Setting) -> Sequence[Label]:
+    name, domain = dial.name, dial.domain
+    value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else _get(past, name)
+    if isinstance(domain, Interval):
+        is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high
+        return [int(value) if domain.integer else float(value)] if is_inside else []
+    is_realised = name.startswith(("batch.", "cluster.")) and name.split(".")[1] not in sizes(setting)
+    if name in GROUPS or is_realised:
+        return domain.labels
+    return [label for label, own in zip(domain.labels, domain.values, strict=True) if own == value]
+
+
+def _get(experiment: Any, path: str) -> Any:
+    for part in path.split("."):
+        experiment = getattr(experiment, part)
+    return experiment

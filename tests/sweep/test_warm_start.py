@@ -1,0 +1,88 @@
+"""Sweeps that begin with what earlier ones found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.learning import learning
+from grposweep.config.read import read_setting
+from support import Ended, read, run_in, trials
+
+Run = Callable[..., Ended]
+SHORT = ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1")
+EARLIER = (*SHORT, "name=early", "batch.per_device_train_batch_size=32", "-m", "lr=1e-5,1e-3,3e-3")
+# The same 4 prompts x 8 generations a step, in two micro-steps.
+OTHER_SIZES = ("batch.per_device_train_batch_size=16", "batch.gradient_accumulation_steps=2")
+LATER = (
+    *SHORT, *OTHER_SIZES, "name=late", "search=tpe", "search.trials=4", "-m", "lr=tag(log,interval(1e-4,1e-2))", "kl=none,low",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which such a sweep was run."""
+    here = tmp_path_factory.mktemp("warm")
+    assert run_in(here, *EARLIER).code == 0
+    return here
+
+
+def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier: Path) -> None:
+    """1e-5 is outside the new interval and left out; what was taken over is on disk, and stays when the source is gone."""
+    ended = run_in(earlier, *LATER, "search.warm_start=early")
+    assert ended.code == 0, ended.err
+    taken = read(ended.sweep / "warm_start.json")
+    assert taken["first"] == [{"lr": 1e-3, "kl": "none"}, {"lr": 3e-3, "kl": "none"}]
+    assert [(seen["point"]["lr"], seen["trial"]) for seen in taken["observations"]] == [(1e-3, 1), (3e-3, 2)]
+    points = [read(folder / "trial.json")["point"] for folder in trials(ended.sweep)]
+    assert points[:2] == taken["first"]
+    assert all(point["kl"] in ("none", "low") for point in points)
+    assert "identity" in (ended.sweep / "sweep.yaml").read_text().split("warm_start:")[1]
+    again = run_in(earlier, *LATER, "search.warm_start=gone")
+    assert again.code == 0, again.err
+    assert read(again.sweep / "warm_start.json") == taken
+
+
+@pytest.mark.slow
+def test_another_schedule_gives_points_and_no_results(earlier: Path) -> None:
+    """After two steps a reward is not what it is after four."""
+    ended = run_in(
+        earlier, *LATER, "name=longer", "schedule.max_steps=4", "search.warm_start=[early]", "search.trials=2"
+    )
+    taken = read(ended.sweep / "warm_start.json")
+    assert len(taken["first"]) == 2
+    assert taken["observations"] == []
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ("search.metric=reward", "optimised something else (search.metric=eval_reward; here search.metric=reward)"),
+    ("task.eval_prompts=64", "was on another task (task.eval_prompts differ)"),
+    ("search.warm_start=[early,nowhere]", "nowhere is no sweep"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_refused_in_one_message(earlier: Path, change: str, said: str) -> None:
+    """Before anything is written."""
+    wanted = () if change.startswith("search.warm") else ("search.warm_start=early",)
+    ended = run_in(earlier, *LATER, "name=refused", *wanted, change)
+    assert ended.code == 2
+    assert said in ended.err
+    assert not (earlier / "outputs" / "refused").exists()
+
+
+def test_sizes_and_seeds_change_no_learning_and_rates_do(earlier: Path) -> None:
+    """What hardware sees is apart from what the algorithm sees."""
+    configs = [load_experiment(folder / "config.yaml") for folder in trials(earlier / "outputs" / "early")]
+    one, other = configs[:2]
+    halved = load_experiment(trials(earlier / "outputs" / "early")[0] / "config.yaml")
+    halved.batch.per_device_train_batch_size, halved.batch.gradient_accumulation_steps, halved.seed = 16, 2, 7
+    told = [json.dumps(learning(found, read_setting(found)), default=str) for found in (one, halved, other)]
+    assert told[0] == told[1] != told[2]
+
+
+@pytest.mark.slow
+def test_a_point_that_was_enqueued_twice_is_tried_once(run: Run) -> None:
+    """And the search goes on after it."""
+    ended = run(*LATER, "search.enqueue=[{lr: 0.001, kl: low}, {lr: 0.001, kl: low}]")
+    assert ended.code == 0, ended.err
+    assert len(trials(ended.sweep)) == 4
