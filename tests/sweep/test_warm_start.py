@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grposweep.config.compose import load_experiment
 from grposweep.config.learning import learning
@@ -39,7 +40,8 @@ def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier:
     points = [read(folder / "trial.json")["point"] for folder in trials(ended.sweep)]
     assert points[:2] == taken["first"]
     assert all(point["kl"] in ("none", "low") for point in points)
-    assert "identity" in (ended.sweep / "sweep.yaml").read_text().split("warm_start:")[1]
+    provenance = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]
+    assert [source["sweep"] for source in provenance["warm_start"]] == [str(earlier / "outputs" / "early")]
     again = run_in(earlier, *LATER, "search.warm_start=gone")
     assert again.code == 0, again.err
     assert read(again.sweep / "warm_start.json") == taken
