@@ -112,7 +112,7 @@ class Stage:
         for name in ("submit", "cancel"):
             setattr(place, name, calls.around(name, getattr(place, name)))
         run.build_launcher = lambda *_: place
-        run.collect_provenance = lambda: {"packages": {}}
+        run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
         if not isinstance(self.scenario.stopping, Never):
             run.build_stopping = lambda _name: self.scenario.stopping

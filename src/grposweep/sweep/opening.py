@@ -73,7 +73,7 @@ def _recognise(
         )
     before = settings.get("provenance")
     changed = difference(before if isinstance(before, dict) else {}, provenance)
-    return f", resumed (other code or packages than at its start: {changed})" if changed else ", resumed"
+    return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
 
 
 def describe_sweep(

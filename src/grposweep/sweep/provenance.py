@@ -13,6 +13,7 @@ from typing import Any
 
 from grposweep import __version__
 from grposweep.config.compose import PROJECT
+from grposweep.config.schema import Experiment
 from grposweep.redaction import redact
 
 PACKAGES = (
@@ -20,8 +21,8 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def collect_provenance() -> dict[str, Any]:
-    """Code version (git sha and diff of the project), package versions, Python, host and working directory."""
+def collect_provenance(experiment: Experiment) -> dict[str, Any]:
+    """Code version (git sha and diff of the project), package versions, a person's own files, Python, host and folder."""
     diff = _git("diff", "HEAD")
     constraints = PROJECT / "constraints.txt"
     return {
@@ -30,12 +31,26 @@ def collect_provenance() -> dict[str, Any]:
         "git_diff": None if diff is None else redact(diff),
         "constraints_sha256": hashlib.sha256(constraints.read_bytes()).hexdigest() if constraints.exists() else None,
         "packages": package_versions(),
+        "files": {path: _hash(path) for path in own_files(experiment)},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
         "command": redact(shlex.join([Path(sys.executable).name, *sys.argv])),
     }
+
+
+def own_files(experiment: Experiment) -> list[str]:
+    """Prompts, rewards and scripts that a person keeps in files of their own: what they hold decides what a trial is worth."""
+    task, trainer = experiment.task, experiment.trainer
+    rewards = [place for place in (spec.rpartition(":")[0] for spec in task.rewards) if place.endswith(".py")]
+    named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe]
+    return sorted({path for path in named if path and Path(path).is_file()})
+
+
+def _hash(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def package_versions() -> dict[str, str]:
@@ -50,19 +65,27 @@ def package_versions() -> dict[str, str]:
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What of code and packages differs between two provenances, in words; None for nothing."""
+    """What of code, packages and a person's files differs between two provenances, in words; None for nothing."""
     parts = []
     if before.get("git_sha") != now.get("git_sha"):
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
     elif before.get("git_diff") != now.get("git_diff"):
         parts.append("uncommitted changes to the code")
-    old, new = (found if isinstance(found := said.get("packages"), dict) else {} for said in (before, now))
-    parts += [
-        f"{name} {old.get(name)} -> {new.get(name)}"
-        for name in sorted({*old, *new}, key=str)
-        if old.get(name) != new.get(name)
-    ]
+    old, new = (_table(said, "packages") for said in (before, now))
+    parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
+    old, new = (_table(said, "files") for said in (before, now))
+    # A file that only one of them names says more about the working directory than about the file.
+    parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
     return ", ".join(parts) or None
+
+
+def _table(said: dict[str, Any], name: str) -> dict[str, Any]:
+    found = said.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _unlike(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*old, *new}, key=str) if old.get(name) != new.get(name)]
 
 
 def _git(*arguments: str) -> str | None:

@@ -115,9 +115,10 @@ def _differences(
     sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """What is not as it was when the trial ran: code, packages, files that its program reads."""
-    now, code = collect_provenance(), experiment.cluster.code
+    now, code = collect_provenance(experiment), experiment.cluster.code
     said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
-    known = {**now, "packages": recorded.get("packages")} if code else dict(recorded)
+    theirs = {name: recorded.get(name) for name in ("packages", "files")}
+    known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         said.append(f"not as recorded: {found}")
     counted = sweep.prepared().get(prepared_key(experiment))

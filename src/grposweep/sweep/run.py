@@ -69,7 +69,7 @@ def run_sweep(
     judge.check_dials()
     census = _judged(console, judge, sampler)
     enqueued = read_enqueued(base.search.enqueue, space, judge)
-    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(), **(origin or {})}
+    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(base), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
