@@ -12,6 +12,7 @@ import yaml
 from hypothesis import strategies as st
 
 from grposweep import runs
+from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import as_number, read_json
 from grposweep.launch.base import End
@@ -131,7 +132,7 @@ def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: Swee
     def check(text: str) -> None:
         put(sweep.path / "sweep.yaml", text)
         with suppress(BadInput):
-            open_folder(sweep.path, "x", Space(), "outputs", {"git_sha": "abc", "packages": {}})
+            open_folder(sweep.path, "x", Space(), Experiment(), {"git_sha": "abc", "packages": {}})
         with suppress(BadInput):
             assert visit(str(sweep.path), Path("outputs"), False, io.StringIO()) in (0, 1)
 

@@ -15,12 +15,16 @@ from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import VERSION, is_draft, write_text
 from grposweep.redaction import redact
+from grposweep.report.differences import differences
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Space
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.provenance import difference
 
 KEPT_INVALID = 10_000
+SHOWN = 3  # keys in which two sweeps differ
+OBJECTIVE = ("metric", "direction", "last")
+NO_QUESTION = ("name", "force", "outputs", "tracker", "rules", "cluster")  # sections that make no other sweep, mostly
 OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
 
 
@@ -31,7 +35,7 @@ def default_name(hint: str, space: Space, identity: str) -> str:
 
 
 def open_folder(
-    path: Path, identity: str, space: Space, outputs: str, provenance: dict[str, Any]
+    path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
 ) -> tuple[SweepFolder, str | None]:
     """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
 
@@ -43,14 +47,14 @@ def open_folder(
         if settings is None and _others(folder.path):
             raise BadInput(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
-            return folder, _recognise(folder, settings, identity, space, provenance)
+            return folder, _recognise(folder, settings, identity, space, base, provenance)
         # New, or a first try that never got to a trial: nothing can be mixed up.
         (folder.path / "trials").mkdir(parents=True, exist_ok=True)
         if not os.access(folder.path, os.W_OK):
             raise PermissionError(errno.EACCES, "no permission to write")
     except OSError as error:
         raise BadInput(
-            f"outputs={outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
+            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
     return folder, None
 
@@ -62,18 +66,42 @@ def _others(path: Path) -> set[str]:
 
 
 def _recognise(
-    folder: SweepFolder, settings: dict[str, Any], identity: str, space: Space, provenance: dict[str, Any]
+    folder: SweepFolder,
+    settings: dict[str, Any],
+    identity: str,
+    space: Space,
+    base: Experiment,
+    provenance: dict[str, Any],
 ) -> str:
     if settings.get("identity") != identity:
-        same = settings.get("space") == json.loads(json.dumps(space.describe()))
-        what = "the same space over another base configuration or objective" if same else "another space"
+        known = json.loads(json.dumps(space.describe()))
+        what = "the same space over another base configuration" if settings.get("space") == known else "another space"
         raise BadInput(
-            f"name={folder.path.name}: {folder.path} holds a sweep of {what}, and its results must not be mixed with "
-            f"others. Set another name=..., or none for a folder of its own."
+            f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
+            "must not be mixed with others. Set another name=..., or none for a folder of its own."
         )
     before = settings.get("provenance")
     changed = difference(before if isinstance(before, dict) else {}, provenance)
     return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
+
+
+def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
+    """The first few keys that make it another sweep, as they are there and here."""
+    recorded, now = settings.get("space"), asdict(base)
+    there = (
+        {str(dial.get("dial")): dial for dial in recorded if isinstance(dial, dict)}
+        if isinstance(recorded, list)
+        else {}
+    )
+    here = {str(dial["dial"]): dial for dial in space}
+    keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
+    before = settings.get("baseline")
+    now["search"] = {name: now["search"][name] for name in OBJECTIVE}
+    for found in differences(before if isinstance(before, dict) else now, now):
+        section, _, name = found.key.partition(".")
+        if section not in NO_QUESTION and (section != "search" or name in OBJECTIVE):
+            keys.append(f"{found.key}={found.here} there, {found.there} here")
+    return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
 
 
 def describe_sweep(

@@ -75,7 +75,7 @@ def run_sweep(
         provenance["warm_start"] = check_sources(base, space)
     with ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
-        folder, note = open_folder(path, identity, space, base.outputs, provenance)
+        folder, note = open_folder(path, identity, space, base, provenance)
         lease = stack.enter_context(Lease(folder.path / "lease.json"))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)

@@ -22,7 +22,7 @@ _STATES = {
 }  # fmt: skip
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _BAD_INPUT = 2  # the exit code of an attempt that found its configuration wrong
-_BY_HAND = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP}
+_BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
 
 
 def classify(evidence: Evidence) -> Failure:

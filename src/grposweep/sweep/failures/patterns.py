@@ -31,17 +31,13 @@ _BEGINS = ("Traceback (most recent call last)", "ray.exceptions.RayTaskError(")
 _FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
 # Where frameworks check what a person set: files that do nothing else, and the beginnings of everything.
 _CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
-_LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed)/")
+_LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
 _BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
 _REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
-# What is raised below TRL's _calculate_rewards, or in verl's reward managers, a person's reward function has raised.
-_REWARDS = re.compile(r"_calculate_rewards$|/reward_(?:manager|score)/")
+# What is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in verl's reward managers, a person's reward function has raised.
+_REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
 _CAUSE = "The above exception was the direct cause of the following exception"
-_ECHOES = (
-    Failure.COMMUNICATION,
-    Failure.BAD_CONFIGURATION,
-    Failure.KILLED,
-)  # classes by words that a reward may use as well
+_ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)  # by words that a reward may use as well
 
 _ERROR = r"[\w.]*(?:Error|Exception): .*"
 _LONGEST = 1000  # characters of a line that are looked at, so that no pattern takes long
@@ -68,6 +64,8 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.HOST_MEMORY, r"terminate called after throwing an instance of 'std::bad_alloc'"),
         (Failure.HOST_MEMORY, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN .*shared memory .*No space left"),
         (Failure.DISK_FULL, _ERROR + r"(?:No space left on device|Disk quota exceeded|StorageFull)"),
+        (Failure.DISK_FULL, r"(?:[\w./ -]+: )+(?:.*: )?(?:No space left on device|Disk quota exceeded)$"),
+        (Failure.DISK_FULL, _ERROR + r"No usable temporary directory found"),
         (Failure.DISK_FULL, r"ray\.exceptions\.OutOfDiskError: "),
         (Failure.DISK_FULL, _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)"),
         (Failure.COLLAPSE, r"collapse: "),
@@ -112,6 +110,7 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
             Failure.NODE_FAILURE,
             r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
         ),
+        (Failure.NODE_FAILURE, r".*(?:GPU is lost|Unable to determine the device handle for GPU)"),  # nvidia-smi's
         (Failure.NODE_FAILURE, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
         (Failure.NODE_FAILURE, r"srun: error: Node failure on "),
         (Failure.TIME_LIMIT, r"slurmstepd: error: .*DUE TO TIME LIMIT"),
@@ -127,6 +126,7 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.HANG, r"Scheduler watchdog timeout"),  # SGLang's
         (Failure.HANG, r"ray\.exceptions\.GetTimeoutError: "),
         (Failure.HANG, r"TimeoutError: RPC call to \w+ timed out"),  # vLLM's engine waits for its workers
+        (Failure.KILLED, r".*\*\*\* SIGTERM received at time="),
         (Failure.KILLED, r"KeyboardInterrupt\b"),
         (Failure.KILLED, _ERROR + r"DataLoader worker .* is killed by signal: Terminated"),
         (Failure.KILLED, r"W\d+ .*Received (?:1|2|15) death signal"),
@@ -137,6 +137,8 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.COMMUNICATION, r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]"),
         (Failure.COMMUNICATION, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )"),
         (Failure.COMMUNICATION, r"(?:[\w.]+\.)?ConnectionError: "),
+        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: "),
+        (Failure.COMMUNICATION, _ERROR + r"Failed to connect to GCS"),  # Ray's head
         (Failure.COMMUNICATION, r"nccl(?:Remote|System)Error: "),
     ]
 )
