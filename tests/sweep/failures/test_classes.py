@@ -5,7 +5,7 @@ The classifier was written against ``develop`` alone. At first sight it had 41 o
 had 38 of 60 right at first sight, of ``blind_second`` (Ray, SGLang, DeepSpeed, kernels, other schedulers) 22 of 50, of
 ``blind_third``, the failures that users of TRL and verl on Slurm meet most often, 41 of 52. What it missed it mostly called a
 crash, which is not tried again. All but a few have been mended since, so these files only guard what is known. Left out of
-the blind ones: cases of schedulers that do not run our jobs.
+the blind ones: cases of schedulers and limits that do not run our jobs.
 """
 
 from pathlib import Path

@@ -34,7 +34,8 @@ _CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argp
 _LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
 _BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
 _REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
-# What is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in verl's reward managers, a person's reward function has raised.
+# A person's reward function raised what is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in
+# verl's reward managers.
 _REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
 _CAUSE = "The above exception was the direct cause of the following exception"
 _ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)  # by words that a reward may use as well
