@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs clean
+.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -88,6 +88,10 @@ docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document
 	$(BIN)/python -m grposweep.config.document
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
+
+# The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).
+pictures: $(VENV)/ready
+	$(BIN)/python docs/pictures.py
 
 # The stamp is newer than what it was made from, or made again.
 $(VENV)/ready: pyproject.toml constraints.txt

@@ -46,7 +46,7 @@ def test_the_newest_sweep_is_meant_where_none_is_named(desk: Desk) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):
         os.utime(make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number))
-    assert desk("status").out.startswith("a ")
+    assert desk("status").out.startswith("a: ")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     for rank, place in enumerate(view.standings, 1):
         if trial.number in (found.number for found in place.trials):
             facts.add_row(view.metric, worth(trial))
-            facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}: {place.text}")
+            seeds = f": {place.text}" if place.source == "seeds" else ""
+            facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}{seeds}")
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
     facts.add_row("cost", f"{clock(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
     for number, text in _attempts(trial):

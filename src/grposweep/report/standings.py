@@ -57,10 +57,10 @@ class Standing:
     @property
     def text(self) -> str:
         """The mean with its 95 % interval, what that is over, and where training began."""
-        over = f" over {len(self.values)} seeds" if self.source == "seeds" else ""
-        interval = "" if self.half is None else f" ± {self.half:.4f}"
-        start = "" if self.first.start is None else f" (start {self.first.start:.4f})"
-        return f"{self.value:.4f}{interval}{over}{start}"
+        what = f"{len(self.values)} seeds" if self.source == "seeds" else self.source
+        interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {what})"
+        start = "" if self.first.start is None else f", start {self.first.start:.4f}"
+        return f"{self.value:.4f}{interval}{start}"
 
 
 def standings(trials: Iterable[TrialView], direction: Direction) -> list[Standing]:

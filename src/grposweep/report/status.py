@@ -25,7 +25,7 @@ MOST = 8  # trials that run, on one screen; half as many of any other kind
 def status_screen(view: SweepView) -> Group:
     """The whole screen, 80 columns wide."""
     parts = (_progress(view), _best(view), _cost(view), _running(view), *_others(view))
-    return Group(_line(view.name, standing(view), "bold"), *(part for part in parts if part is not None))
+    return Group(_line(f"{view.name}:", standing(view), "bold"), *(part for part in parts if part is not None))
 
 
 def status_json(view: SweepView) -> dict[str, Any]:
@@ -81,7 +81,8 @@ def _best(view: SweepView) -> RenderableType:
     if not view.standings:
         return _line("best", "no trial has finished yet")
     best = view.standings[0]
-    return _line("best", f"{best.text}  trial {best.first.number}: {short(best.first.point)}", "bold green")
+    where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
+    return Group(_line("best", best.text, "bold green"), where)
 
 
 def worth(trial: TrialView) -> str:
