@@ -87,7 +87,7 @@ peers: ms-swift verl easyr1
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.rules.document
 	$(BIN)/python -m grposweep.config.document
-	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
+	$(BIN)/python docs/follow.py docs/tutorial.md docs/report.md docs/guides/*.md
 
 # The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).
 pictures: $(VENV)/ready

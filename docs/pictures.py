@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PICTURE = CHECKOUT / "docs" / "report.png"
-WIDTH, HEIGHT = 1000, 1500
+WIDTH, HEIGHT = 1000, 1240
 MOST_BYTES = 150_000
 
 
@@ -39,6 +39,7 @@ def take(file: Path, picture: Path) -> None:
         arguments = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.set_default_timeout(180_000)  # WebGL in software, on a busy machine
         page.goto(file.as_uri())
         page.wait_for_selector("#plot-importances :is(.main-svg, p)", state="attached")
         page.screenshot(path=picture)

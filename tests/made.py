@@ -58,15 +58,15 @@ def make_sweep(path: Path, made: Made) -> Path:
     space = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}]
     space += [{"dial": name, "choices": labels} for name, labels in made.dials.items()]
     _write_sweep(path, made, space)
-    found: list[tuple[float, dict[str, Any]]] = []
+    found: list[tuple[float, int, dict[str, Any]]] = []
     for number in range(made.trials):
         point = {"lr": 10 ** chance.uniform(-5, -2)} | {name: chance.choice(v) for name, v in made.dials.items()}
-        found.append((_write_trial(path, made, number, point, {}, chance), point))
-    best = sorted(found, key=lambda pair: -pair[0])[:3]
+        found.append((_write_trial(path, made, number, point, {}, chance), number, point))
+    best = sorted(found, key=lambda triple: -triple[0])[:3]
     number = made.trials
-    for _ in range(made.replicates):
-        for _, point in best:
-            attributes = {"role": "confirm", "seed": 1000 + number}
+    for seed in range(1000, 1000 * (made.replicates + 1), 1000):
+        for _, of, point in best:
+            attributes = {"role": "confirm", "of": of, "seed": seed}
             _write_trial(path, made, number, point, attributes, chance, ends="finished")
             number += 1
     return path

@@ -43,7 +43,7 @@ def open_page(browser: "Browser", report: Path, scheme: str = "light", width: in
     """The report with all its figures drawn; afterwards it must have said nothing and asked for nothing but itself."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
     page, said = context.new_page(), []
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(120_000)  # WebGL in software, on a busy machine
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"error: {error}"))
     page.on("request", lambda request: said.append(request.url) if request.url != report.as_uri() else None)

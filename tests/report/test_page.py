@@ -78,13 +78,13 @@ def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None
     mean = sum(confirming) / 3
     deviation = (sum((value - mean) ** 2 for value in confirming) / 2) ** 0.5
     assert place.value == pytest.approx(mean)
-    assert place.half == pytest.approx(4.303 * deviation / 3**0.5)
-    assert place.source == "seeds"
+    assert place.half == pytest.approx(4.302653 * deviation / 3**0.5)
+    assert (place.source, place.fate) == ("seeds", "best on fresh seeds")
 
 
 def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -> None:
     """Which is said."""
-    place = next(place for place in view.standings if not place.is_confirmed)
+    place = next(place for place in view.standings if not place.fate)
     assert (place.source, place.half) == ("prompts", pytest.approx(1.96 * 0.012))
 
 

@@ -111,7 +111,7 @@ class SweepView:
     @cached_property
     def standings(self) -> list[Standing]:
         """Its points, best first; those first that were confirmed on other seeds."""
-        return standings(self.trials, self.direction)
+        return standings(self.trials, self.direction, chosen=self.sampler != "one_factor")
 
     @property
     def best(self) -> TrialView | None:

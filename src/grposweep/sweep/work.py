@@ -65,6 +65,7 @@ def work(controller: Controller, console: Console, interrupts: Interrupts, inval
                     said.add(trial.number)
                     display.say(trial_line(controller, trial))
             if done:
+                _tell(controller, invalid, told)
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()

@@ -74,11 +74,10 @@ def _gain(best: Standing) -> tuple[str, str, str] | None:
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     """The leaderboard: a row a finished point, then one a trial without an objective."""
     for rank, place in enumerate(view.standings, 1):
-        note = f"chosen by trial {place.first.number}" if place.is_confirmed else ""
         yield {
             **_row(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
-            "source": place.source, "seeds": len(place.values), "note": note, "key": place.value,
+            "source": place.source, "seeds": len(place.values), "note": place.fate, "key": place.value,
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:

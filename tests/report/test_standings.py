@@ -1,0 +1,78 @@
+"""Which point is the best: by its mean over seeds, and of raced leaders by fresh seeds alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.report.standings import standings
+from grposweep.report.trial import State, TrialView
+
+
+def trial(number: int, lr: float, value: float | None, **attributes: Any) -> TrialView:
+    """One that has ended, finished where it has a value."""
+    state = State.FAILED if value is None else State.FINISHED
+    result = {"status": state.value, "objective": value, "objective_se": 0.01}
+    return TrialView(Path(f"{number:04d}-abc"), number, "abc", {"lr": lr}, attributes, state, result, 1, 1, 1.0, 1.0)
+
+
+def fresh(number: int, of: int, lr: float, seed: int, value: float | None) -> TrialView:
+    """A replicate of a leader."""
+    return trial(number, lr, value, role="confirm", of=of, seed=seed)
+
+
+def test_without_replicates_the_best_value_is_the_best() -> None:
+    """Or the least, where less is better."""
+    trials = [trial(0, 1e-4, 0.5), trial(1, 1e-3, 0.7), trial(2, 1e-2, None)]
+    assert [place.first.number for place in standings(trials, "maximize")] == [1, 0]
+    assert [place.first.number for place in standings(trials, "minimize")] == [0, 1]
+
+
+def test_a_lucky_leader_falls_behind_on_fresh_seeds() -> None:
+    """It was 0.9 where it was chosen, and is beaten where it was not; those that never raced come last."""
+    race = [fresh(10 + i, 0, 1e-4, 1000 * i, 0.60 + 0.001 * i) for i in range(3)]
+    race += [fresh(20 + i, 1, 1e-3, 1000 * i, 0.70 + 0.001 * i) for i in range(3)]
+    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), trial(2, 1e-2, 0.79), *race], "maximize")
+    assert [(place.first.number, place.fate) for place in found] == [
+        (1, "best on fresh seeds"), (0, "worse on 3 fresh seeds"), (2, ""),
+    ]  # fmt: skip
+    assert found[0].value == pytest.approx(0.701)
+
+
+def test_leaders_that_cannot_be_told_apart_are_tied() -> None:
+    """Their seeds differ more than they do."""
+    race = [fresh(10 + i, 0, 1e-4, i, value) for i, value in enumerate((0.6, 0.8, 0.7))]
+    race += [fresh(20 + i, 1, 1e-3, i, value) for i, value in enumerate((0.8, 0.6, 0.71))]
+    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], "maximize")
+    assert [(place.first.number, place.fate) for place in found] == [
+        (1, "best on fresh seeds"),
+        (0, "tied with the best"),
+    ]
+
+
+def test_a_leader_that_fails_on_a_fresh_seed_is_out() -> None:
+    """A point that does not always train is no winner."""
+    race = [
+        fresh(10, 0, 1e-4, 1, None),
+        fresh(11, 0, 1e-4, 2, 0.9),
+        fresh(20, 1, 1e-3, 1, 0.5),
+        fresh(21, 1, 1e-3, 2, 0.5),
+    ]
+    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], "maximize")
+    assert [(place.first.number, place.fate) for place in found][1] == (0, "failed on a fresh seed")
+
+
+def test_where_nothing_was_chosen_all_seeds_count() -> None:
+    """One factor at a time: every point runs on every seed."""
+    trials = [trial(0, 1e-4, 0.9), fresh(1, 0, 1e-4, 1000, 0.7), trial(2, 1e-3, 0.85), fresh(3, 2, 1e-3, 1000, 0.85)]
+    found = standings(trials, "maximize", chosen=False)
+    assert [(place.first.number, round(place.value, 6)) for place in found] == [(2, 0.85), (0, 0.8)]
+
+
+def test_a_dial_named_seed_groups_its_points() -> None:
+    """A grid over seeds is one point a learning rate."""
+    trials = [trial(i, 1e-4, value) for i, value in enumerate((0.5, 0.6, 0.7))]
+    trials = [TrialView(**{**vars(t), "point": {"lr": 1e-4, "seed": t.number}}) for t in trials]
+    (place,) = standings(trials, "maximize")
+    assert (place.source, place.value) == ("seeds", pytest.approx(0.6))
+    assert place.half == pytest.approx(4.302653 * 0.1 / 3**0.5)
