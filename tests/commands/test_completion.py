@@ -1,10 +1,12 @@
 """What a shell offers on tab: commands, sweeps and trials of ``grposweep``; groups, options and keys of ``run.py``."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from grposweep.cli import app
@@ -57,6 +59,19 @@ def test_a_misspelt_command_or_option_gets_its_nearest_relative(wrong: list[str]
     done = CliRunner().invoke(app, wrong)
     assert done.exit_code == 2
     assert any(word in done.stderr for word in ("'status'", "--watch", "--framework"))
+
+
+def test_every_command_has_examples_that_it_takes() -> None:
+    """In its help; each parses as it stands there."""
+    root = get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]  # typer's root is a group
+        lines = [line.strip() for line in (command.epilog or "").splitlines() if "grposweep " in line]
+        assert lines, name
+        for line in lines:
+            words = shlex.split(line.split(" > ")[0].split(" | ")[0], comments=True)
+            words = words[words.index("grposweep") + 1 :]
+            assert words[0] == name
+            command.make_context(name, words[1:])
 
 
 @pytest.mark.slow

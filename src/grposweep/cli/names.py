@@ -41,6 +41,9 @@ Named = Annotated[
         autocompletion=complete_sweep,
     ),
 ]
+Required = Annotated[
+    str, typer.Argument(help="A name under outputs, or a path.", show_default=False, autocompletion=complete_sweep)
+]
 Sweep = Annotated[
     str | None,
     typer.Option(

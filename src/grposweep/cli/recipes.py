@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app
+from grposweep.cli.app import answer, app, examples
 from grposweep.errors import BadInput
 from grposweep.setting import Version
 
@@ -73,7 +73,14 @@ LINES = (
 )
 
 
-@app.command(no_args_is_help=True)
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "grposweep lint recipe.yaml --processes 8",
+        "grposweep lint recipes/*.yaml run_verl.sh --format json",
+        "grposweep lint recipe.yaml --fix",
+    ),
+)
 def lint(
     files: Files = None,
     framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = Framework.auto,
@@ -122,7 +129,7 @@ def lint(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(epilog=examples("grposweep rules", "grposweep rules GB101"))
 def rules(
     code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
 ) -> None:
@@ -137,7 +144,13 @@ def rules(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "grposweep plan recipe.yaml --gpus 8 --vllm-gpus 1 --dataset-size 8000",
+        "grposweep plan trl.yaml easyr1.yaml run_verl.sh",
+        "grposweep plan batch=auto batch.prompts_per_step=32 cluster.processes=8",
+    )
+)
 def plan(
     items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of our own.", show_default=False)],
     framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = Framework.auto,
@@ -193,7 +206,13 @@ def fit(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "grposweep translate recipe.yaml --to ms-swift --processes 8",
+        "grposweep translate run_verl.sh --to trl -o out",
+        "grposweep translate recipe.yaml --to grposweep -o .",
+    )
+)
 def translate(
     file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
     to: Annotated[Target, typer.Option(help="Whose words; grposweep: groups for run.py.", show_default=False)],

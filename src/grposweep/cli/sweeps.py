@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app
+from grposweep.cli.app import answer, app, examples
+from grposweep.cli.names import Required
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples("grposweep space -m lr=1e-4,3e-4 batch=small,open_r1_medium", "grposweep space sweeps=lr_batch"),
+)
 def space(
     arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
 ) -> None:  # fmt: skip  # an option a line reads best
@@ -26,9 +30,9 @@ def space(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(epilog=examples("grposweep cancel lr_batch"))
 def cancel(
-    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
+    sweep: Required,
     outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
 ) -> None:
     """End a sweep's Slurm jobs and only those; its command goes on from their last checkpoints."""
@@ -42,9 +46,9 @@ def cancel(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(epilog=examples("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair"))
 def doctor(
-    sweep: Annotated[str, typer.Argument(help="A sweep's name under outputs, or its path.", show_default=False)],
+    sweep: Required,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
     outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
 ) -> None:
