@@ -1,4 +1,6 @@
-"""What this sweep has learned about GPU memory: a point at least as large as one that ran out is not tried."""
+"""What this sweep has learned about GPU memory: a point that must need more than one that ran out, or than a GPU has
+by what its trials have reserved, is not tried.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,11 +8,13 @@ from typing import Any
 from grposweep.config.schema import Experiment
 from grposweep.files import append_line, read_lines
 from grposweep.healed import load_healed
+from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.plan import build_plan
 from grposweep.search.judge import Verdict
 from grposweep.sweep.folder import SweepFolder, TrialFolder
 
 NAME = "memory.jsonl"
+SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
 
 
 def note_too_large(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
@@ -21,12 +25,41 @@ def note_too_large(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> 
     append_line(sweep.path / NAME, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
 
 
+def note_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+    """This trial finished: what it reserved at most, beside what it was estimated to, where its GPU is known."""
+    memory = estimate(verdict.setting)
+    if memory is None or verdict.setting.gpu_memory_gib is None:
+        return
+    lines = read_lines(trial.path / "metrics.jsonl", **{"memory/peak": float})
+    reserved = max((line["memory/peak"] for line in lines), default=None)
+    if reserved is not None:
+        seen = reserved + CONTEXT / GIB  # which torch does not count
+        append_line(sweep.path / NAME, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB})
+
+
 def too_large(sweep: SweepFolder, verdict: Verdict) -> int | None:
-    """The trial that ran out of memory with the same model and no larger sizes; None where there is none."""
-    for line in read_lines(sweep.path / NAME):
+    """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
+    for line in read_lines(sweep.path / NAME, sizes=dict):
         if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
-    return None
+    memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
+    found = None if memory is None or limit is None else correction(sweep)
+    if found is None or memory is None or limit is None:
+        return None
+    return found[1] if memory.peak * found[0] > limit * GIB else None
+
+
+def correction(sweep: SweepFolder) -> tuple[float, int] | None:
+    """What the estimate is to be multiplied with, and the trial that says so: the one that needed most for its estimate.
+
+    The largest ratio, not the mean: calling a point safe that fails costs more than leaving one out.
+    """
+    lines = read_lines(sweep.path / NAME, seen_gib=float, estimate_gib=float, trial=int)
+    ratios = [(line["seen_gib"] / line["estimate_gib"], line["trial"]) for line in lines if line["estimate_gib"] > 0]
+    if not ratios:
+        return None
+    ratio, trial = max(ratios)
+    return min(max(ratio, SMALLEST), LARGEST), trial
 
 
 def _sizes(verdict: Verdict) -> dict[str, int]:

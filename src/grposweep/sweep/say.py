@@ -124,7 +124,7 @@ def say_results(controller: Controller, console: Console) -> None:
     if left_out := controller.proposals.left_out:
         trial = next(iter(left_out.values()))
         text = (
-            f"{count(len(left_out), 'point')} left out: they need at least the GPU memory that trial {trial} ran out of"
+            f"{count(len(left_out), 'point')} left out: trial {trial} showed that a GPU's memory is too small for them"
         )
         console.print(text, style="yellow", highlight=False)
     if controller.proposals.exhausted:

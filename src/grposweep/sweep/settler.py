@@ -15,7 +15,7 @@ from grposweep.search.study import SweepStudy
 from grposweep.sweep.endings import AGAIN, Ruling, rule_on, write_end, write_pruned
 from grposweep.sweep.failures import Failure, Step, is_epidemic, same_words
 from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
-from grposweep.sweep.memory import note_too_large
+from grposweep.sweep.memory import note_peak, note_too_large
 from grposweep.sweep.pulse import Pulse
 
 
@@ -67,6 +67,7 @@ class Settler:
         if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
             self._note_end(running, end)
             if not (taken or running.killed):
+                note_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
                 self._close(running.folder, None)
             return
         verdict = self.judge.verdict(running.point, running.seed)

@@ -1,0 +1,87 @@
+"""Peaks that trials report correct the estimate, within bounds, and leave out what would not fit by them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.compose import to_experiment
+from grposweep.config.read import read_setting
+from grposweep.files import append_line
+from grposweep.memory.estimate import CONTEXT, GIB, estimate
+from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.sweep.memory import LARGEST, SMALLEST, correction, note_peak, too_large
+
+OVERRIDES: dict[str, Any] = {
+    "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
+        "parameters": 494_032_768, "layers": 24, "hidden": 896, "intermediate": 4864, "heads": 14, "kv_heads": 2,
+        "vocabulary": 151_936, "model_type": "qwen2"}},
+    "batch": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "per_device_eval_batch_size": 8},
+}  # fmt: skip
+
+
+class Judged:
+    """What is asked of a verdict here: an experiment and its setting."""
+
+    def __init__(self, gpu_memory_gib: float | None, completion: int = 256) -> None:
+        from omegaconf import OmegaConf
+
+        where = {"cluster": {"gpu_memory_gib": gpu_memory_gib}, "generation": {"max_completion_length": completion}}
+        self.experiment = to_experiment(OmegaConf.create({**OVERRIDES, **where}))
+        self.setting = read_setting(self.experiment)
+
+    @property
+    def gib(self) -> float:
+        """The estimate before any correction."""
+        memory = estimate(self.setting)
+        assert memory is not None
+        return memory.peak / GIB
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepFolder:
+    """An empty sweep."""
+    (tmp_path / "trials").mkdir()
+    return SweepFolder(tmp_path)
+
+
+def finish(sweep: SweepFolder, verdict: Judged, reserved: float, number: int = 0) -> None:
+    """A trial that reserved so many GiB at its peak."""
+    folder = sweep.path / "trials" / f"{number:04}-abc"
+    folder.mkdir()
+    for step, gib in ((1, reserved / 2), (2, reserved)):
+        append_line(folder / "metrics.jsonl", {"step": step, "memory/peak": gib})
+    note_peak(sweep, TrialFolder(folder), verdict)  # type: ignore[arg-type]  # it has what is asked of one
+
+
+def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFolder) -> None:
+    """Not the mean: what is called safe must not fail."""
+    verdict = Judged(24.0)
+    for number, ratio in enumerate((1.1, 1.3, 1.2)):
+        finish(sweep, verdict, verdict.gib * ratio - CONTEXT / GIB, number)
+    found = correction(sweep)
+    assert found is not None
+    assert found == (pytest.approx(1.3), 1)
+
+
+@pytest.mark.parametrize(("ratio", "bounded"), [(10.0, LARGEST), (0.1, SMALLEST)])
+def test_a_correction_stays_within_bounds(sweep: SweepFolder, ratio: float, bounded: float) -> None:
+    """A shared GPU, or a model that is not the one of the shape, says nothing about other points."""
+    verdict = Judged(24.0)
+    finish(sweep, verdict, verdict.gib * ratio)
+    assert (correction(sweep) or (0, 0))[0] == bounded
+
+
+def test_a_point_that_does_not_fit_by_what_was_seen_is_left_out(sweep: SweepFolder) -> None:
+    """It would have fitted by the estimate alone."""
+    limit = Judged(None).gib * 1.1
+    verdict = Judged(limit)
+    assert too_large(sweep, verdict) is None  # type: ignore[arg-type]
+    finish(sweep, verdict, verdict.gib * 1.2, number=4)
+    assert too_large(sweep, verdict) == 4  # type: ignore[arg-type]
+
+
+def test_without_a_known_gpu_nothing_is_noted(sweep: SweepFolder) -> None:
+    """On a CPU the peak is the process's, which is no GPU's."""
+    finish(sweep, Judged(None), 3.0)
+    assert correction(sweep) is None
