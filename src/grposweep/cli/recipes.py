@@ -182,7 +182,12 @@ def plan(
     raise typer.Exit(answer(work))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "grposweep fit recipe.yaml --processes 8",
+        "grposweep fit model=qwen2_5_7b batch=auto batch.prompts_per_step=32 cluster.processes=8",
+    )
+)
 def fit(
     items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],
     gpu: Gpu = None,
