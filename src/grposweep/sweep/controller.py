@@ -6,13 +6,16 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from grposweep import runs
 from grposweep.errors import BadInput
 from grposweep.launch.base import CRASHED, Busy, End, Job, Launcher
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
+from grposweep.search.space import Point
+from grposweep.sweep.budget import HOUR, Budget
+from grposweep.sweep.expectation import Expectation
 from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
@@ -44,11 +47,18 @@ class Controller:
     overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
     costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # seconds and device-seconds of ended trials
+    _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
 
     def __post_init__(self) -> None:
         self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
+        self.expectation = Expectation(self.judge)
+        self.budget = Budget(self.search.budget_gpu_hours, self.expectation)
+        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self.expectation.seconds
+        if self.budget.hours is not None or self.proposals.sampler == "grid":
+            for trial in self.study.started:
+                self._learn(trial)
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
@@ -96,9 +106,28 @@ class Controller:
             else:
                 self.settler.settle(running, running.end)
                 del self.running[number]
+                self._look_back(self.study.trials[number])
                 if running.asked.action == "pause" and not running.folder.is_done:
                     self.overseer.pause(number)
                 self.busy_until = 0.0  # there may be room now
+
+    def _learn(self, trial: FrozenTrial) -> None:
+        """What a finished trial took is what the next ones will."""
+        if trial.state == TrialState.COMPLETE:
+            self.expectation.note(trial, *self.cost(trial))
+
+    def _look_back(self, trial: FrozenTrial) -> None:
+        """Learn from a trial that has just ended; from the first one follows how many the budget holds."""
+        known = self.expectation.is_known
+        self._learn(trial)
+        if self.budget.hours is not None and self.expectation.is_known and not known:
+            self.settler.news.append(self.promise())
+
+    def promise(self) -> str:
+        """What fits the budget, in words."""
+        return self.budget.promise(
+            len(self.started), self.proposals.planned, self.spent_hours() * HOUR, self.promised()
+        )
 
     def fill(self) -> None:
         """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""
@@ -126,12 +155,24 @@ class Controller:
         if again is not None:
             self._resume(again)
             return True
+        if self._refused == (now := (len(self.started), len(self.running))):  # nothing has ended since
+            self.overspent = True
+            return False
+        if self._start_or_promote():
+            return True
+        self._refused = now if self.overspent else None
+        return False
+
+    def _start_or_promote(self) -> bool:
+        """Paused trials that are worth it before new points, as far as the budget holds them; False: neither."""
         more = self.proposals.has_points
         promoted = self.overseer.promote(more)
         if promoted is None:
             return self._start_new() or more > self.proposals.has_points  # no point was left: who goes on instead?
-        self.overseer.go_on(promoted)
         trial = self.study.trials[promoted]
+        if not self._affords(dict(trial.params), self.overseer.share(trial)):
+            return False
+        self.overseer.go_on(promoted)
         verdict = self.judge.verdict(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         return True
@@ -193,9 +234,25 @@ class Controller:
 
     def _overspends(self) -> bool:
         """Whether the budget is spent, and nothing more may be started; what runs goes on."""
-        budget = self.search.budget_gpu_hours
-        self.overspent = budget is not None and self.spent_hours() >= budget
+        hours = self.budget.hours
+        self.overspent = hours is not None and self.spent_hours() >= hours
         return self.overspent
+
+    def _affords(self, point: Point, done: float = 0.0) -> bool:
+        """Whether the budget also holds what is left of this trial, beside what it has promised to those that run."""
+        if self.budget.hours is None:
+            return True
+        affords = self.budget.holds(point, self.spent_hours() * HOUR, self.promised(), done)
+        self.overspent = not affords
+        return affords
+
+    def promised(self) -> float:
+        """Device-seconds that the running trials are still going to take."""
+        costs = (
+            (self.expectation.of(running.point), runs.cost(running.folder.path, True)[1])
+            for running in self.running.values()
+        )
+        return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)
 
     def _unfinished(self) -> list[FrozenTrial]:
         """Trials that are running by the study, but not under this controller, and not paused."""
@@ -246,7 +303,7 @@ class Controller:
     def _start_new(self) -> bool:
         """Start the next trial; False where none is to follow, for now at least."""
         proposal = self.proposals.next()
-        if proposal is None:
+        if proposal is None or not self._affords(proposal.verdict.point):
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)

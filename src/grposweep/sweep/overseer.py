@@ -79,6 +79,10 @@ class Overseer:
         chosen = self.stopping.promote(self.curves(), more)
         return chosen if chosen in self.paused else None
 
+    def share(self, trial: FrozenTrial) -> float:
+        """How much of its training a trial has behind it, 0 to 1."""
+        return self._curve(trial).share
+
     def curves(self) -> list[Curve]:
         """All curves of the search, by number."""
         return [self._curve(trial) for trial in self.study.searched]

@@ -2,7 +2,8 @@
 replicates of the leaders on fresh seeds.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from grposweep.search.sampler import LISTED, Valid
 from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 
+ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
+LONG_SECONDS = 60.0  # nobody minds waiting for shorter ones
+ALIKE = 1.1  # times as long is as long: measured times vary
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
 
@@ -41,6 +45,8 @@ class Proposals:
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
+    at_once: int = 1  # trials
+    seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
     _looked: int = 0  # and how many these are
@@ -131,9 +137,20 @@ class Proposals:
         if self.sampler in LISTED:
             left = (p for p, name in self._frozen if self.repeat or name not in self._known)
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
-            return next((point for point in agreeing if is_new(point)), None)
+            return next((point for point in self._in_order(agreeing) if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
         return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed, self.foreseen())
+
+    def _in_order(self, left: Iterator[Point]) -> Iterable[Point]:
+        """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
+        if self.at_once == 1 or self.target - len(self.study.searched) > ENDING * self.at_once:
+            return left
+        points = list(left)
+        expected = [self.seconds(point) or 0.0 for point in points]
+        if max(expected, default=0.0) < LONG_SECONDS:
+            return points
+        classes = [round(math.log(max(seconds, 1.0)) / math.log(ALIKE)) for seconds in expected]
+        return [points[place] for place in sorted(range(len(points)), key=lambda place: -classes[place])]
 
     @cached_property
     def _frozen(self) -> list[tuple[Point, object]]:

@@ -36,6 +36,8 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     console.print(
         f"{what}{recorded}, {at_once} at once, {count(base.cluster.processes, 'process')} each", highlight=False
     )
+    if controller.budget.hours is not None and done < proposals.planned:
+        console.print(controller.promise(), highlight=False)
     warnings = {
         (problem.code, problem.message): problem
         for point in controller.proposals.valid_points[:WARNED_POINTS]
@@ -163,8 +165,14 @@ def _say_overspent(controller: Controller, console: Console) -> None:
     ended = sum(trial.state.is_finished() for trial in controller.started)
     left = controller.proposals.planned - ended
     if left:
-        budget = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}"
-        text = f"{budget} is spent with {count(left, 'trial')} to go; the same command with a higher one goes on"
+        budget, wanted = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}", controller.budget.wanted
+        rest = (controller.search.budget_gpu_hours or 0.0) - controller.spent_hours()
+        state = (
+            "is spent"
+            if wanted is None
+            else f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
+        )
+        text = f"{budget} {state} with {count(left, 'trial')} to go; the same command with a higher one goes on"
         console.print(text, style="yellow", highlight=False)
 
 
