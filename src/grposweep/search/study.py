@@ -191,10 +191,14 @@ class SweepStudy:
         seed: int,
         fixed: Mapping[str, Label] | None = None,
         foreseen: Mapping[int, float] | None = None,
+        ahead: int = 0,
     ) -> Point | None:
-        """A valid point for the next trial; None where none is left. ``foreseen``: values of trials without one, by number."""
+        """A valid point for the next trial, or one so far ahead; None where none is left.
+
+        ``foreseen`` are values of trials that have none, by number.
+        """
         trials = self.trials
-        ask = Ask(sampler, seed, len(trials), fixed or {})
+        ask = Ask(sampler, seed, len(trials) + ahead, fixed or {})
         taken = {freeze(trial.params) for trial in trials} if self.space.is_finite else set()
         history = self._scratch.updated(trials, foreseen)
         drawn = candidates(history, self.space, ask, valid.finite)

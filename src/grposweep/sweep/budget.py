@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
+from grposweep.cost import HOUR
 from grposweep.report.words import count
 from grposweep.search.space import Point
 from grposweep.sweep.expectation import Expectation
-
-HOUR = 3600.0
 
 
 @dataclass

@@ -9,12 +9,13 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep import runs
+from grposweep.cost import HOUR
 from grposweep.errors import BadInput
 from grposweep.launch.base import CRASHED, Busy, End, Job, Launcher
 from grposweep.programs import is_program
 from grposweep.search.judge import Verdict
 from grposweep.search.space import Point
-from grposweep.sweep.budget import HOUR, Budget
+from grposweep.sweep.budget import Budget
 from grposweep.sweep.expectation import Expectation
 from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder

@@ -5,6 +5,7 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial, TrialState
 
+from grposweep.cost import HOUR, Work, find_work, fit_rates
 from grposweep.plan import build_plan
 from grposweep.search.judge import Judge
 from grposweep.search.space import Point
@@ -29,7 +30,7 @@ class Expectation:
     _noted: dict[int, tuple[Point, Cost]] = field(default_factory=dict)
     _digested: int = 0  # of these
     _alike: dict[Effective, list[Cost]] = field(default_factory=dict)
-    _rates: list[Cost] = field(default_factory=list)  # for one completion
+    _seen: list[tuple[Work, Cost]] = field(default_factory=list)
 
     @property
     def is_known(self) -> bool:
@@ -52,26 +53,30 @@ class Expectation:
         return None if cost is None else cost.seconds
 
     def of(self, point: Point) -> Cost | None:
-        """What a trial of this point is to take: as others with its settings, otherwise by its completions."""
+        """What a trial of this point is to take: as others with its settings, otherwise by its tokens."""
         if not self.is_known:
             return None
         self._digest()
         setting = self.judge.fields.setting(point)
         if alike := self._alike.get(effective(setting)):
             return _mean(alike)
-        work = build_plan(setting).total_completions
-        if not work or not self._rates:
-            return self.mean
-        rate = _mean(self._rates)
-        return Cost(rate.seconds * work, rate.device_seconds * work)
+        return self._by_work(find_work(setting)) or self.mean
+
+    def _by_work(self, work: Work | None) -> Cost | None:
+        """By what a token has cost all of them."""
+        seconds = fit_rates([(seen, cost.seconds) for seen, cost in self._seen])
+        device_seconds = fit_rates([(seen, cost.device_seconds) for seen, cost in self._seen])
+        if work is None or seconds is None or device_seconds is None:
+            return None
+        return Cost(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
 
     def _digest(self) -> None:
         """Sort what is new by its settings; only where somebody asks."""
         for point, cost in list(self._noted.values())[self._digested :]:
             setting = self.judge.fields.setting(point)
             self._alike.setdefault(effective(setting), []).append(cost)
-            if work := build_plan(setting).total_completions:
-                self._rates.append(Cost(cost.seconds / work, cost.device_seconds / work))
+            if (work := find_work(setting)) is not None:
+                self._seen.append((work, cost))
         self._digested = len(self._noted)
 
 

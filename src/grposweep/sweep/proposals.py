@@ -3,9 +3,10 @@ replicates of the leaders on fresh seeds.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from grposweep.config.read import experiment_id
@@ -49,6 +50,9 @@ class Proposals:
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
+    _drawn: list[Point] = field(
+        default_factory=list
+    )  # the last points of an adaptive search that nobody has started yet
     _looked: int = 0  # and how many these are
 
     @property
@@ -121,7 +125,7 @@ class Proposals:
         def is_new(point: Point) -> bool:
             if self.repeat:
                 return True
-            if freeze(point) in self._known or freeze(point) in self.doubles:
+            if freeze(point) in self._known or freeze(point) in self.doubles or point in self._drawn:
                 return False
             verdict = self.judge.verdict(point)
             if not verdict.is_valid:
@@ -139,13 +143,36 @@ class Proposals:
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in self._in_order(agreeing) if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
-        return self.study.ask(Valid(is_new, finite), self.sampler, self.search.seed, fixed, self.foreseen())
 
-    def _in_order(self, left: Iterator[Point]) -> Iterable[Point]:
+        def draw(ahead: int = 0) -> Point | None:
+            valid = Valid(is_new, finite)
+            return self.study.ask(valid, self.sampler, self.search.seed, fixed, self.foreseen(), ahead)
+
+        return draw() if fixed or not self._draws_ahead else self._ahead(draw)
+
+    @property
+    def _draws_ahead(self) -> bool:
+        """Whether so few points are to come that they are drawn at once: results that came meanwhile would change little."""
+        return self.target - len(self.study.searched) <= self.at_once // 2 and not self.repeat
+
+    def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
+        """The longest of the last points; each is new to those drawn before it."""
+        self._drawn = [point for point in self._drawn if freeze(point) not in self._known]
+        while len(self._drawn) < self.target - len(self.study.searched):
+            if (point := draw(len(self._drawn))) is None:
+                break
+            self._drawn.append(point)
+        return next(iter(self._longest_first(self._drawn)), None)
+
+    def _in_order(self, left: Iterator[Point]) -> Iterator[Point]:
         """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
-        if self.at_once == 1 or self.target - len(self.study.searched) > ENDING * self.at_once:
+        rest = self.target - len(self.study.searched)
+        if self.at_once == 1 or rest > ENDING * self.at_once:
             return left
-        points = list(left)
+        return chain(self._longest_first(list(islice(left, rest))), left)
+
+    def _longest_first(self, points: list[Point]) -> list[Point]:
+        """By what they are going to take; as they are where that is alike, not known, or soon over."""
         expected = [self.seconds(point) or 0.0 for point in points]
         if max(expected, default=0.0) < LONG_SECONDS:
             return points

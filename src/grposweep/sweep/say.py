@@ -117,7 +117,7 @@ def say_results(controller: Controller, console: Console) -> None:
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
     if text := early(controller, table):
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
     console.print(f"spent: {spent(controller)}", highlight=False)
     if controller.stopped_itself:
         _say_halted(controller, console)

@@ -1,0 +1,127 @@
+"""Whole sweeps whose trials are guarded, paused, promoted and stopped; in this process, with a policy of the test's own."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.points import Points
+from grposweep.config.session import open_session
+from grposweep.entry import _composer
+from grposweep.repeats import TIMES
+from grposweep.search.curves import Curve, State
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.stopping import GO_ON, Action, Decision, Never, choose_stopping
+from grposweep.sweep import run
+from support import lines, read, trials
+
+FAKE = (
+    "trainer=fake",
+    "name=s",
+    "schedule.budget_completions=null",
+    "schedule.max_steps=10",
+    "schedule.evaluations=10",
+)
+SLOW = "trainer.fake.step_seconds=0.15"  # the controller looks ten times a second
+
+
+class Waits(Never):
+    """Pauses trials of 2e-3 at their first evaluation, and promotes them when nothing else is left."""
+
+    def __init__(self, on_promotion: Callable[[int], None]) -> None:
+        self.on_promotion = on_promotion
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        return (
+            Decision(Action.PAUSE, "let others try")
+            if curve.point["lr"] == 2e-3 and len(curve.held_out) == 1
+            else GO_ON
+        )
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        paused = [curve.number for curve in curves if curve.state is State.PAUSED]
+        if more or not paused:
+            return None
+        self.on_promotion(paused[0])
+        return paused[0]
+
+
+Sweep = Callable[..., Path]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A sweep from its words to its folder, here and now."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(*arguments: str, stopping: Any = None) -> Path:
+        if stopping is not None:
+            monkeypatch.setattr(run, "build_stopping", lambda _name: stopping)
+        with open_session() as session:
+            space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
+            run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+        name = next(word for word in arguments if word.startswith("name="))
+        return tmp_path / "outputs" / name.removeprefix("name=")
+
+    return made
+
+
+def timeless(trial: Path) -> list[dict[str, Any]]:
+    """The metrics without what differs between two runs anyway."""
+    left_out = {*TIMES, "attempt", "time"}
+    return [{name: v for name, v in line.items() if name not in left_out} for line in lines(trial / "metrics.jsonl")]
+
+
+@pytest.mark.slow
+def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its reward falls to nothing; the other one's is far from its best, and goes on."""
+    folder = sweep(*FAKE, SLOW, "lr=1e-3,1", "trainer.fake.best_lr=1e3", "trainer.keep=last")
+    collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
+    assert (collapsed["status"], collapsed["guard"], sound["status"]) == ("pruned", "reward_fallen", "finished")
+    assert collapsed["failure"]["class"] == "collapse"
+    assert collapsed["reason"].startswith("held-out reward has fallen from 0.2 before training")
+    assert collapsed["step"] < 10
+    said = capsys.readouterr().out
+    assert "trial 0 stopped early at eval_reward" in said
+    assert "1 finished, 1 stopped early (saved" in said
+    assert "because its training had collapsed" in said
+
+
+@pytest.mark.slow
+def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep: Sweep) -> None:
+    """search.guards=false."""
+    folder = sweep(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.fake.best_lr=1e4", "search.guards=false")
+    assert {read(trial / "result.json")["status"] for trial in trials(folder)} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_bit(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    """It goes on from its checkpoint: what it had logged stays, so no step is trained twice."""
+    words = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=4", "task.eval_prompts=8", "lr=2e-3,1e-3",
+             "schedule.budget_completions=null", "schedule.max_steps=30", "schedule.evaluations=5")  # fmt: skip
+    seen: list[str] = []
+
+    def look(_number: int) -> None:
+        seen.append((trials(tmp_path / "outputs" / "paused")[0] / "metrics.jsonl").read_text())
+
+    paused = sweep(*words, "name=paused", stopping=Waits(look))
+    straight = sweep(*words, "name=straight", stopping=Never())
+    (trial, _), (undisturbed, _) = trials(paused), trials(straight)
+    assert len(seen) == 1
+    assert 6 <= max(json.loads(line)["step"] for line in seen[0].splitlines()) < 30
+    assert (trial / "metrics.jsonl").read_text().startswith(seen[0])
+    assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}
+    assert timeless(trial) == timeless(undisturbed)
+    ours, theirs = (read(folder / "result.json") for folder in (trial, undisturbed))
+    assert (ours["objective"], ours["completions"]) == (theirs["objective"], theirs["completions"])
+
+
+def test_grids_and_comparisons_stop_nothing_early_unless_asked() -> None:
+    """Every one of their trials is wanted; of several objectives nobody knows which trial is behind."""
+    assert {choose_stopping("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
+    assert choose_stopping("asha", "grid") == "asha"
+    assert choose_stopping("asha", "tpe", objectives=2) == "none"
