@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.read import read_gpu
-from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Trainer
+from grposweep.config.schema import AUTO, Cluster, Experiment, Generation, Search, Trainer
 from grposweep.errors import BadInput
 from grposweep.programs import PROGRAMS
 from grposweep.programs.script import check_launcher
@@ -80,6 +80,8 @@ def check_words(experiment: Experiment) -> None:
         raise BadInput(
             f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
         )
+    if experiment.search.further:
+        check_objectives(experiment.search)
     for key in AT_LEAST_ONE:
         value = _get(experiment, key)
         if value is not None and value < 1:
@@ -115,6 +117,20 @@ def check_tracker(experiment: Experiment) -> None:
     if not any(map(find_spec, ("tensorboard", "tensorboardX"))):
         raise BadInput(
             "tracker=tensorboard: it is not installed here. Run 'pip install tensorboard', or set tracker=wandb."
+        )
+
+
+def check_objectives(search: Search) -> None:
+    """Raise BadInput where something asks for one order of all trials, which several objectives do not make."""
+    wanted = {
+        f"search.seeds={search.seeds}": search.seeds > 0,
+        f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
+        f"search={search.sampler}": search.sampler not in ("auto", "grid", "tpe", "random"),
+    }
+    if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
+        raise BadInput(
+            f"{broken}: it needs one order of all trials, and {1 + len(search.further)} objectives make none "
+            f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
 
 

@@ -17,6 +17,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from grposweep.config.objectives import split_objectives
 from grposweep.config.schema import Experiment
 from grposweep.config.words import unknown_key
 from grposweep.errors import BadInput
@@ -57,6 +58,7 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     except OmegaConfBaseException as error:
         raise BadInput(explain(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
+    experiment.search = split_objectives(experiment.search)
     return experiment
 
 

@@ -235,6 +235,8 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
         del content[name]
     search = base.search
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
+    if search.further:
+        content["search"]["further"] = search.further
     if search.sampler == "one_factor":  # the same dials span other points than a grid's
         content["search"]["sampler"] = search.sampler
     content["cluster"] = {"threads": base.cluster.threads}

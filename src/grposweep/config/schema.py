@@ -285,7 +285,8 @@ class Search:
     ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
-    The objective is the mean of ``metric`` over the last ``last`` evaluations.
+    The objective is the mean of ``metric`` over the last ``last`` evaluations. Lists of metrics and directions are several
+    objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name to direction.
     ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
     more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
     ``one_factor`` every point runs on that many seeds, the search's own among them.
@@ -310,8 +311,9 @@ class Search:
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     warm_start: Any = None
     storage: str | None = None
-    metric: str = "eval_reward"
-    direction: str = "maximize"
+    metric: Any = "eval_reward"
+    direction: Any = "maximize"
+    further: dict[str, str] = field(default_factory=dict)
     last: int = 1
     guards: bool = True
     stopping: str = AUTO

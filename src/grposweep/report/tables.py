@@ -1,6 +1,6 @@
 """Tables for the terminal: the space with its invalid points, and the leaderboard."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
@@ -26,6 +26,7 @@ class Row:
     fresh: str = ""  # mean ± interval (count) on fresh seeds
     place: int | None = None  # by these, once they have decided
     fate: str = ""  # best, tied, or why it dropped out
+    further: Mapping[str, str] = field(default_factory=dict)  # objectives beside the first, with their values
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
     shows_seeds = any(row.fate for row in rows)
     if shows_seeds:
         table.add_column("on fresh seeds ± 95 %", overflow="fold")
+    further = list(dict.fromkeys(name for row in rows for name in row.further))
+    for name in further:
+        table.add_column(name, justify="right", overflow="fold")
     for name in dials:
         table.add_column(name, overflow="fold")
     table.add_column("time", justify="right", no_wrap=True)
@@ -94,7 +98,17 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
         cost = [f"{row.gpu_hours:.2f}"] if shows_cost else []
         labels = (row.dials.get(name, "") for name in dials)
         seeds = [" ".join(part for part in (row.fresh, row.fate) if part)] if shows_seeds else []
-        table.add_row(rank, str(row.number), value, *seeds, *labels, clock(row.seconds), *cost, style=style)
+        table.add_row(
+            rank,
+            str(row.number),
+            value,
+            *seeds,
+            *(row.further.get(n, "") for n in further),
+            *labels,
+            clock(row.seconds),
+            *cost,
+            style=style,
+        )
 
     for rank, row in enumerate(finished[:limit], 1):
         value = f"{row.objective:.4f}" + (f" ± {row.error:.4f}" if row.error is not None else "")

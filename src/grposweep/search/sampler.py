@@ -46,10 +46,13 @@ class Ask:
         return Random(f"{self.seed}:{self.number}")
 
 
-def choose_sampler(name: str, space: Space) -> str:
-    """``auto`` resolved: a grid where the space is finite, otherwise the adaptive sampler that has earned it."""
+def choose_sampler(name: str, space: Space, objectives: int = 1) -> str:
+    """``auto`` resolved: a grid where the space is finite, otherwise the adaptive sampler that has earned it.
+
+    Of the adaptive ones TPE knows several objectives.
+    """
     if name == "auto":
-        return "grid" if space.is_finite else ADAPTIVE
+        return "grid" if space.is_finite else ADAPTIVE if objectives == 1 else "tpe"
     return name
 
 

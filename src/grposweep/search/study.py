@@ -14,6 +14,7 @@ import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from grposweep.search.front import Further, pareto_front
 from grposweep.search.journal import Direction, open_journal, open_study
 from grposweep.search.race import Standing
 from grposweep.search.replicates import Replication, is_replicate
@@ -33,9 +34,9 @@ class Scratch:
     was stopped early, counts as finished where somebody foresees its value.
     """
 
-    def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
+    def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = (), further: Further | None = None) -> None:
         """``prior`` are finished trials of earlier sweeps, which samplers know as well."""
-        self._direction, self._prior = direction, prior
+        self._direction, self._prior, self._further = direction, prior, further
         self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
         self._seen = 0  # trials looked at
         self._study = self._begun()
@@ -48,17 +49,21 @@ class Scratch:
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
                 self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
-                self._study.add_trial(trial)
+                self._study.add_trial(trial if self._further is None else _unweighed(trial))
         self._seen = len(trials)
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
-            _become(copies[copied], trials[number], (foreseen or {}).get(number))
+            if self._further is None:
+                _become(copies[copied], trials[number], (foreseen or {}).get(number))
+            else:
+                _weigh(copies[copied], trials[number], self._further)
             if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
                 del self._open[number]
         return self._study
 
     def _begun(self) -> optuna.Study:
-        study = optuna.create_study(direction=self._direction)
+        further = self._further.directions.values() if self._further else ()
+        study = optuna.create_study(directions=[self._direction, *further])
         study.add_trials(self._prior)
         return study
 
@@ -75,6 +80,21 @@ def _become(copied: FrozenTrial, trial: FrozenTrial, foreseen: float | None) -> 
         copied.intermediate_values = trial.intermediate_values  # what samplers know a stopped trial by
 
 
+def _unweighed(trial: FrozenTrial) -> FrozenTrial:
+    """A trial for a study of several objectives, before anybody knows what it is worth there."""
+    return optuna.trial.create_trial(
+        state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=trial.user_attrs
+    )
+
+
+def _weigh(copied: FrozenTrial, trial: FrozenTrial, further: Further) -> None:
+    """As ``_become``, with the values of all objectives; nobody foresees these."""
+    values = further.values(trial) if trial.state == TrialState.COMPLETE else None
+    ended = TrialState.FAIL if values is None else TrialState.COMPLETE
+    copied.state = TrialState.RUNNING if trial.state == TrialState.RUNNING else ended
+    copied.values = None if values is None else list(values)
+
+
 class SweepStudy:
     """One sweep's Optuna study; trials enter it whole, in one append each."""
 
@@ -85,6 +105,7 @@ class SweepStudy:
         self.space = space
         self.study = open_study(storage, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
+        self.further: Further | None = None  # set by ``weigh``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._scratch = Scratch(direction)
 
@@ -92,6 +113,20 @@ class SweepStudy:
         """Let samplers know what earlier sweeps found at points of this space; the study itself stays as it is."""
         self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
         self._scratch = Scratch(self._direction, self._prior)
+
+    def weigh(self, further: Further) -> None:
+        """Let samplers search for several objectives; the study itself holds the first, results have the others."""
+        self.further = further
+        self._scratch = Scratch(self._direction, self._prior, further)
+
+    @property
+    def front(self) -> list[FrozenTrial]:
+        """The finished trials of the search that none beats in all objectives, best in the first one first."""
+        if self.further is None:
+            return []
+        finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE]
+        values = {trial.number: found for trial in finished if (found := self.further.values(trial)) is not None}
+        return [self.trials[number] for number in pareto_front(values, self.further.signs(self.sign))]
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -131,6 +166,8 @@ class SweepStudy:
     @property
     def kept(self) -> set[int]:
         """The trials whose models may still be wanted: the best one's, and as long as a race goes on those still in it."""
+        if self.further is not None:
+            return {trial.number for trial in self.front}
         standing = self.standing
         if standing is not None and standing.wanted:
             return {runner.number for runner in standing.alive}

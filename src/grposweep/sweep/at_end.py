@@ -27,14 +27,18 @@ def run_on_end(controller: Controller) -> str | None:
 
 
 def told(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the command's environment; empty text where there is no best trial."""
+    """How the sweep ended, for the command's environment; empty text where there is no best trial.
+
+    With several objectives all trials on the Pareto front are named, separated by blanks, with the first objective's values.
+    """
     best = controller.study.best
+    winners = controller.study.front or ([] if best is None else [best])
     return {
         "GRPOSWEEP_SWEEP": str(controller.folder.path),
         "GRPOSWEEP_STATUS": status(controller),
         "GRPOSWEEP_METRIC": controller.search.metric,
-        "GRPOSWEEP_BEST_TRIAL": "" if best is None else controller.trial_folder(best).path.name,
-        "GRPOSWEEP_OBJECTIVE": "" if best is None else repr(best.value),
+        "GRPOSWEEP_BEST_TRIAL": " ".join(controller.trial_folder(trial).path.name for trial in winners),
+        "GRPOSWEEP_OBJECTIVE": " ".join(repr(trial.value) for trial in winners),
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,13 @@ class TrialFolder:
     def objective(self) -> float | None:
         """What a finished trial is worth; None where it is not finished, or its objective is no number."""
         return worth(self.result or {})
+
+    def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
+        """What a finished trial is worth in these objectives beside the first; None where one is missing."""
+        said = (self.result or {}).get("further")
+        values = [as_number(said.get(name)) if isinstance(said, dict) else None for name in names]
+        found = tuple(value for value in values if value is not None and math.isfinite(value))
+        return found if len(found) == len(values) else None
 
     @property
     def failure(self) -> dict[str, Any]:

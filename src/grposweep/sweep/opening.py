@@ -119,6 +119,7 @@ def describe_sweep(
             "metric": base.search.metric,
             "direction": base.search.direction,
             "last": base.search.last,
+            "further": dict(base.search.further),
             "seeds": base.search.seeds,
             "leaders": base.search.leaders,
         },

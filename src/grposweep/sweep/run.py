@@ -34,6 +34,7 @@ from grposweep.sweep.at_end import run_on_end
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.enqueue import read_enqueued
 from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.further import further_of
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.memory import too_large
 from grposweep.sweep.opening import default_name, describe_sweep, open_folder, write_invalid
@@ -96,7 +97,10 @@ def run_sweep(
             console.print(repair, style="yellow", markup=False, soft_wrap=True)
         _record_invalid(console, folder, study, census, sampler)
         warm = open_warm_start(folder, base, judge)
-        study.learn([(seen.point, seen.value) for seen in warm.observations])
+        if base.search.further:
+            study.weigh(further_of(folder, base.search.further))
+        else:  # what earlier sweeps were worth in further objectives is not taken over
+            study.learn([(seen.point, seen.value) for seen in warm.observations])
         if warm.first:
             console.print(words_of_warm_start(warm), highlight=False)
         study.replication = build_replication(base)
@@ -106,7 +110,7 @@ def run_sweep(
         proposals.too_large = partial(too_large, folder)
         settler = Settler(folder, study, judge, base.search, base.trainer.keep)
         settler.keep_best()  # an earlier controller may have died between an end and this
-        stopping = build_stopping(choose_stopping(base.search.stopping, sampler))
+        stopping = build_stopping(choose_stopping(base.search.stopping, sampler, 1 + len(base.search.further)))
         overseer = Overseer(folder, study, base.search, stopping)
         proposals.foreseen = overseer.foreseen
         controller = Controller(
@@ -148,7 +152,7 @@ def _sampler(base: Experiment, space: Space) -> str:
         raise BadInput(
             "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
         )
-    sampler = choose_sampler(base.search.sampler, space)
+    sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
     if sampler == "one_factor" and not base.search.seeds:
         raise BadInput("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
     if sampler in LISTED and not space.is_finite:

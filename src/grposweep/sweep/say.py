@@ -17,6 +17,7 @@ from grposweep.search.study import SweepStudy
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes
 from grposweep.sweep.effects import show_effects
+from grposweep.sweep.further import words_of_front
 from grposweep.sweep.on_seeds import words_on_seeds
 from grposweep.sweep.summary import row as row_of
 from grposweep.sweep.summary import rows, saved, spent
@@ -106,6 +107,8 @@ def say_results(controller: Controller, console: Console) -> None:
     best = controller.study.best
     if best is not None:
         console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
+        if text := words_of_front(controller.study):
+            console.print(text, highlight=False)
         for line in [] if compares else words_on_seeds(controller.study.standing):
             console.print(line, highlight=False)
         model = controller.trial_folder(best).path / "model"

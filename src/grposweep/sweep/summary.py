@@ -12,6 +12,7 @@ from grposweep.search.judge import Verdicts
 from grposweep.search.space import Point
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.curves import whole_completions
+from grposweep.sweep.further import with_further
 from grposweep.sweep.on_seeds import with_seeds
 from grposweep.sweep.outlook import Outlook
 from grposweep.sweep.settler import Running
@@ -70,7 +71,8 @@ def saved(controller: Controller) -> float | None:
 def rows(controller: Controller) -> list[Row]:
     """Every started trial of the search for the leaderboard, with what replicates on fresh seeds made of it."""
     study = controller.study
-    return with_seeds([row(controller, trial) for trial in study.searched], study.standing)
+    found = [row(controller, trial) for trial in study.searched]
+    return with_further(with_seeds(found, study.standing), study)
 
 
 def row(controller: Controller, trial: FrozenTrial) -> Row:

@@ -26,7 +26,7 @@ from grposweep.train.attempt import (
     attempt_number,
     load_attempt,
 )
-from grposweep.train.record import check_objective, summarise
+from grposweep.train.record import check_objective, further_objectives, summarise
 
 LAST_LINES = 15  # of a traceback, kept in result.json
 
@@ -101,15 +101,17 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     found = summarise(lines, search.metric, search.last)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
+    costs = round(runs.device_seconds(attempt.folder, is_running=True), 3)
     result = {
         "status": "stopped" if outcome.stopped else "finished",
         "attempt": attempt.number,
         **found.as_dict(),
+        "further": further_objectives(search, lines, costs, outcome.stopped),
         "step": outcome.step,
         "total_steps": attempt.total,
         "completions": attempt.pace.completions_at(outcome.step),
         "seconds": round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
-        "gpu_seconds": round(runs.device_seconds(attempt.folder, is_running=True), 3),
+        "gpu_seconds": costs,
         "failure": None,
         "model": outcome.model,
         "checkpoint": outcome.checkpoint,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grposweep.config.objectives import GPU_HOURS
+from grposweep.config.schema import Search
 from grposweep.errors import BadInput
 from grposweep.files import append_line, as_number, read_json, read_lines, write_text
 from grposweep.repeats import TIMES
@@ -118,6 +120,22 @@ def summarise(lines: list[dict[str, Any]], metric: str, last: int) -> Objective:
     first = marked[0] if marked and marked[0]["step"] == 0 else {}
     start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
     return Objective(_mean([line[metric] for line in recent]), _mean(errors), start, start_error)
+
+
+def further_objectives(
+    search: Search, lines: list[dict[str, Any]], gpu_seconds: float, is_stopped: bool
+) -> dict[str, float | None]:
+    """What a trial is worth in the objectives beside the first: ``gpu_hours``, or the mean of a metric as for that one."""
+    found: dict[str, float | None] = {}
+    for name in search.further:
+        if name == GPU_HOURS:
+            found[name] = gpu_seconds / 3600
+            continue
+        worth = summarise(lines, name, search.last)
+        if not is_stopped:
+            check_objective(lines, name, worth)
+        found[name] = worth.objective
+    return found
 
 
 def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
