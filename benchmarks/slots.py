@@ -7,11 +7,12 @@ leave. The barrier starts 16 trials, waits for the last of them, and starts the 
 
 import argparse
 import heapq
+import io
 import json
 import random
 import sys
 import tempfile
-import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def sweep(sampler: str, here: Path) -> Simulated:
     clock = Clock()
     place = Simulated(clock)
     run.build_launcher = lambda *_: place  # type: ignore[assignment,return-value]
-    work.time = type("Simulated", (), {"sleep": lambda _: place.advance(), "monotonic": clock, "time": clock})  # type: ignore
+    work.time = type("Simulated", (), {"sleep": lambda _: place.advance(), "monotonic": clock, "time": clock})  # type: ignore[assignment,misc]
     arguments = [*SHARED, *SPACE, f"outputs={here}", "name=s", f"search.sampler={sampler}", f"search.trials={TRIALS}"]
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
@@ -140,11 +141,10 @@ def main() -> None:
     options = parser.parse_args()
     print("| sampler | trials | makespan, h | idle | with the barrier, h | idle | ratio |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    sys.stdout = Path("/dev/null").open("w")  # what the sweeps themselves say
     for sampler in options.samplers:
-        measure(sampler)
+        with redirect_stdout(io.StringIO()):  # what the sweeps themselves say
+            measure(sampler)
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
     main()

@@ -10,14 +10,15 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from omegaconf import OmegaConf
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from grposweep.sweep.curves import SIGNALS, CurveReader
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "src" / "run.py"
@@ -27,15 +28,6 @@ COMMON = (
     "trainer.keep=none", "search=grid", "search.parallel=1", "seed=0,1,2", "batch.num_iterations=1,2", "kl=none,high",
     "batch.prompts_per_step=8,16",
 )  # fmt: skip
-SIGNALS = {  # a curve's name: TRL's, and what becomes of its values between two evaluations
-    "train_reward": "reward",
-    "kl": "kl",
-    "entropy": "entropy",
-    "grad_norm": "grad_norm",
-    "zero_std": "frac_reward_zero_std",
-    "truncated": "completions/clipped_ratio",
-    "update_size": "update_size",
-}
 
 
 @dataclass(frozen=True)
@@ -69,11 +61,10 @@ def write_successors(path: Path) -> None:
 
 
 def curve(trial: Path) -> dict[str, Any]:
-    """One finished trial as a line: what was known at each evaluation after the start."""
+    """One finished trial as a line: what was known at each evaluation after the start, as a sweep's controller reads it."""
     result, config = json.loads((trial / "result.json").read_text()), OmegaConf.load(trial / "config.yaml")
-    lines = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
-    evaluations = [line for line in lines if line["kind"] == "eval"]
-    stretches = list(between([line["step"] for line in evaluations], lines))
+    reader = CurveReader(trial / "metrics.jsonl", "eval_reward")
+    reader.update()
     return {
         "task": config.name,
         "point": {
@@ -84,27 +75,14 @@ def curve(trial: Path) -> dict[str, Any]:
             "num_iterations": config.batch.num_iterations,
         },
         "seed": config.seed,
-        "start": round(evaluations[0]["eval_reward"], 5),
-        "steps": [line["step"] for line in evaluations[1:]],
-        "held_out": [rounded(line["eval_reward"]) for line in evaluations[1:]],
-        "held_out_se": [rounded(line["eval_reward_se"]) for line in evaluations[1:]],
-        **{ours: [mean(stretch, theirs) for stretch in stretches] for ours, theirs in SIGNALS.items()},
-        "completions_per_step": evaluations[-1]["completions"] / evaluations[-1]["step"],
+        "start": None if reader.start is None else round(reader.start, 5),
+        "steps": reader.steps,
+        "held_out": [rounded(value) for value in reader.held_out],
+        "held_out_se": [rounded(value) for value in reader.errors],
+        **{name: [rounded(value) for value in reader.signals[name]] for name in SIGNALS},
+        "completions_per_step": reader.completions[-1] / reader.steps[-1],
         "seconds": round(result["gpu_seconds"], 2),
     }
-
-
-def between(steps: list[int], lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The training steps between one evaluation and the next."""
-    train = [line for line in lines if line["kind"] == "train"]
-    for before, now in pairwise(steps):
-        yield [line for line in train if before < line["step"] <= now]
-
-
-def mean(stretch: list[dict[str, Any]], name: str) -> float | None:
-    """A signal's mean; None where it was not a number."""
-    values = [line.get(name) for line in stretch]
-    return rounded(fmean(values)) if values and None not in values else None
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,0 +1,83 @@
+"""What trials are going to take, what a budget therefore holds, and what starts first at a sweep's end."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
+
+from grposweep.setting import Setting
+from grposweep.sweep.budget import Budget
+from grposweep.sweep.expectation import Expectation
+from grposweep.sweep.proposals import Proposals
+
+HOUR = 3600.0
+
+
+def setting(point: dict[str, Any]) -> Setting:
+    """``generations`` decides how much work a trial is; ``lr`` does not."""
+    return Setting(
+        framework="trl", keys={}, num_generations=point["generations"], per_device_train_batch_size=16, processes=1,
+        gradient_accumulation_steps=1, max_steps=10 * point["generations"], max_completion_length=64,
+    )  # fmt: skip
+
+
+def finished(number: int, **point: Any) -> Any:
+    """A trial that the study knows."""
+    dials = {name: CategoricalDistribution([label]) for name, label in point.items()}
+    trial = create_trial(state=TrialState.COMPLETE, value=0.5, params=point, distributions=dials)
+    trial.number = number
+    return trial
+
+
+@pytest.fixture
+def expectation() -> Expectation:
+    """Two trials of 4 generations took an hour and a half and two and a half, on two devices; nothing else has finished."""
+    judge: Any = SimpleNamespace(fields=SimpleNamespace(setting=setting))
+    known = Expectation(judge)
+    known.note(finished(0, generations=4, lr=1e-3), 1.5 * HOUR, 3 * HOUR)
+    known.note(finished(1, generations=4, lr=2e-3), 2.5 * HOUR, 5 * HOUR)
+    return known
+
+
+def test_a_trial_takes_what_others_with_its_settings_took(expectation: Expectation) -> None:
+    """Whatever its learning rate; one with more work takes longer, in proportion."""
+    cost = expectation.of({"generations": 4, "lr": 5e-3})
+    assert cost is not None
+    assert (cost.seconds, cost.device_seconds) == (2 * HOUR, 4 * HOUR)
+    longer = expectation.seconds({"generations": 8, "lr": 1e-3})
+    assert longer is not None
+    assert longer == pytest.approx(3.5 * HOUR, rel=0.1)
+
+
+def test_nothing_is_started_that_the_budget_cannot_finish(expectation: Expectation) -> None:
+    """What runs has been promised its rest; half of a paused trial is paid."""
+    budget, point = Budget(10.0, expectation), {"generations": 4, "lr": 5e-3}
+    assert budget.holds(point, spent=6 * HOUR, promised=0.0)
+    assert not budget.holds(point, spent=6 * HOUR, promised=1 * HOUR)
+    assert budget.wanted == pytest.approx(4.0)
+    assert budget.holds(point, spent=6 * HOUR, promised=1 * HOUR, done=0.5)
+
+
+def test_a_budget_says_how_many_trials_fit(expectation: Expectation) -> None:
+    """As soon as one has finished."""
+    assert Budget(50.0, expectation).promise(2, 30, 8 * HOUR, 0.0) == (
+        "about 12 of 30 trials fit search.budget_gpu_hours=50, at 4 each"
+    )
+    assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
+    unknown = Budget(50.0, Expectation(expectation.judge))
+    assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
+    assert unknown.holds({"generations": 4}, spent=0.0, promised=0.0)
+
+
+def test_the_last_points_start_longest_first() -> None:
+    """In their own order where they take as long, or where nobody waits for them."""
+    nobody: Any = SimpleNamespace()
+    proposals = Proposals(nobody, nobody, nobody, "grid", [], at_once=2)
+    points = [{"hours": hours} for hours in (1.0, 3.0, 1.05, 2.0)]
+    assert proposals._longest_first(points) == points
+    proposals.seconds = lambda point: float(str(point["hours"])) * HOUR
+    assert [point["hours"] for point in proposals._longest_first(points)] == [3.0, 2.0, 1.0, 1.05]
+    proposals.seconds = lambda point: float(str(point["hours"]))
+    assert proposals._longest_first(points) == points
