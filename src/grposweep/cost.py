@@ -6,7 +6,7 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.files import as_number
-from grposweep.memory.need import ASSUMED_PROMPT_TOKENS
+from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, find_prompt
 from grposweep.setting import Setting
 
 HOUR = 3600.0
@@ -46,7 +46,7 @@ def find_work(s: Setting) -> Work | None:
     if not completions or not steps or not step:
         return None
     evaluated = s.evaluations * (s.eval_prompts or 0) * (s.num_generations_eval or s.num_generations)
-    length = (s.max_prompt_length or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
+    length = (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     return Work((completions + evaluated) * float(s.max_completion_length), float(steps) * step * length)
 
 

@@ -139,6 +139,7 @@ class Setting:
     lora_targets: tuple[str, ...] = ("all-linear",)
     architecture: Architecture | None = None  # where its shape is known
     dtype: str = "float32"  # of the weights
+    prompt_tokens: int | None = None  # of the longest prompt, where somebody has counted
     gradient_checkpointing: bool = False
     # the GPU
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp

@@ -151,7 +151,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
     ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),
     ("GM101", ON_GPU | {"lora": False, "gpu_memory_gib": 4.0}, ON_GPU | {"architecture": None}),
-    ("GM201", ON_GPU | {"max_prompt_length": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"max_prompt_length": 128}),
+    ("GM201", ON_GPU | {"prompt_tokens": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"prompt_tokens": 128}),
     ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
     ("GA201", RECIPE | TINY, TINY),
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,10 @@ _MADE: dict[str, tuple[str, ...]] = {
     "rewards": ("task.rewards",),
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
-    "architecture": ("model.shape",),
+    "architecture": ("model", "task"),  # as configured, or as prepared
     "lora_targets": ("model.lora.target_modules",),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
-    "max_prompt_length": ("model", "task"),
+    "prompt_tokens": ("model", "task"),  # as prepared
 }
 # Where another program trains, these are as its own recipe says, or unknown: its model, data, and how it generates.
 PROGRAM_OWNS = frozenset(
@@ -161,10 +162,10 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "rewards": len(task.rewards),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
-        "architecture": read_architecture(experiment.model.shape),
+        "architecture": read_architecture(experiment.model.shape) or prepared_architecture(counted),
         "lora_targets": tuple(experiment.model.lora.target_modules),
         "gpu_memory_gib": read_gpu(experiment.cluster),
-        "max_prompt_length": counted.get("prompt_tokens"),
+        "prompt_tokens": counted.get("prompt_tokens"),
     }
 
 
@@ -174,6 +175,13 @@ def read_architecture(shape: Shape) -> Architecture | None:
         return None
     given = {**vars(shape), "kv_heads": shape.kv_heads or shape.heads}
     return Architecture(**{**given, "head_dim": shape.head_dim or shape.hidden // shape.heads})
+
+
+def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
+    """The architecture that preparation has read from the model itself; None before that."""
+    shape = counted.get("model")
+    known = isinstance(shape, dict) and shape.keys() == {field.name for field in fields_of(Architecture)}
+    return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys were looked at
 
 
 def read_gpu(cluster: Cluster) -> float | None:

@@ -63,6 +63,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
         "lora_targets",
         "architecture",
         "dtype",
+        "prompt_tokens",
         "gradient_checkpointing",
         "sharding",
         "gpu_memory_gib",

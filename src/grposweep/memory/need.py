@@ -26,6 +26,7 @@ READS = (  # the setting's fields behind an estimate, for rules that say what th
     "evaluates",
     "per_device_eval_batch_size",
     "beta",
+    "prompt_tokens",
     "max_prompt_length",
     "max_completion_length",
     "use_vllm",
@@ -86,6 +87,11 @@ class Need:
         return self.width if self.lora is None or self.sharding == "zero3" else FLOAT
 
 
+def find_prompt(s: Setting) -> int | None:
+    """The tokens of the longest prompt: as counted, or as the recipe cuts them; None where neither is known."""
+    return s.prompt_tokens or s.max_prompt_length
+
+
 def read_need(s: Setting) -> Need | None:
     """The need behind a setting; None where its model's shape is unknown, or its sizes are none."""
     model = s.architecture
@@ -101,7 +107,7 @@ def read_need(s: Setting) -> Need | None:
         width=FLOAT if s.dtype == "float32" else 2,
         batch=s.per_device_train_batch_size,
         rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
-        prompt=s.max_prompt_length or ASSUMED_PROMPT_TOKENS,
+        prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
         completion=s.max_completion_length,
         processes=s.processes or 1,
         accumulates=s.gradient_accumulation_steps > 1,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grposweep.memory.estimate import GIB, Memory, estimate
-from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS
+from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS, find_prompt
 from grposweep.rules import counts
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
@@ -79,7 +79,8 @@ def _known(s: Setting) -> Memory | None:
 
 
 def _what(s: Setting) -> str:
-    prompt = f"{s.max_prompt_length}" if s.max_prompt_length else f"{ASSUMED_PROMPT_TOKENS} (assumed)"
+    known = find_prompt(s)
+    prompt = f"{ASSUMED_PROMPT_TOKENS} (assumed)" if known is None else str(known)
     size, length = "per_device_train_batch_size", "max_completion_length"
     return f"{s.key(size)}={getattr(s, size)} with {s.key(length)}={getattr(s, length)} and prompts of {prompt} tokens"
 

@@ -81,6 +81,8 @@ def read_shape(config: PretrainedConfig) -> dict[str, Any]:
         "kv_heads": getattr(text, "num_key_value_heads", None) or heads,
         "vocabulary": text.vocab_size,
         "tied_embeddings": bool(text.tie_word_embeddings),
+        "head_dim": getattr(text, "head_dim", None) or text.hidden_size // heads,
+        "model_type": text.model_type,
     }
 
 

@@ -25,6 +25,7 @@ from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
 
 EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
+MOST_COUNTED = 1000  # prompts that are measured in tokens
 
 
 def prepare_sweep(folder: Path) -> int:
@@ -105,7 +106,19 @@ def prepare_model(
     calm()
     loaded = load_model(experiment.model, progress)
     check_prompts(experiment, loaded.tokenizer, data.train)
-    return {"model": read_shape(loaded.config)}
+    return {"model": read_shape(loaded.config), "prompt_tokens": longest_prompt(loaded.tokenizer, data.train)}
+
+
+def longest_prompt(tokenizer: Any, train: Dataset) -> int:
+    """The tokens of the longest of the first prompts, with the chat's turns: what a rank's memory depends on."""
+    prompts = (train[number]["prompt"] for number in range(min(len(train), MOST_COUNTED)))
+    return max(len(_tokens(tokenizer, prompt)) for prompt in prompts)
+
+
+def _tokens(tokenizer: Any, prompt: Any) -> Any:
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:
