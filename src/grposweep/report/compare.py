@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grposweep.errors import BadInput
-from grposweep.report.differences import differences
+from grposweep.report.differences import ABSENT, differences
 from grposweep.report.overlay import overlay
 from grposweep.report.read import SweepView, read_sweep
 from grposweep.report.significance import Values, compare
@@ -124,6 +124,8 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
     rows: dict[str, dict[str, str]] = {}
     for side in sides[1:]:
         for key, here, there in differences(sides[0].trial.config, side.trial.config):
+            if ABSENT in (here, there):
+                continue  # another version of grposweep had no such key
             if key in KEPT or not key.startswith(LEFT_OUT):
                 row = rows.setdefault(key, dict.fromkeys((other.letter for other in sides), label_text(here)))
                 row[side.letter] = label_text(there)

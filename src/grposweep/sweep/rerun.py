@@ -19,6 +19,7 @@ from grposweep.config.session import open_session
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
 from grposweep.launch.snapshot import is_present_code
+from grposweep.programs import is_program
 from grposweep.redaction import redact
 from grposweep.repeats import first_difference
 from grposweep.report.read import read_sweep
@@ -52,7 +53,9 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     points = Points(lambda _: _config(experiment), [])
     ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
     if ended == EXIT_FINISHED and trial.objective is not None:
-        print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), overrides))
+        before = load_experiment(trial.path / "config.yaml")
+        is_same = _identity(sweep, before) == _identity(sweep, experiment)
+        print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))
     return ended
 
 
@@ -121,19 +124,21 @@ def _differences(
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         said.append(f"not as recorded: {found}")
-    counted = sweep.prepared().get(prepared_key(experiment))
-    identity = experiment_id(experiment, read_setting(experiment, counted))
-    if not is_changed and identity[:6] != trial.head:
-        said.append("not as recorded: what identifies the experiment (a script, a recipe or a default has changed)")
+    if is_program(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
+        said.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
     return said
 
 
-def _compared(trial: TrialFolder, rerun: SweepFolder, overrides: list[str]) -> str:
+def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
+    return experiment_id(experiment, read_setting(experiment, sweep.prepared().get(prepared_key(experiment))))
+
+
+def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: list[str]) -> str:
     """The result beside the recorded one; of the same experiment, whether every number is the same."""
     *_, again = [folder for folder in rerun.trials() if folder.objective is not None]
     before, after = trial.objective or 0.0, again.objective or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
-    if again.head != trial.head:
-        return f"{text} with {' '.join(overrides)}" if overrides else text
+    if not is_same:
+        return f"{text} with {' '.join(overrides)}"
     where = first_difference(*(read_lines(folder.path / "metrics.jsonl", step=int) for folder in (trial, again)))
     return f"{text}: {'every number of metrics.jsonl is the same' if where is None else f'first difference: {where}'}"
