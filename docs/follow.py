@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(yaml|python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHOWN = "/home/you/sweeps"  # instead of the fresh folder
 LONG = 34  # lines of one command's output that a page has room for
-SECONDS = 600
+SECONDS = 1800  # of one command, on a busy machine
 
 
 def follow(page: Path) -> str:
