@@ -114,7 +114,7 @@ class Stage:
         run.build_launcher = lambda *_: place
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
-        if not isinstance(self.scenario.stopping, Never):
+        if type(self.scenario.stopping) is not Never:
             run.build_stopping = lambda _name: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002

@@ -78,3 +78,28 @@ def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(journal:
     study.learn([({"lr": 1e-4 * (i + 1), "kl": "low"}, i / 10) for i in range(12)])
     assert study.trials == []
     assert study.ask(valid, "tpe", 0) != unknowing
+
+
+def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_into_the_study(journal: Path) -> None:
+    """Told while the sweep ran, or taken from its folder afterwards."""
+    study = open_study(journal)
+    study.tell(study.add({"lr": 1e-3, "kl": "low"}, {}), 0.2, {10: 0.3, 20: 0.2}, pruned=True)
+    study.add_ended({"lr": 2e-3, "kl": "low"}, {}, None, {10: 0.3, 20: 0.2}, pruned=True)
+    told, added = open_study(journal).trials
+    for trial in (told, added):
+        assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.PRUNED, 0.2, {10: 0.3, 20: 0.2})
+    assert study.best is None
+
+
+def test_samplers_see_what_is_foreseen_of_trials_without_a_value_until_they_have_one(journal: Path) -> None:
+    """Forecasts change; the study itself knows nothing of them, and a copy made anew is the same."""
+    study, scratch = open_study(journal), Scratch("maximize")
+    waiting, stopped = (study.add({"lr": lr, "kl": "low"}, {}) for lr in (1e-3, 2e-3))
+    study.tell(stopped, None, {10: 0.1}, pruned=True)
+    for foreseen in ({waiting: 0.4, stopped: 0.1}, {waiting: 0.6, stopped: 0.05}):
+        seen = scratch.updated(study.trials, foreseen).trials
+        assert [(trial.state, trial.value) for trial in seen] == [(TrialState.COMPLETE, v) for v in foreseen.values()]
+    assert study.trials[waiting].state == TrialState.RUNNING
+    study.tell(waiting, 0.7)
+    for copy in (scratch, Scratch("maximize")):
+        assert [trial.value for trial in copy.updated(study.trials, {stopped: 0.05}).trials] == [0.7, 0.05]

@@ -48,7 +48,7 @@ class Overseer:
     @property
     def stops_early(self) -> bool:
         """Whether others' curves decide about a trial."""
-        return not isinstance(self.stopping, Never)
+        return type(self.stopping) is not Never
 
     def watch(self, running: Running) -> None:
         """Judge a running trial's new evaluation, where there is one, and ask its attempt for what follows."""
@@ -93,13 +93,13 @@ class Overseer:
         One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: what
         becomes of a collapsed training is no news, but that it collapses there is.
         """
+        if len(self.study.study.directions) > 1:
+            return {}  # nobody knows the worst of several objectives
         values = self.stopping.foresee(self.curves()) if self.stops_early else {}
         trials = self.study.trials
         if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
-            finished = [
-                self.sign * trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value
-            ]
-            worst = min(finished, default=math.inf)
+            finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
+            worst = min((self.sign * value for value in finished if value is not None), default=math.inf)
             values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
         return {number: self.sign * value for number, value in values.items()}
 
