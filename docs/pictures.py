@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PICTURE = CHECKOUT / "docs" / "report.png"
-WIDTH, HEIGHT = 1000, 1240
+WIDTH, HEIGHT = 960, 1080
 MOST_BYTES = 150_000
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.errors import BadInput
+from grposweep.launch.base import STOPPED
 from grposweep.report.chart import draw
 from grposweep.report.differences import differences
 from grposweep.report.read import SweepView
@@ -61,7 +61,8 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
 def _end(line: Mapping[str, Any]) -> str:
     if "failure" in line:
         return f"ended: {words_of(str(line['failure']))}, then {line.get('step', 'nothing')}"
-    return {0: "ended well", 3: "stopped when asked"}.get(line.get("code", -1), f"ended with code {line.get('code')}")
+    code = line.get("code")
+    return "ended well" if code == 0 else "stopped when asked" if code == STOPPED else f"ended with code {code}"
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -87,9 +88,7 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """What the rules have to say of its configuration; nothing where that cannot be read here."""
-    from omegaconf.errors import OmegaConfBaseException  # with the schema, 0.2 s that status should not pay
-
-    from grposweep.config.compose import load_experiment
+    from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.read import prepared_key, read_setting
     from grposweep.fixes import render_problem
     from grposweep.programs import is_program
@@ -100,7 +99,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
         if is_program(experiment.trainer.kind):
             return []  # its own recipe was judged, and is not ours to read again
         setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
-    except (BadInput, OSError, ValueError, AssertionError, OmegaConfBaseException):
+    except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
         return []
     problems = (problem for problem in check(setting) if problem.code not in experiment.rules.ignore)
     return [f"{problem.severity} {problem.code} {render_problem(setting, problem)}" for problem in problems]

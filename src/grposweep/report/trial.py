@@ -82,17 +82,17 @@ class TrialView:
     @property
     def error(self) -> float | None:
         """The objective's standard error, of its evaluations' prompts only."""
-        return as_number(self.result.get("objective_se"))
+        return _finite(self.result.get("objective_se"))
 
     @property
     def start(self) -> float | None:
         """The metric before training."""
-        return as_number(self.result.get("start"))
+        return _finite(self.result.get("start"))
 
     @property
     def start_error(self) -> float | None:
         """And its standard error."""
-        return as_number(self.result.get("start_se"))
+        return _finite(self.result.get("start_se"))
 
     @property
     def gpu_hours(self) -> float:
@@ -142,7 +142,7 @@ class TrialView:
 
     def last_value(self, metric: str) -> float | None:
         """The latest value of a metric, from the end of the file alone."""
-        values = (as_number(line.get(metric)) for line in _last_lines(self.path / "metrics.jsonl"))
+        values = (_finite(line.get(metric)) for line in _last_lines(self.path / "metrics.jsonl"))
         return next((value for value in values if value is not None), None)
 
     @cached_property
@@ -192,8 +192,8 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
         result=result,
         step=_whole(beat.get("step", result.get("step"))),
         total=_whole(beat.get("total", result.get("total_steps"))),
-        seconds=seconds,
-        gpu_seconds=gpu_seconds,
+        seconds=_finite(seconds) or 0.0,
+        gpu_seconds=_finite(gpu_seconds) or 0.0,
         silent=silent,
     )
 
@@ -210,8 +210,8 @@ def _state(folder: TrialFolder, result: Mapping[str, Any], controller_lives: boo
     status = result.get("status")
     if status in ("finished", "pruned", "failed"):
         return State(status)
-    begun = folder.open_attempt()
-    if begun is not None and result.get("attempt", -1) < begun.number:
+    begun, told = folder.open_attempt(), _finite(result.get("attempt"))
+    if begun is not None and (told is None or told < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             return State.STOPPED  # it ended with its controller
         last = runs.read_runs(folder.path)[-1:]
@@ -226,10 +226,10 @@ def _was_paused(folder: TrialFolder) -> bool:
 
 
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
-    value = as_number(line.get(metric))
-    if value is None or line["step"] < 0 or not math.isfinite(value):
+    value = _finite(line.get(metric))
+    if value is None or line["step"] < 0:
         return None
-    error, when = as_number(line.get(f"{metric}_se")), as_number(line.get("time")) or 0.0
+    error, when = _finite(line.get(f"{metric}_se")), _finite(line.get("time")) or 0.0
     return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)
 
 
@@ -251,7 +251,12 @@ def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int:
-    return int(as_number(value) or 0)
+    return int(_finite(value) or 0)
+
+
+def _finite(value: Any) -> float | None:
+    number = as_number(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _loader() -> Any:

@@ -59,7 +59,7 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
 def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int) -> dict[str, Any]:
     curves = {name: _curve(points, most) for name in metrics if (points := trial.curve(name))}
     last = max(trial.lines, key=lambda line: line["step"], default={})
-    steps, completions = as_number(last.get("step")), as_number(last.get("completions"))
+    steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
     return {
         "number": trial.number,
         "state": trial.state.value,
@@ -68,8 +68,8 @@ def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequen
         "value": _rounded(trial.objective, 6),
         "error": _rounded(trial.error, DIGITS),
         "hours": _rounded(trial.gpu_hours, DIGITS),
-        "ended": trial.ended,
-        "per_step": completions / steps if steps and completions else 1,
+        "ended": _rounded(trial.ended, 12),
+        "per_step": completions / steps if steps > 0 and completions else 1,
         "curves": curves,
         "why": trial.reason,
         "command": trial.command,
