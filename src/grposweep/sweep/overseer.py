@@ -38,6 +38,7 @@ class Overseer:
     _totals: dict[int, float] = field(default_factory=dict)
     _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
+    _in_vain: tuple[bool, int, int, int] | None = None  # what was known when nobody was to be promoted
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
@@ -76,7 +77,12 @@ class Overseer:
         """The paused trial that a free slot should go to; ``more``: whether new points may be started."""
         if not self.paused:
             return None
+        ended = sum(trial.state.is_finished() for trial in self.study.trials)
+        known = (more, ended, len(self.paused), sum(self._judged.values()))
+        if known == self._in_vain:  # asked at every tick while a slot is free
+            return None
         chosen = self.stopping.promote(self.curves(), more)
+        self._in_vain = known if chosen not in self.paused else None
         return chosen if chosen in self.paused else None
 
     def share(self, trial: FrozenTrial) -> float:

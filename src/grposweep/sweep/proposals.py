@@ -50,9 +50,7 @@ class Proposals:
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
-    _drawn: list[Point] = field(
-        default_factory=list
-    )  # the last points of an adaptive search that nobody has started yet
+    _drawn: list[Point] = field(default_factory=list)  # the last points of a random search that nobody has started yet
     _looked: int = 0  # and how many these are
 
     @property
@@ -152,8 +150,13 @@ class Proposals:
 
     @property
     def _draws_ahead(self) -> bool:
-        """Whether so few points are to come that they are drawn at once: results that came meanwhile would change little."""
-        return self.target - len(self.study.searched) <= self.at_once // 2 and not self.repeat
+        """Whether the last points are drawn at once, because what comes out of the others does not matter for them."""
+        return self.sampler == "random" and self._is_ending and not self.repeat
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether so few trials are to start that their order decides how long the last one is waited for."""
+        return self.at_once > 1 and self.target - len(self.study.searched) <= ENDING * self.at_once
 
     def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
         """The longest of the last points; each is new to those drawn before it."""
@@ -166,10 +169,9 @@ class Proposals:
 
     def _in_order(self, left: Iterator[Point]) -> Iterator[Point]:
         """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
-        rest = self.target - len(self.study.searched)
-        if self.at_once == 1 or rest > ENDING * self.at_once:
+        if not self._is_ending:
             return left
-        return chain(self._longest_first(list(islice(left, rest))), left)
+        return chain(self._longest_first(list(islice(left, self.target - len(self.study.searched)))), left)
 
     def _longest_first(self, points: list[Point]) -> list[Point]:
         """By what they are going to take; as they are where that is alike, not known, or soon over."""
