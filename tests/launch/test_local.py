@@ -1,7 +1,10 @@
 """The local launcher over both kinds of processes: one suite, warm and fresh."""
 
+import io
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,3 +129,17 @@ def test_gpus_are_those_that_the_environment_shows(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus("auto") == found
     assert visible_gpus(0) == []
+
+
+def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended() -> None:
+    """Process numbers come round again in long sweeps; the warm server's words stand for two such processes."""
+    said, server = os.pipe()
+    warm = Warm([])
+    warm.__dict__["_server"] = SimpleNamespace(stdin=io.BytesIO(), stdout=os.fdopen(said, "rb"), poll=lambda: None)
+    os.write(server, b'{"started": 7}\n')
+    assert warm.start([], {}, None) == 7
+    os.write(server, b'{"ended": 7, "code": 0}\n')
+    assert warm.poll(7, timeout=1.0) == 0
+    os.write(server, b'{"started": 7}\n')
+    assert warm.start([], {}, None) == 7
+    assert warm.poll(7) is None

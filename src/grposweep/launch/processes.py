@@ -136,7 +136,7 @@ class Warm:
             self._server.wait()
 
     def _events(self, timeout: float) -> list[dict[str, int]]:
-        """What the server says within ``timeout`` seconds; ends are remembered."""
+        """What the server says within ``timeout`` seconds; ends are remembered, until the system gives the number to another."""
         assert self._server.stdout is not None  # opened above
         readable, _, _ = select.select([self._server.stdout], [], [], timeout)
         if readable:
@@ -144,6 +144,8 @@ class Warm:
         *lines, self._buffer = self._buffer.split(b"\n")
         events: list[dict[str, int]] = [json.loads(line) for line in lines]
         for event in events:
+            if "started" in event:
+                self._ended.pop(event["started"], None)
             if "ended" in event:
                 self._ended[event["ended"]] = event["code"]
         return events
