@@ -19,7 +19,7 @@ sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]
 
 from made import Made, make_sweep  # noqa: E402 - beside the tests
 
-REPEATS = 5
+REPEATS = 3
 
 
 def seconds(here: Path, *arguments: str) -> tuple[float, float]:
