@@ -48,6 +48,7 @@ class Controller:
     overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
     costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # seconds and device-seconds of ended trials
+    _caught_up: bool = False  # whether trials of earlier controllers have been learned from
     _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
@@ -56,10 +57,7 @@ class Controller:
         self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
         self.expectation = Expectation(self.judge)
         self.budget = Budget(self.search.budget_gpu_hours, self.expectation)
-        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self.expectation.seconds
-        if self.budget.hours is not None or self.proposals.sampler == "grid":
-            for trial in self.study.started:
-                self._learn(trial)
+        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self._seconds
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
@@ -117,6 +115,18 @@ class Controller:
         if trial.state == TrialState.COMPLETE:
             self.expectation.note(trial, *self.cost(trial))
 
+    def _catch_up(self) -> None:
+        """Learn from what finished under earlier controllers, once somebody wants to know."""
+        if not self._caught_up:
+            self._caught_up = True
+            for trial in self.study.started:
+                self._learn(trial)
+
+    def _seconds(self, point: Point) -> float | None:
+        """What a trial is going to take on the clock."""
+        self._catch_up()
+        return self.expectation.seconds(point)
+
     def _look_back(self, trial: FrozenTrial) -> None:
         """Learn from a trial that has just ended; from the first one follows how many the budget holds."""
         known = self.expectation.is_known
@@ -126,6 +136,7 @@ class Controller:
 
     def promise(self) -> str:
         """What fits the budget, in words."""
+        self._catch_up()
         return self.budget.promise(
             len(self.started), self.proposals.planned, self.spent_hours() * HOUR, self.promised()
         )
@@ -243,6 +254,7 @@ class Controller:
         """Whether the budget also holds what is left of this trial, beside what it has promised to those that run."""
         if self.budget.hours is None:
             return True
+        self._catch_up()
         affords = self.budget.holds(point, self.spent_hours() * HOUR, self.promised(), done)
         self.overspent = not affords
         return affords
