@@ -19,20 +19,25 @@ class Sample:
 
     every: int
     before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # a view of the weights, its copy
+    trained: list[torch.nn.Parameter] = field(
+        default_factory=list
+    )  # found once: the walk over a model costs as much as the rest
 
     def take(self, model: torch.nn.Module) -> None:
         """Remember the weights; a sharded rank's own part of them."""
-        views = [p.detach().reshape(-1)[:: self.every] for p in model.parameters() if p.requires_grad and p.numel()]
+        self.trained = self.trained or [p for p in model.parameters() if p.requires_grad]
+        views = [p.detach().reshape(-1)[:: self.every] for p in self.trained if p.numel()]
         self.before = [(view, view.float().clone()) for view in views]
 
     def change(self) -> float | None:
         """|after - before| / |before| over the sample; None where there is none."""
         if not self.before:
             return None
-        moved = torch.stack([(view.float() - copy).square().sum() for view, copy in self.before]).sum()
-        size = torch.stack([copy.square().sum() for _, copy in self.before]).sum()
+        views, copies = [view.float() for view, _ in self.before], [copy for _, copy in self.before]
         self.before = []
-        return float((moved / size.clamp_min(torch.finfo(torch.float32).tiny)).sqrt())
+        moved = torch.stack(torch._foreach_norm(torch._foreach_sub(views, copies))).norm()
+        size = torch.stack(torch._foreach_norm(copies)).norm()
+        return float(moved / size.clamp_min(torch.finfo(torch.float32).tiny))
 
 
 class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
