@@ -27,7 +27,7 @@ from grposweep.train.models import load_model
 from grposweep.train.options import build_config
 from grposweep.train.tasks import load_data
 
-PAIRS, STEPS, WARM_UP = 10, 9, 2  # optimizer steps a block, the first of which are not counted
+PAIRS, STEPS, WARM_UP = 10, 14, 2  # optimizer steps a block, the first of which are not counted
 RESAMPLES = 10_000
 
 
