@@ -11,9 +11,7 @@ POLICIES = {
     DEFAULT: Policy(ADAPTIVE, stopping.DEFAULT),  # what a sweep does that sets neither
     "random": Policy("random"),
     REFERENCE: Policy("tpe"),
-    "tpe_curve": Policy("tpe", "curve"),
-    "surrogate": Policy("surrogate"),
-    "surrogate_curve": Policy("surrogate", "curve"),
+    "random_curve": Policy("random", "curve"),  # what stopping does by itself
     "asha": Policy("tpe", "asha"),
     "hyperband": Policy("tpe", "hyperband"),
     "median": Policy("tpe", "median"),

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from rehearsal import Outcome, rehearse
 from grposweep.errors import BadInput
 
 WORKERS = 2  # processes
+FEW = 2  # repeats that are not worth starting them for
 BOOTSTRAPS = 1000  # for the interval of a ratio
 
 
@@ -90,17 +92,18 @@ def replay(pool: Pool, names: list[str], repeats: int) -> dict[str, Repeats]:
     """All policies on one pool, the reference first: it sets the budget."""
     os.environ["OMP_NUM_THREADS"] = "1"  # matrices are small; for the workers, which import numpy afterwards
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as workers:
-        reference = measure(pool, REFERENCE, repeats, 0.0, workers)
+        spread = workers.map if repeats > FEW else map
+        reference = measure(pool, REFERENCE, repeats, 0.0, spread)
         budget = median(reference.arrivals)
-        return {name: measure(pool, name, repeats, budget, workers) for name in dict.fromkeys((REFERENCE, *names))}
+        return {name: measure(pool, name, repeats, budget, spread) for name in dict.fromkeys((REFERENCE, *names))}
 
 
-def measure(pool: Pool, name: str, repeats: int, budget: float, workers: ProcessPoolExecutor) -> Repeats:
+def measure(pool: Pool, name: str, repeats: int, budget: float, spread: Callable[..., Iterable[Outcome]]) -> Repeats:
     """One policy's repeats."""
     if name in PEERS:
         outcomes = rehearse_peer(pool, PEERS[name], range(repeats), budget)
     else:
-        outcomes = list(workers.map(partial(rehearse, pool, POLICIES[name], budget=budget), range(repeats)))
+        outcomes = list(spread(partial(rehearse, pool, POLICIES[name], budget=budget), range(repeats)))
     return summarize(pool, outcomes, budget)
 
 

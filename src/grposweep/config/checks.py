@@ -24,7 +24,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
     "generation.vllm_mode": ("colocate", "server"),
-    "search.sampler": ("auto", "grid", "one_factor", "tpe", "random", "gp", "surrogate"),
+    "search.sampler": ("auto", "grid", "one_factor", "tpe", "random", "gp"),
     "search.stopping": (AUTO, "none", "median", "asha", "hyperband", "curve"),
     "search.direction": ("maximize", "minimize"),
     "tracker.kind": ("none", "wandb", "tensorboard"),

@@ -280,7 +280,7 @@ class Cluster:
 
 @dataclass
 class Search:
-    """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp|surrogate, ``trials`` counts started trials.
+    """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp, ``trials`` counts started trials.
 
     ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.

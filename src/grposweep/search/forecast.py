@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grposweep.search.curves import Curve, State
-from grposweep.search.space import Label
+from grposweep.search.space import Label, Point
 
 if TYPE_CHECKING:
     from grposweep.search.process import Observations
@@ -48,7 +48,7 @@ def landmark(count: int) -> int:
 class Scales:
     """Dials as numbers from 0 to 1, and those without an order as codes."""
 
-    def __init__(self, points: Sequence[dict[str, Label]]) -> None:
+    def __init__(self, points: Sequence[Point]) -> None:
         names = list(dict.fromkeys(name for point in points for name in point))
         columns = {name: [point.get(name) for point in points] for name in names}
         varied = {name: labels for name, labels in columns.items() if len({_key(label) for label in labels}) > 1}
@@ -59,9 +59,9 @@ class Scales:
             if name not in self.ordered
         }
 
-    def place(self, point: dict[str, Label]) -> tuple[list[float], list[float]]:
+    def place(self, point: Point) -> tuple[list[float], list[float]]:
         """A point's place on the ordered dials, and its codes on the others."""
-        numbers = [scale.at(point[name]) for name, scale in self.ordered.items()]
+        numbers = [scale.at(point.get(name)) for name, scale in self.ordered.items()]
         return numbers, [float(codes.get(_key(point.get(name)), -1)) for name, codes in self.codes.items()]
 
 
@@ -131,7 +131,22 @@ class Forecast:
 
     def finals(self, curves: Sequence[Curve]) -> list[Outlook]:
         """How these trials will end, on the forecast's own scale."""
-        wanted = self._rows([(curve, 1.0, 0.0) for curve in curves])
+        return self._predict(self._rows([(curve, 1.0, 0.0) for curve in curves]))
+
+    def unseen(self, points: Sequence[Point]) -> list[Outlook]:
+        """How trials at other points would end."""
+        if not points:
+            return []
+        strangers = [Curve(-1 - index, point, State.RUNNING, 1.0, (), ()) for index, point in enumerate(points)]
+        return self.finals(strangers)
+
+    @property
+    def noise(self) -> float:
+        """What two trials at one point differ by, and their evaluations: one standard deviation."""
+        rates = self._process.rates
+        return math.sqrt(self._process.scale * (rates.seed + rates.noise))
+
+    def _predict(self, wanted: "Observations") -> list[Outlook]:
         mean, deviation = self._process.predict(wanted, shared=False)
         return [Outlook(float(m), float(d) * self._doubt) for m, d in zip(mean, deviation, strict=True)]
 

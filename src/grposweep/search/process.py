@@ -59,7 +59,7 @@ class Process:
         import numpy as np
         from scipy.linalg import cho_factor, cho_solve
 
-        self._seen, self._rates = seen, rates
+        self._seen, self.rates = seen, rates
         self._middle = float(np.mean(seen.value))
         covariance = _covariance(seen, seen, rates, shared=False)
         covariance[np.diag_indices_from(covariance)] += rates.noise
@@ -76,14 +76,14 @@ class Process:
 
         count = len(self._seen.value)
         likelihood = -0.5 * count * np.log(self.scale) - float(np.log(np.diag(self._factor[0])).sum())
-        rates = self._rates
+        rates = self.rates
         prior = sum((np.log(length / TYPICAL) / SPREAD) ** 2 for length in rates.lengths)
         prior += (np.log(rates.time / TYPICAL_TIME) / SPREAD_TIME) ** 2 + (np.log(rates.seed / TYPICAL_SEED) / 1.0) ** 2
         return float(likelihood - 0.5 * prior)
 
     def mean(self, wanted: Observations, shared: bool) -> "Array":
         """What is expected, without its uncertainty."""
-        mean: Array = self._middle + _covariance(wanted, self._seen, self._rates, shared) @ self._weights
+        mean: Array = self._middle + _covariance(wanted, self._seen, self.rates, shared) @ self._weights
         return mean
 
     def predict(self, wanted: Observations, shared: bool) -> tuple["Array", "Array"]:
@@ -91,10 +91,10 @@ class Process:
         import numpy as np
         from scipy.linalg import solve_triangular
 
-        cross = _covariance(wanted, self._seen, self._rates, shared)
+        cross = _covariance(wanted, self._seen, self.rates, shared)
         mean = self._middle + cross @ self._weights
         half = solve_triangular(self._factor[0], cross.T, lower=True, check_finite=False)
-        own = 1.0 + 1.0 + (0.0 if shared else self._rates.seed)
+        own = 1.0 + 1.0 + (0.0 if shared else self.rates.seed)
         variance = self.scale * np.maximum(own - np.einsum("ij,ij->j", half, half), 1e-9)
         return mean, np.sqrt(variance)
 

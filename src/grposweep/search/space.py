@@ -1,6 +1,5 @@
 """What a sweep searches: dials with their values, and the points they span. No Hydra, no Optuna."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,14 +37,6 @@ class Interval:
         """The value at a share of the way from low to high, on the dial's own scale."""
         value = self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
         return round(value) if self.integer else value
-
-    def share(self, value: float) -> float:
-        """How far a value is on the way from low to high, on the dial's own scale: 0 to 1."""
-        if self.high == self.low:
-            return 0.0
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,8 @@ from grposweep.search.race import Standing
 from grposweep.search.replicates import Replication, is_replicate
 from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
-from grposweep.search.surrogate import suggestions
 
 FAILED_DRAWS = 256  # that a scratch copy may hold beyond as many as it has trials
-MODELS = ("gp", "surrogate")  # samplers that say which points they like best, and no others
 RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
 
 
@@ -236,19 +234,14 @@ class SweepStudy:
         """
         trials = self.trials
         ask = Ask(sampler, seed, len(trials) + ahead, fixed or {})
-        taken = {freeze(trial.params) for trial in trials} if self.space.is_finite else set()
         history = self._scratch.updated(trials, foreseen)
         drawn = candidates(history, self.space, ask, valid.finite)
-        if sampler in MODELS:
-            # A model proposes its optimum again and again: where all of it is taken or invalid, any other valid point will do.
+        if sampler == "gp":
+            # The helper proposes the same optimum again and again: where all of it is taken or invalid, any other
+            # valid point will do.
             others = candidates(history, self.space, replace(ask, sampler="random"), valid.finite)
-            model = (
-                self._surrogate(ask, history)
-                if sampler == "surrogate"
-                else self._gaussian_process(ask, valid.finite, foreseen or {})
-            )
-            drawn = chain(model, others)
-        return propose(drawn, valid, taken)
+            drawn = chain(self._gaussian_process(ask, valid.finite, foreseen or {}), others)
+        return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
         self.study.add_trial(self._trial(point, state, attributes, **end))
@@ -258,15 +251,6 @@ class SweepStudy:
         return optuna.trial.create_trial(
             state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes), **end
         )
-
-    def _surrogate(self, ask: Ask, history: optuna.Study) -> Iterator[Point]:
-        """Candidates by descending promise; the history has foreseen values as well."""
-        known = [
-            (trial.params, None if trial.value is None else self.sign * trial.value)
-            for trial in history.get_trials(deepcopy=False)
-            if trial.state != TrialState.FAIL
-        ]
-        yield from suggestions(self.space, known, ask.random, ask.fixed)
 
     def _gaussian_process(self, ask: Ask, finite: Collection[Point], foreseen: Mapping[int, float]) -> Iterator[Point]:
         """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""

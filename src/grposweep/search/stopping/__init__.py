@@ -11,7 +11,7 @@ from typing import Protocol
 
 from grposweep.search.curves import Curve
 
-DEFAULT = "none"  # of searches that look for the best point only
+DEFAULT = "curve"  # of searches that look for the best point only
 STOPPINGS = ("none", "curve", "median", "asha", "hyperband")
 COMPARES_ALL = ("grid", "one_factor")  # samplers whose every trial is wanted to its end
 

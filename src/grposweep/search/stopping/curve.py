@@ -1,55 +1,94 @@
-"""Early stopping that knows learning curves: a trial is paused while its chance to end as the best is small."""
+"""Early stopping that knows learning curves: a trial is paused while its chance to end among the best is small.
+
+The forecast behind it compares a trial with what became of others, most of all with those of similar dials: one whose
+kind rises late is given its time. Nothing is stopped for good: a pause costs little, because a trial goes on from its
+checkpoint, and whatever becomes promising as more is known is promoted.
+"""
 
 from collections.abc import Sequence
+from random import Random
 
 from grposweep.search.curves import Curve, State
-from grposweep.search.forecast import forecast
+from grposweep.search.forecast import Forecast, forecast
+from grposweep.search.space import Point, freeze
 from grposweep.search.stopping import GO_ON, Action, Decision
 
-PAUSE = 0.12  # chance to end as the best below which a trial is paused,
-RESUME = 0.25  # and above which a paused one goes on before anything new is started
-LAST = 0.02  # and above which it goes on when nothing new will be started
+PAUSE = 0.15  # chance to end among the best below which a trial is paused,
+LAST = 0.05  # and from which a paused one goes on when nothing new will be started
 FEWEST = 1  # evaluations before a trial is judged
-KNOWN = 3  # curves before any is judged
+KNOWN = 2  # other curves before any is judged
+NEW = 64  # unseen points whose chances say what a new trial is worth
 
 
 class CurveStopping:
     """Pause by the forecast of all curves; go on with those that become promising."""
 
     def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
-        """Pause where ending as the best is unlikely."""
-        started = [other for other in others if other.held_out]
-        if len(curve.held_out) < FEWEST or len(started) < KNOWN:
+        """Pause where ending among the best is unlikely."""
+        begun = [other for other in others if other.held_out]
+        if len(curve.held_out) < FEWEST or len(begun) < KNOWN or _leads(curve, begun):
             return GO_ON
-        known = forecast([*started, curve])
-        rivals = [other for other in started if other.state in (State.FINISHED, State.RUNNING)] or started
-        mine = known.finals([curve])[0]
-        chance = mine.chance(max(known.means(rivals)))
+        known = forecast([*begun, curve])
+        bar = _bar(known, begun)
+        chance = known.finals([curve])[0].chance(bar)
         if chance >= PAUSE:
             return GO_ON
-        return Decision(Action.PAUSE, f"chance to end as the best {chance:.0%}")
+        return Decision(
+            Action.PAUSE, f"chance to end among the best {chance:.0%} after {curve.share:.0%} of the training"
+        )
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        """The paused trial that is most likely to end as the best."""
-        started = [curve for curve in curves if curve.held_out]
-        paused = [curve for curve in started if curve.state == State.PAUSED]
+        """The paused trial that is most likely to end among the best, if a new one is not more so."""
+        begun = sorted((curve for curve in curves if curve.held_out), key=lambda curve: curve.number)
+        paused = [curve for curve in begun if curve.state == State.PAUSED]
         if not paused:
             return None
-        known = forecast(started)
-        done = [curve for curve in started if curve.state == State.FINISHED]
-        if not done:
-            return max(paused, key=lambda c: known.means([c])[0]).number if not more else None
-        bar = max(known.means(done))
-        chances = {c.number: outlook.chance(bar) for c, outlook in zip(paused, known.finals(paused), strict=True)}
+        known = forecast(begun)
+        bar = _bar(known, begun)
+        chances = {c.number: o.chance(bar) for c, o in zip(paused, known.finals(paused), strict=True)}
         number = max(chances, key=chances.__getitem__)
-        return number if chances[number] >= (RESUME if more else LAST) else None
+        least = _new_chance(known, begun, bar) if more else LAST
+        return number if chances[number] >= least else None
 
     def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
         """What the forecast expects of all that have an evaluation."""
         begun = [curve for curve in curves if curve.held_out]
-        open_ones = [curve for curve in begun if curve.state != State.FINISHED]
-        if not open_ones:
+        unfinished = [curve for curve in begun if curve.state != State.FINISHED]
+        if not unfinished:
             return {}
         known = forecast(begun)
-        means = known.means(open_ones)
-        return {curve.number: known.value(mean) for curve, mean in zip(open_ones, means, strict=True)}
+        means = known.means(unfinished)
+        return {curve.number: known.value(mean) for curve, mean in zip(unfinished, means, strict=True)}
+
+
+def _leads(curve: Curve, others: Sequence[Curve]) -> bool:
+    """Whether a trial has been above every other one at each of its evaluations: no forecast may stop that one."""
+    rivals = [value for other in others for value in _pairs(curve, other)]
+    return bool(rivals) and all(mine > theirs for mine, theirs in rivals)
+
+
+def _pairs(curve: Curve, other: Curve) -> list[tuple[float, float]]:
+    """Both trials' values after the same share of the training, where both have one."""
+    theirs = {
+        round(done / other.total, 3): value for done, value in zip(other.completions, other.held_out, strict=True)
+    }
+    mine = {round(done / curve.total, 3): value for done, value in zip(curve.completions, curve.held_out, strict=True)}
+    return [(value, theirs[share]) for share, value in mine.items() if share in theirs]
+
+
+def _bar(known: Forecast, curves: Sequence[Curve]) -> float:
+    """Where the best begin: the best finished value, less what seeds and evaluations differ by."""
+    finished = [curve for curve in curves if curve.state == State.FINISHED]
+    return max(known.means(finished or curves)) - known.noise
+
+
+def _new_chance(known: Forecast, curves: Sequence[Curve], bar: float) -> float:
+    """The chance of the most promising of some unseen points, made of the dials of those that were seen."""
+    draw = Random(len(curves))
+    started = {freeze(curve.point) for curve in curves}
+    points: dict[object, Point] = {}
+    for _ in range(NEW):
+        point = {name: draw.choice(curves).point.get(name) for name in curves[0].point}
+        if freeze(point) not in started:
+            points[freeze(point)] = point
+    return max((outlook.chance(bar) for outlook in known.unseen(list(points.values()))), default=0.0)

@@ -1,0 +1,63 @@
+"""benchmarks/curves/replay.py on a small file of made-up curves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
+
+
+def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a person types it."""
+    return subprocess.run([sys.executable, REPLAY, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Fifteen points with two seeds; the best learning rate is 1e-3, and signals are absent or empty."""
+    lines = [
+        {
+            "point": {"lr": lr, "num_generations": size}, "seed": seed, "start": 0.2, "steps": [10, 20, 30, 40],
+            "held_out": [0.2 + (0.1 * at + size / 200) * (n + 1) + seed / 1000 for n in range(4)],
+            "kl": [], "completions_per_step": 8.0, "seconds": 5.0,
+        }
+        for lr, at in ((1e-5, 0.0), (1e-4, 0.5), (1e-3, 1.0), (1e-2, -0.4), (1e-1, -0.5))
+        for size in (4, 8, 16)
+        for seed in (0, 1)
+    ]  # fmt: skip
+    path = tmp_path / "made.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_a_replay_says_what_each_policy_costs(recorded: Path) -> None:
+    """In completions, beside plain TPE."""
+    done = replay(recorded, "--policy", "default,tpe,asha", "--repeats", 2, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert set(content) == {"default", "tpe", "asha"}
+    for row in content.values():
+        assert set(row["completions_to_1pct"]) == {"median", "low", "high"}
+        assert 0 < row["completions_to_1pct"]["median"] <= 15 * 320
+        assert row["regret_at_equal_budget"] >= 0
+        assert 0 <= row["false_stops"] <= 1
+    assert content["tpe"]["cost_ratio_to_tpe"] == 1
+    assert content["tpe"]["false_stops"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("{}", "line 1"), ("no JSON", "line 1"), ("", "0 recorded points")],
+    ids=["empty", "text", "none"],
+)
+def test_what_is_no_recorded_curve_is_refused_in_one_message(tmp_path: Path, line: str, word: str) -> None:
+    """Without a traceback, exit code 2."""
+    path = tmp_path / "wrong.jsonl"
+    path.write_text(line)
+    done = replay(path)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
