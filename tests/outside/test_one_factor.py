@@ -43,7 +43,7 @@ def test_a_grid_over_the_same_dials_is_another_sweep(run: Run) -> None:
     other = run(*FAKE, "search=grid", "-m", "lr=1e-3,2e-3")
     assert ended.code == 0
     assert other.code == 2
-    assert "another base configuration or objective" in other.err
+    assert "search.sampler=one_factor there, grid here" in other.err
 
 
 def test_lint_names_the_three_causes_of_the_stalled_run() -> None:

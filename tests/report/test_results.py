@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 import pytest
 import yaml
@@ -50,7 +51,7 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(desk: Desk, 
     text = Path("w.yaml").read_text()
     best = read_sweep(made).best
     assert best is not None
-    assert text.startswith(f"# python {RUN} --config-dir {Path.cwd()} --config-name w\n")
+    assert text.startswith(f"# python {quote(str(RUN))} --config-dir {quote(str(Path.cwd()))} --config-name w\n")
     content = yaml.safe_load(text)
     recorded = asdict(load_experiment(best.path / "config.yaml"))
     assert {name: recorded[name] for name in ("model", "task", "batch", "kl", "loss", "schedule", "lr", "seed")} == {

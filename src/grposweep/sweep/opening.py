@@ -23,6 +23,7 @@ from grposweep.sweep.provenance import difference
 
 KEPT_INVALID = 10_000
 SHOWN = 3  # keys in which two sweeps differ
+ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
 OBJECTIVE = ("metric", "direction", "last")
 NO_QUESTION = ("name", "force", "outputs", "tracker", "rules", "cluster")  # sections that make no other sweep, mostly
 OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
@@ -87,21 +88,23 @@ def _recognise(
 
 def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
     """The first few keys that make it another sweep, as they are there and here."""
-    recorded, now = settings.get("space"), asdict(base)
-    there = (
-        {str(dial.get("dial")): dial for dial in recorded if isinstance(dial, dict)}
-        if isinstance(recorded, list)
-        else {}
+    recorded, before = settings.get("space"), settings.get("baseline")
+    there, here = (
+        {str(dial.get("dial")): dial for dial in dials if isinstance(dial, dict)}
+        for dials in (recorded if isinstance(recorded, list) else [], space)
     )
-    here = {str(dial["dial"]): dial for dial in space}
     keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
-    before = settings.get("baseline")
-    now["search"] = {name: now["search"][name] for name in OBJECTIVE}
-    for found in differences(before if isinstance(before, dict) else now, now):
-        section, _, name = found.key.partition(".")
-        if section not in NO_QUESTION and (section != "search" or name in OBJECTIVE):
-            keys.append(f"{found.key}={found.here} there, {found.there} here")
+    found = differences(before, asdict(base)) if isinstance(before, dict) else []
+    keys += [f"{key}={old} there, {new} here" for key, old, new in found if _is_question(key, old, new)]
     return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
+
+
+def _is_question(key: str, old: object, new: object) -> bool:
+    """Whether another value of this key makes another sweep, mostly; what decides is config.read.sweep_identity."""
+    section, _, name = key.partition(".")
+    if key == "search.sampler":
+        return ONE_FACTOR in (old, new)
+    return section not in NO_QUESTION if section != "search" else name in OBJECTIVE
 
 
 def describe_sweep(
