@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from conftest import Compose
-from grposweep.config.points import Points
+from grposweep.config.points import Compose, Points
 from grposweep.errors import BadInput
 from grposweep.search.effects import Effect, find_effects
 from grposweep.search.judge import Judge
