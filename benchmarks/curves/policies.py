@@ -1,6 +1,6 @@
 """Which ways of searching are compared, by name."""
 
-from rehearsal import Policy
+from rehearsal import ORACLE, Policy
 
 from grposweep.search import stopping
 from grposweep.search.sampler import ADAPTIVE
@@ -15,5 +15,8 @@ POLICIES = {
     "asha": Policy("tpe", "asha"),
     "hyperband": Policy("tpe", "hyperband"),
     "median": Policy("tpe", "median"),
+    ORACLE: Policy(
+        "tpe", ORACLE
+    ),  # no policy: what plain TPE could save at most by stopping after the first evaluation
     "hydra_batch_tpe": Policy("tpe", batch=8),  # hydra-optuna-sweeper: a batch is told when all of it has ended
 }

@@ -1,8 +1,9 @@
 """One sweep over recorded curves: the classes that a real sweep's tick calls, with a recording in place of the training."""
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from pool import Pool, Recorded
 
 from grposweep.search.curves import Curve, State
 from grposweep.search.sampler import Valid
-from grposweep.search.stopping import Action, build_stopping
+from grposweep.search.stopping import GO_ON, Action, Decision, Never, Stopping, build_stopping
 from grposweep.search.study import SweepStudy
+
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,22 @@ class Running:
     seen: int = 0
 
 
+class Oracle(Never):
+    """No policy but a bound: it knows after the first evaluation how each training ends, and finishes none but a new best."""
+
+    def __init__(self, ends: Callable[[int], float]) -> None:
+        self._ends = ends  # by trial
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+        """Stop what does not end above all that have finished."""
+        best = max((other.held_out[-1] for other in others if other.state == State.FINISHED), default=-math.inf)
+        return GO_ON if self._ends(curve.number) > best else Decision(Action.STOP)
+
+    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """The truth."""
+        return {curve.number: self._ends(curve.number) for curve in curves if curve.state == State.STOPPED}
+
+
 class Rehearsal:
     """A sweep with one slot over a pool, in which each place has one training, drawn from its seeds."""
 
@@ -42,7 +61,7 @@ class Rehearsal:
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.study = SweepStudy(journal, pool.space, "maximize")
-        self.stopping = build_stopping(policy.stopping)
+        self.stopping: Stopping = Oracle(self._end) if policy.stopping == ORACLE else build_stopping(policy.stopping)
         self.trials: list[Running] = []
         self.outcome = Outcome()
 
@@ -61,6 +80,9 @@ class Rehearsal:
 
     def _is_enough(self, budget: float) -> bool:
         return self.outcome.completions >= budget and self.outcome.arrival(self.pool) is not None
+
+    def _end(self, number: int) -> float:
+        return self.trials[number].recorded.held_out[-1]
 
     def _curves(self) -> list[Curve]:
         return [trial.curve for trial in self.trials]

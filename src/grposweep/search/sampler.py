@@ -68,6 +68,9 @@ def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]
     """
     random = ask.random
     sampler = build_sampler(ask.sampler, random)
+    if hasattr(sampler, "_search_space"):
+        # A sampler is made for one ask; which dials all trials have in common is not to be found anew for each.
+        sampler._search_space = study.__dict__.setdefault("_dials_in_common", sampler._search_space)
     dials = {dial.name: distribution(dial) for dial in space.dials}
     for _ in range(GP_DRAWS if ask.sampler == "gp" else FREE_DRAWS):
         yield _draw(study, space, dials, sampler, ask.fixed)

@@ -17,6 +17,7 @@ PAUSE = 0.15  # chance to end among the best below which a trial is paused,
 LAST = 0.05  # and from which a paused one goes on when nothing new will be started
 FEWEST = 1  # evaluations before a trial is judged
 KNOWN = 2  # other curves before any is judged
+KEPT = 160  # curves that a forecast is made from; of more, the highest and the latest of each
 NEW = 64  # unseen points whose chances say what a new trial is worth
 
 
@@ -28,6 +29,7 @@ class CurveStopping:
         begun = [other for other in others if other.held_out]
         if len(curve.held_out) < FEWEST or len(begun) < KNOWN or _leads(curve, begun):
             return GO_ON
+        begun = _kept(begun)
         known = forecast([*begun, curve])
         bar = _bar(known, begun)
         chance = known.finals([curve])[0].chance(bar)
@@ -39,7 +41,7 @@ class CurveStopping:
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """The paused trial that is most likely to end among the best, if a new one is not more so."""
-        begun = sorted((curve for curve in curves if curve.held_out), key=lambda curve: curve.number)
+        begun = _kept([curve for curve in curves if curve.held_out])
         paused = [curve for curve in begun if curve.state == State.PAUSED]
         if not paused:
             return None
@@ -51,8 +53,8 @@ class CurveStopping:
         return number if chances[number] >= least else None
 
     def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """What the forecast expects of all that have an evaluation."""
-        begun = [curve for curve in curves if curve.held_out]
+        """What the forecast expects of those that have an evaluation, of many the highest and the latest."""
+        begun = _kept([curve for curve in curves if curve.held_out])
         unfinished = [curve for curve in begun if curve.state != State.FINISHED]
         if not unfinished:
             return {}
@@ -61,19 +63,32 @@ class CurveStopping:
         return {curve.number: known.value(mean) for curve, mean in zip(unfinished, means, strict=True)}
 
 
+def _kept(curves: Sequence[Curve]) -> list[Curve]:
+    """Of more curves than a forecast is made from half the highest ones and half the latest, by number."""
+    ordered = sorted(curves, key=lambda curve: curve.number)
+    if len(ordered) <= KEPT:
+        return ordered
+    latest = ordered[-KEPT // 2 :]
+    highest = sorted(ordered[: -KEPT // 2], key=lambda curve: curve.held_out[-1], reverse=True)
+    return sorted([*latest, *highest[: KEPT // 2]], key=lambda curve: curve.number)
+
+
 def _leads(curve: Curve, others: Sequence[Curve]) -> bool:
     """Whether a trial has been above every other one at each of its evaluations: no forecast may stop that one."""
-    rivals = [value for other in others for value in _pairs(curve, other)]
-    return bool(rivals) and all(mine > theirs for mine, theirs in rivals)
+    mine, rivals = _by_share(curve), 0
+    for other in others:
+        for share, theirs in _by_share(other).items():
+            if share not in mine:
+                continue
+            if theirs >= mine[share]:
+                return False
+            rivals += 1
+    return rivals > 0
 
 
-def _pairs(curve: Curve, other: Curve) -> list[tuple[float, float]]:
-    """Both trials' values after the same share of the training, where both have one."""
-    theirs = {
-        round(done / other.total, 3): value for done, value in zip(other.completions, other.held_out, strict=True)
-    }
-    mine = {round(done / curve.total, 3): value for done, value in zip(curve.completions, curve.held_out, strict=True)}
-    return [(value, theirs[share]) for share, value in mine.items() if share in theirs]
+def _by_share(curve: Curve) -> dict[float, float]:
+    """A trial's values by the share of the training they came after."""
+    return {round(done / curve.total, 3): value for done, value in zip(curve.completions, curve.held_out, strict=True)}
 
 
 def _bar(known: Forecast, curves: Sequence[Curve]) -> float:
