@@ -14,7 +14,7 @@ from grposweep.search.space import Point, freeze
 from grposweep.search.stopping import GO_ON, Action, Decision
 
 PAUSE = 0.15  # chance to end among the best below which a trial is paused,
-LAST = 0.05  # and from which a paused one goes on when nothing new will be started
+LAST = 0.02  # and from which a paused one goes on when nothing new will be started
 FEWEST = 1  # evaluations before a trial is judged
 KNOWN = 2  # other curves before any is judged
 KEPT = 160  # curves that a forecast is made from; of more, the highest and the latest of each
