@@ -67,7 +67,7 @@ def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -
     assert [failure(trial)["class"] for trial in trials(ended.sweep) if "failure" in read(trial / "result.json")
             and read(trial / "result.json")["status"] == "failed"] == ["gpu_memory"]  # fmt: skip
     assert len(trials(ended.sweep)) == 2
-    assert "1 point left out: they need at least the GPU memory that trial 1 ran out of" in ended.out
+    assert "1 point left out: trial 1 showed that a GPU's memory is too small for them" in ended.out
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Pa
     best = read_sweep(sweep).best
     assert best is not None
     for more, count in (("name=one", 1), ("name=two -m lr=1e-4,1e-3", 2)):
-        line = f"{sys.executable} {command} {more}"
+        line = f"{quote(sys.executable)} {command} {more}"
         subprocess.run(["sh", "-c", line], cwd=here, env=environment(), check=True, capture_output=True)
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count

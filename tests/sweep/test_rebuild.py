@@ -18,7 +18,16 @@ from support import Ended, read, trials
 from .conftest import GRID
 
 Run = Callable[..., Ended]
-TPE = ("trainer=fake", "name=s", "-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
+# Without early stopping: when a running trial hears that it is to pause is a matter of time.
+TPE = (
+    "trainer=fake",
+    "name=s",
+    "search.stopping=none",
+    "-m",
+    "lr=tag(log,interval(1e-5,3e-3))",
+    "kl=none,low",
+    "search.sampler=tpe",
+)
 
 
 def space_of(arguments: tuple[str, ...]) -> Space:

@@ -1,5 +1,6 @@
 """``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and beside what was recorded."""
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,7 +132,8 @@ def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path
 def test_a_study_s_trial_is_repeated_by_its_command_with_the_study_s_own_values(run: Run) -> None:
     """``sweeps=smoke`` shortens every trial; so does the trial's command."""
     folder = trials(run("trainer=fake", "sweeps=smoke").sweep)[0]
-    command = (folder / "command.sh").read_text().splitlines()[-1].split("run.py ")[1].split()
+    command = (folder / "command.sh").read_text().splitlines()[-1]
+    command = shlex.split(command)[2:]  # without the interpreter and run.py
     again = trials(run(*command).sweep)[0]
     assert read(again / "plan.json") == read(folder / "plan.json")
     assert again.name.split("-")[1] == folder.name.split("-")[1]

@@ -34,9 +34,12 @@ class Alarm(NamedTuple):
     evidence: str
 
 
-def look(curve: Curve) -> Alarm | None:
-    """The first guard that finds a training collapsed; None for one that is to go on."""
-    found = ((name, guard(curve)) for name, guard in GUARDS.items())
+def look(curve: Curve, is_reward: bool = True) -> Alarm | None:
+    """The first guard that finds a training collapsed; None for one that is to go on.
+
+    ``is_reward``: what the sweep optimises is one, and large. Of what it minimises nobody knows that more is a collapse.
+    """
+    found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
     return next((Alarm(name, evidence) for name, evidence in found if evidence), None)
 
 

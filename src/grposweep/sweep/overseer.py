@@ -112,7 +112,7 @@ class Overseer:
     def _judge(self, trial: FrozenTrial) -> Asked | None:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)
-        alarm = guards.look(curve) if self.search.guards else None
+        alarm = guards.look(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is not None:
             return Asked("prune", alarm.evidence, alarm.guard)
         if not (self.stops_early and not is_replicate(trial)):
