@@ -20,7 +20,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-NUMBER = re.compile(r"\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # identities among them
+NUMBER = re.compile(r"-?\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # identities among them
 
 PROMISES = (  # of the tutorial, on any machine
     "GB101 batch.num_generations=7",
