@@ -155,7 +155,7 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
         "unfinished": sum(result["status"] not in ("finished", "failed") for result in chaos.results()),
         "another value": sum(value is not None and value != undisturbed[point] for point, value in values.items()),
         "a step twice": sum(has_double_step(trial) for trial in whole),
-        "jobs left": len(running_jobs()),
+        "jobs left": len(jobs_left()),
         "doctor complains": doctor.returncode,
     }
 
@@ -190,6 +190,14 @@ def running_jobs() -> list[str]:
         ["squeue", "-h", "--states=RUNNING", "-o", "%i %j"], capture_output=True, text=True, check=True
     )
     return [line.split()[0] for line in listing.stdout.splitlines() if "grposweep:" in line]
+
+
+def jobs_left(seconds: float = 15.0) -> list[str]:
+    """Those that still run when a job whose ranks have ended has had time to leave."""
+    until = time.monotonic() + seconds
+    while (jobs := running_jobs()) and time.monotonic() < until:
+        time.sleep(0.5)
+    return jobs
 
 
 @contextlib.contextmanager
