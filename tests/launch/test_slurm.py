@@ -212,6 +212,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 FAKE = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")
 
 
+@pytest.mark.slow
 def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> None:
     """Each trial has its script and its job's log beside it."""
     ended = run(*FAKE, "-m", "lr=1e-4,1e-3,1e-2")

@@ -97,6 +97,7 @@ def test_a_sweep_without_a_finished_trial_ends_with_code_1(run: Run) -> None:
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.slow
 def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> None:
     """Unless force=true asks for it."""
     first = run("trainer=fake", "lr=1e-3")
@@ -148,6 +149,7 @@ def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
     assert steps == list(range(1, 51))
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_at_a_boundary_and_the_same_command_goes_on(run: Run, start: Callable, here: Path) -> None:
     """The stopped trial has a checkpoint, the lease is free, exit code 130, and the resumed one repeats no step."""
     process = start(*SLOW, "lr=1e-3")

@@ -27,6 +27,7 @@ def verdicts(sweep: Path) -> dict[tuple[str, Any], str]:
     return {(effect["dial"], effect["value"]): effect["verdict"] for effect in found["effects"]}
 
 
+@pytest.mark.slow
 def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> None:
     """The baseline is 3e-4 without KL, which is not run twice; the best rate is 1e-3; KL does nothing there."""
     ended = run(*FAKE, "search.seeds=4", "-m", "lr=3e-5,1e-3", "kl=none,low", "batch=choice(open_r1_medium)")
@@ -37,6 +38,7 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
     assert "effect ± 95 %, all together" in ended.out
 
 
+@pytest.mark.slow
 def test_a_grid_over_the_same_dials_is_another_sweep(run: Run) -> None:
     """It has other points."""
     ended = run(*FAKE, "search.seeds=2", "-m", "lr=1e-3,2e-3")

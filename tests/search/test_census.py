@@ -33,6 +33,7 @@ def build_judge(compose: Compose, arguments: list[str], params: dict[str, Any] |
     return Judge(space, Points(compose, fixed))
 
 
+@pytest.mark.slow
 def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
     """At 60 random points of a space of groups, values, a conditional and a continuous dial, and interpolations."""
     judge = build_judge(compose, *WIDE)

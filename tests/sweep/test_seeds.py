@@ -32,6 +32,7 @@ def replicates(sweep: Path) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in study(sweep).trials if trial.user_attrs.get("role") == "confirm"]
 
 
+@pytest.mark.slow
 def test_leaders_run_again_on_seeds_that_the_search_did_not_see(raced: Ended) -> None:
     """The two best learning rates, on the same three seeds each."""
     assert raced.code == 0, raced.err
@@ -50,6 +51,7 @@ def test_the_end_names_the_winner_with_its_interval(raced: Ended) -> None:
     assert [path.parent.name[:4] for path in raced.sweep.glob("trials/*/model")] == [f"{winner:04d}"]
 
 
+@pytest.mark.slow
 def test_a_study_made_again_knows_its_replicates(raced: Ended, here: Path) -> None:
     """Their role is in trial.json, so nothing is lost with the journal."""
     before = [(trial.number, trial.value, trial.user_attrs) for trial in study(raced.sweep).trials]

@@ -14,6 +14,7 @@ TWO = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_front_is_shown_and_its_models_are_kept(run: Run) -> None:
     """1e-2 is worse than 1e-3 and dearer; the other three are each other's trade-offs."""
     ended = run(*TWO, "-m", "lr=1e-5,1e-4,1e-3,1e-2", "search.on_end='echo $GRPOSWEEP_BEST_TRIAL > front'")

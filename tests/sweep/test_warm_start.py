@@ -30,6 +30,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
+@pytest.mark.slow
 def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier: Path) -> None:
     """1e-5 is outside the new interval and left out; what was taken over is on disk, and stays when the source is gone."""
     ended = run_in(earlier, *LATER, "search.warm_start=early")
