@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from grposweep.files import read_json
 from grposweep.launch.base import CRASHED, End, Job
-from grposweep.launch.processes import die_with_parent
+from grposweep.launch.processes import die_with
 from support import is_running
 
 
@@ -87,10 +87,11 @@ class Forks:
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         assert log is not None
+        controller = os.getpid()
 
         def work() -> int:
             os.setsid()
-            die_with_parent()
+            die_with(controller)
             return become_attempt(self._state, Path(arguments[0]), environment, log)
 
         pid = fork(work)

@@ -129,7 +129,8 @@ def test_a_stop_waits_for_the_callback_and_the_same_command_goes_on(
     assert process.wait(120) == 130
     (trial,) = trials(here / "outputs" / "s")
     assert read(trial / "result.json")["status"] == "stopped"
-    assert run(*own, timeout=300).code == 0
+    ended = run(*own, timeout=300)
+    assert ended.code == 0, ended.out + str(read(trial / "result.json"))
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, 151))
     assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,10 +21,12 @@ SOURCE = Path(__file__).resolve().parents[2]  # the folder on whose path grposwe
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies; elsewhere the lifeline pipe alone does it."""
+def die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent, that process, dies; elsewhere the lifeline pipe alone does it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died between the fork and our asking
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Processes(Protocol):
@@ -57,7 +59,7 @@ class Fresh:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with, os.getpid()),
         )
         if output is not None:
             output.close()
@@ -102,7 +104,7 @@ class Warm:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with, os.getpid()),
         )
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:

@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from grposweep.config.schema import Cluster
 from grposweep.errors import BadInput
 from grposweep.launch.base import Busy
-from grposweep.launch.processes import die_with_parent
+from grposweep.launch.processes import die_with
 from grposweep.launch.script import submit_command, submit_environment
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
@@ -138,7 +139,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> "subp
             timeout=PATIENCE_SECONDS,
             check=False,
             start_new_session=True,  # a Ctrl-C in the terminal is the controller's alone
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with, os.getpid()),
         )
     except FileNotFoundError:
         return subprocess.CompletedProcess(command, 127, "", f"{command[0]}: not found")

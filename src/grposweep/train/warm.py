@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from grposweep.launch.processes import die_with_parent, end_session
+from grposweep.launch.processes import die_with, end_session
 
 
 def serve(preload: list[str]) -> None:
@@ -48,19 +48,20 @@ def serve(preload: list[str]) -> None:
 
 def _fork(request: dict[str, Any], close: tuple[int, int]) -> int:
     """One child; the server says that it started."""
+    server = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _child(request, close)
+        _child(request, close, server)
     _say({"started": pid})
     return pid
 
 
-def _child(request: dict[str, Any], close: tuple[int, int]) -> NoReturn:
+def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoReturn:
     """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the server's left open."""
     code = 1
     try:
         os.setsid()
-        die_with_parent()
+        die_with(server)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in close:
