@@ -77,7 +77,15 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
         "grposweep": "0.1.0", "git_sha": "0" * 40, "git_diff": "", "packages": {"torch": "2.13.0", "trl": "1.16.0"},
         "python": "3.11.7", "platform": "Linux", "hostname": "node1", "command": "python src/run.py -m lr=...",
     }  # fmt: skip
-    search = {"sampler": "auto", "seed": 0, "metric": made.metric, "direction": "maximize", "last": 1}
+    search = {
+        "sampler": "auto",
+        "seed": 0,
+        "metric": made.metric,
+        "direction": "maximize",
+        "last": 1,
+        "seeds": made.replicates,
+        "leaders": 3,
+    }
     content = {
         "v": 1, "name": path.name, "identity": "0" * 64, "space": space, "search": search,
         "overrides": ["trainer=fake"], "baseline": yaml.safe_load(baseline()),

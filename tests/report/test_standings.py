@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.standings import standings
+from grposweep.report.standings import Standing, race_of, standings
 from grposweep.report.trial import State, TrialView
+from grposweep.search.replicates import Replication
 
 
 def trial(number: int, lr: float, value: float | None, **attributes: Any) -> TrialView:
@@ -21,6 +22,12 @@ def fresh(number: int, of: int, lr: float, seed: int, value: float | None) -> Tr
     return trial(number, lr, value, role="confirm", of=of, seed=seed)
 
 
+def raced(trials: list[TrialView], seeds: int = 3) -> list[Standing]:
+    """The standings where the two best run again on seeds 1000, 2000, ..."""
+    fresh_seeds = tuple(1000 * (index + 1) for index in range(seeds))
+    return standings(trials, "maximize", race_of(trials, "maximize", Replication(fresh_seeds, leaders=2)))
+
+
 def test_without_replicates_the_best_value_is_the_best() -> None:
     """Or the least, where less is better."""
     trials = [trial(0, 1e-4, 0.5), trial(1, 1e-3, 0.7), trial(2, 1e-2, None)]
@@ -30,9 +37,9 @@ def test_without_replicates_the_best_value_is_the_best() -> None:
 
 def test_a_lucky_leader_falls_behind_on_fresh_seeds() -> None:
     """It was 0.9 where it was chosen, and is beaten where it was not; those that never raced come last."""
-    race = [fresh(10 + i, 0, 1e-4, 1000 * i, 0.60 + 0.001 * i) for i in range(3)]
-    race += [fresh(20 + i, 1, 1e-3, 1000 * i, 0.70 + 0.001 * i) for i in range(3)]
-    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), trial(2, 1e-2, 0.79), *race], "maximize")
+    race = [fresh(10 + i, 0, 1e-4, 1000 * (i + 1), 0.60 + 0.001 * i) for i in range(3)]
+    race += [fresh(20 + i, 1, 1e-3, 1000 * (i + 1), 0.70 + 0.001 * i) for i in range(3)]
+    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), trial(2, 1e-2, 0.79), *race])
     assert [(place.first.number, place.fate) for place in found] == [
         (1, "best on fresh seeds"), (0, "worse on 3 fresh seeds"), (2, ""),
     ]  # fmt: skip
@@ -41,31 +48,39 @@ def test_a_lucky_leader_falls_behind_on_fresh_seeds() -> None:
 
 def test_leaders_that_cannot_be_told_apart_are_tied() -> None:
     """Their seeds differ more than they do."""
-    race = [fresh(10 + i, 0, 1e-4, i, value) for i, value in enumerate((0.6, 0.8, 0.7))]
-    race += [fresh(20 + i, 1, 1e-3, i, value) for i, value in enumerate((0.8, 0.6, 0.71))]
-    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], "maximize")
+    race = [fresh(10 + i, 0, 1e-4, 1000 * (i + 1), value) for i, value in enumerate((0.6, 0.8, 0.7))]
+    race += [fresh(20 + i, 1, 1e-3, 1000 * (i + 1), value) for i, value in enumerate((0.8, 0.6, 0.71))]
+    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race])
     assert [(place.first.number, place.fate) for place in found] == [
         (1, "best on fresh seeds"),
         (0, "tied with the best"),
     ]
 
 
+def test_nobody_has_won_before_all_seeds_that_were_asked_for_have_run() -> None:
+    """Three of five, which tell nothing apart yet."""
+    race = [fresh(10 + i, 0, 1e-4, 1000 * (i + 1), value) for i, value in enumerate((0.6, 0.8, 0.7))]
+    race += [fresh(20 + i, 1, 1e-3, 1000 * (i + 1), value) for i, value in enumerate((0.8, 0.6, 0.71))]
+    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], seeds=5)
+    assert {place.fate for place in found} == {"still in the race"}
+
+
 def test_a_leader_that_fails_on_a_fresh_seed_is_out() -> None:
     """A point that does not always train is no winner."""
     race = [
-        fresh(10, 0, 1e-4, 1, None),
-        fresh(11, 0, 1e-4, 2, 0.9),
-        fresh(20, 1, 1e-3, 1, 0.5),
-        fresh(21, 1, 1e-3, 2, 0.5),
+        fresh(10, 0, 1e-4, 1000, None),
+        fresh(11, 0, 1e-4, 2000, 0.9),
+        fresh(20, 1, 1e-3, 1000, 0.5),
+        fresh(21, 1, 1e-3, 2000, 0.5),
     ]
-    found = standings([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race], "maximize")
+    found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race])
     assert [(place.first.number, place.fate) for place in found][1] == (0, "failed on a fresh seed")
 
 
 def test_where_nothing_was_chosen_all_seeds_count() -> None:
     """One factor at a time: every point runs on every seed."""
     trials = [trial(0, 1e-4, 0.9), fresh(1, 0, 1e-4, 1000, 0.7), trial(2, 1e-3, 0.85), fresh(3, 2, 1e-3, 1000, 0.85)]
-    found = standings(trials, "maximize", chosen=False)
+    found = standings(trials, "maximize")
     assert [(place.first.number, round(place.value, 6)) for place in found] == [(2, 0.85), (0, 0.8)]
 
 

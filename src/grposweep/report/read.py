@@ -4,35 +4,28 @@
 another machine. Everything that is shown is drawn from what it returns.
 """
 
-import json
 import math
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.files import read_json, read_lines
-from grposweep.report.standings import Standing, standings
+from grposweep.files import read_json
+from grposweep.report.invalid import InvalidPoints, read_invalid
+from grposweep.report.standings import Standing, race_of, standings
 from grposweep.report.trial import Direction, State, TrialView, read_trial
+from grposweep.search.effects import Comparison, compare
+from grposweep.search.front import pareto_front, signs_of
+from grposweep.search.race import Standing as Race
+from grposweep.search.replicates import build_replication
 from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.outlook import Outlook, read_outlook
-
-
-@dataclass(frozen=True)
-class InvalidPoints:
-    """The points that one rule prunes: how many, the first of them, why, and what would mend it."""
-
-    code: str
-    count: int
-    point: Mapping[str, Any]
-    message: str
-    fixes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -110,8 +103,44 @@ class SweepView:
 
     @cached_property
     def standings(self) -> list[Standing]:
-        """Its points, best first; those first that were confirmed on other seeds."""
-        return standings(self.trials, self.direction, chosen=self.sampler != "one_factor")
+        """Its points, best first; those first that were confirmed on other seeds, or are on the Pareto front."""
+        return standings(self.trials, self.direction, None if self.compares else self.race, self.front)
+
+    @property
+    def compares(self) -> bool:
+        """Whether it turns one factor at a time, so that every point runs on the same seeds and nothing is chosen."""
+        return self.sampler == "one_factor"
+
+    @cached_property
+    def race(self) -> Race | None:
+        """Its points on several seeds; None where it has but one."""
+        seeds, leaders = (_whole(self._search.get(name)) for name in ("seeds", "leaders"))
+        seed = _whole(self.baseline.get("seed"))
+        return race_of(self.trials, self.direction, build_replication(self.sampler, seed, seeds, leaders))
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """What each turn of a dial does; None where it does not turn one factor at a time."""
+        if not self.compares or self.race is None:
+            return None
+        points = {t.number: dict(t.point) for t in self.trials if t.role == "search" and t.state.is_over}
+        return compare(points, self.race.alive, -self.sign)
+
+    @property
+    def further(self) -> dict[str, str]:
+        """Its objectives beside the first one, with their directions."""
+        return {str(name): str(direction) for name, direction in _mapping(self._search.get("further")).items()}
+
+    @cached_property
+    def front(self) -> list[int]:
+        """The numbers of the trials that no other equals or beats in all objectives; none where there is but one."""
+        if not self.further:
+            return []
+        signs = [-self.sign, *signs_of(self.further)]
+        known = {
+            t.number: (t.objective or 0.0, *more) for t in self.ranked if (more := t.further(self.further)) is not None
+        }
+        return pareto_front(known, signs)
 
     @property
     def best(self) -> TrialView | None:
@@ -185,36 +214,6 @@ def open_sweep(named: str | None, outputs: Path) -> SweepView:
     return read_sweep(find_sweep(named, outputs))
 
 
-def read_invalid(sweep: Path) -> list[InvalidPoints]:
-    """What invalid.jsonl says, by rule; a point that breaks several counts for each."""
-    first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-    counts: Counter[str] = Counter()
-    for point, problem in _problems(sweep / "invalid.jsonl"):
-        code = str(problem.get("code"))
-        counts[code] += 1
-        first.setdefault(code, (point, problem))
-    return [
-        InvalidPoints(code, count, first[code][0], str(first[code][1].get("message", "")), _fixes(first[code][1]))
-        for code, count in counts.most_common()
-    ]
-
-
-def _problems(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for line in read_lines(path, point=dict, problems=list):
-        for problem in line["problems"]:
-            if isinstance(problem, dict):
-                yield line["point"], problem
-
-
-def _fixes(problem: Mapping[str, Any]) -> list[str]:
-    fixes = problem.get("fixes")
-    return [
-        " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in fix.items())
-        for fix in (fixes if isinstance(fixes, list) else [])
-        if isinstance(fix, dict)
-    ]
-
-
 def _controller(lease: Path) -> str:
     """Who holds the lease, as far as one look can tell: a process of this machine is asked for, another's is believed."""
     found = read_json(lease)
@@ -234,6 +233,10 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

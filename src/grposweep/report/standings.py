@@ -1,4 +1,4 @@
-"""Points in the order of their worth: leaders that raced on fresh seeds first, by what these said; then the others."""
+"""Points in the order of their worth: those first that raced on fresh seeds, or are on the Pareto front; then the others."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -8,16 +8,19 @@ from typing import Any
 
 from grposweep.report.trial import Direction, TrialView
 from grposweep.search.estimate import estimate
-from grposweep.search.race import Runner, race
+from grposweep.search.race import Standing as Race
+from grposweep.search.replicates import CONFIRM, Replicate, Replication
 
 NORMAL = 1.96  # standard errors, at 95 %
+ON_FRONT = "Pareto front"
+FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
 
 @dataclass(frozen=True)
 class Standing:
     """One point by its finished trials; ``counted`` are those that its value is the mean of.
 
-    ``fate`` is what a race on fresh seeds made of it: best, tied, or why it is out; empty where it was in none.
+    ``fate`` is what a race on fresh seeds made of it (best, tied, or why it is out), or that it is on the Pareto front.
     """
 
     trials: Sequence[TrialView]
@@ -61,22 +64,23 @@ class Standing:
         return f"{self.value:.4f}{interval}{start}"
 
 
-def standings(trials: Iterable[TrialView], direction: Direction, chosen: bool = True) -> list[Standing]:
+def standings(
+    trials: Iterable[TrialView], direction: Direction, race: Race | None = None, front: Sequence[int] = ()
+) -> list[Standing]:
     """All points with a finished trial, best first; of two equal ones the earlier first.
 
-    ``chosen``: leaders were picked by their first value, so that where they ran on fresh seeds only these count.
+    Where leaders were picked by their first value and ran on fresh seeds only these count, in the order of their ``race``.
+    Of several objectives the points of the Pareto ``front`` come first.
     """
     sign = 1 if direction == "minimize" else -1
     points: dict[Hashable, list[TrialView]] = {}
     for trial in trials:
-        if trial.state.is_over:
+        if trial.objective is not None:
             points.setdefault(seedless(trial.point), []).append(trial)
-    raced = _race(points.values(), sign) if chosen else {}
-    found = [
-        _standing(group, raced, chosen) for group in points.values() if any(t.objective is not None for t in group)
-    ]
-    last = len(raced)
-    return sorted(found, key=lambda s: (raced.get(s.first.number, (last, ""))[0], sign * s.value, s.first.number))
+    places = race.places if race else {number: (place, ON_FRONT) for place, number in enumerate(front)}
+    found = [_standing(group, places, race is not None) for group in points.values()]
+    last = len(places)
+    return sorted(found, key=lambda s: (places.get(s.first.number, (last, ""))[0], sign * s.value, s.first.number))
 
 
 def seedless(point: Mapping[str, Any]) -> Hashable:
@@ -84,31 +88,20 @@ def seedless(point: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
 
 
-def _standing(group: Sequence[TrialView], raced: Mapping[int, tuple[int, str]], chosen: bool) -> Standing:
-    finished = [trial for trial in group if trial.objective is not None]
-    fresh = [trial for trial in finished if trial.role == "confirm"] if chosen else []
-    return Standing(finished, fresh or finished, raced.get(finished[0].number, (0, ""))[1])
+def race_of(trials: Iterable[TrialView], direction: Direction, replication: Replication | None) -> Race | None:
+    """The search's points on the seeds of their replicates; None where none are wanted."""
+    if replication is None:
+        return None
+    sign = -1 if direction == "minimize" else 1
+    ended = [trial for trial in trials if trial.state.is_over]
+    worth = {t.number: None if t.objective is None else sign * t.objective for t in ended}
+    found = {t.number: value for t in ended if t.role == "search" and (value := worth[t.number]) is not None}
+    said = ((t.attributes.get("of"), t.attributes.get("seed"), worth[t.number]) for t in ended if t.role == CONFIRM)
+    known = [Replicate(of, seed, value) for of, seed, value in said if isinstance(of, int) and isinstance(seed, int)]
+    return replication.standing(found, known)
 
 
-def _race(groups: Iterable[Sequence[TrialView]], sign: int) -> dict[int, tuple[int, str]]:
-    """Place and fate of every leader that has run on fresh seeds, by the number of its own trial."""
-    leaders = [group for group in groups if any(trial.role == "confirm" for trial in group)]
-    leaders.sort(key=lambda group: sign * (group[0].objective or 0.0))
-    runners = [_runner(group, sign) for group in leaders]
-    ended = race(runners, sorted({seed for runner in runners for seed in runner.results}))
-    alive = sorted(ended.alive, key=lambda runner: -runner.mean(runner.values) if runner.values else math.inf)
-    fates = [(runner.number, "tied with the best" if ended.winner else "still in the race") for runner in alive]
-    if ended.winner:
-        fates[0] = (fates[0][0], "best on fresh seeds")
-    return {number: (place, fate) for place, (number, fate) in enumerate([*fates, *ended.out.items()])}
-
-
-def _runner(group: Sequence[TrialView], sign: int) -> Runner:
-    """A point in the race; larger is better there."""
-    results = {_seed(t): None if t.objective is None else -sign * t.objective for t in group if t.role == "confirm"}
-    return Runner(group[0].number, results)
-
-
-def _seed(trial: TrialView) -> int:
-    seed = trial.attributes.get("seed")
-    return seed if isinstance(seed, int) else trial.number
+def _standing(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> Standing:
+    fresh = [trial for trial in finished if trial.role == CONFIRM] if raced else []
+    fate = places.get(finished[0].number, (0, ""))[1]
+    return Standing(finished, fresh or finished, FATES.get(fate, fate))

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from grposweep import runs
 from grposweep.files import as_number, read_json, read_lines
-from grposweep.sweep.folder import TrialFolder, worth
+from grposweep.sweep.folder import TrialFolder, further_worth, worth
 
 SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
 Direction = Literal["maximize", "minimize"]
@@ -78,6 +78,10 @@ class TrialView:
     def objective(self) -> float | None:
         """What it is worth; None unless it has finished with a number."""
         return worth(self.result)
+
+    def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
+        """What it is worth in these objectives beside the first; None where one is missing."""
+        return further_worth(self.result, names)
 
     @property
     def error(self) -> float | None:

@@ -21,6 +21,22 @@ class Effect:
     verdict: str  # better, worse, tied; failed; unknown: one seed tells no spread
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The baseline's trial and what it is worth (None: it has come to nothing), and what each turn away from it does."""
+
+    baseline: int | None
+    worth: Estimate | None
+    effects: Sequence[Effect]
+
+
+def compare(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> Comparison:
+    """A whole sweep of one factor at a time, as ``find_effects`` takes it."""
+    baseline = next((runner for runner in runners if not points[runner.number]), None)
+    worth = None if baseline is None else worth_of(baseline, sign)
+    return Comparison(None if baseline is None else baseline.number, worth, find_effects(points, runners, sign))
+
+
 def find_effects(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> list[Effect]:
     """The effects of all points that turn one dial, in the order of their trials.
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from optuna.trial import FrozenTrial
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 Values = tuple[float, ...]
 
@@ -13,16 +15,21 @@ class Further:
     """Objectives beside the first one: their names with directions, and where a finished trial's values come from."""
 
     directions: Mapping[str, str]
-    read: Callable[[FrozenTrial], Values | None]  # of a finished trial; None where one is missing
+    read: Callable[["FrozenTrial"], Values | None]  # of a finished trial; None where one is missing
 
-    def values(self, trial: FrozenTrial) -> Values | None:
+    def values(self, trial: "FrozenTrial") -> Values | None:
         """All of a finished trial's values, the first objective's first."""
         found = self.read(trial)
         return None if found is None or trial.value is None else (trial.value, *found)
 
     def signs(self, first: int) -> list[int]:
         """What makes larger better in each objective; ``first`` is the first one's."""
-        return [first, *(1 if direction == "maximize" else -1 for direction in self.directions.values())]
+        return [first, *signs_of(self.directions)]
+
+
+def signs_of(directions: Mapping[str, str]) -> list[int]:
+    """1 for every objective that is to be large, -1 for any other."""
+    return [1 if direction == "maximize" else -1 for direction in directions.values()]
 
 
 def pareto_front(values: Mapping[int, Sequence[float]], signs: Sequence[int]) -> list[int]:

@@ -61,6 +61,13 @@ class Standing:
         """Those that nothing tells apart from the winner."""
         return self.alive[1:] if self.winner else ()
 
+    @property
+    def places(self) -> dict[int, tuple[int, str]]:
+        """By number of the trial: its place from 0, and its fate: best, tied, unfinished, or why it is out."""
+        first, others = ("best", "tied") if self.winner else ("unfinished", "unfinished")
+        alive = [(runner.number, others if index else first) for index, runner in enumerate(self.alive)]
+        return {number: (place, fate) for place, (number, fate) in enumerate([*alive, *self.out.items()])}
+
 
 def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
     """Seeds that a search with this one does not see."""

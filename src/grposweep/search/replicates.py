@@ -1,19 +1,28 @@
 """Replicates: trials of the same points on other seeds. A search never sees them; only they decide which point wins."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from optuna.trial import FrozenTrial, TrialState
-
-from grposweep.config.schema import Experiment
 from grposweep.search.race import Runner, Standing, fresh_seeds, race
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 CONFIRM = "confirm"  # a replicate's role
 
 
-def is_replicate(trial: FrozenTrial) -> bool:
+def is_replicate(trial: "FrozenTrial") -> bool:
     """Whether a trial repeats another one's point on a fresh seed."""
     return bool(trial.user_attrs.get("role") == CONFIRM)
+
+
+class Replicate(NamedTuple):
+    """One that has ended: the trial whose point it repeats, its seed, and its result, larger is better; None: it failed."""
+
+    of: int
+    seed: int
+    value: float | None
 
 
 @dataclass(frozen=True)
@@ -31,20 +40,18 @@ class Replication:
         """How many replicates that are at most."""
         return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
 
-    def standing(self, trials: Sequence[FrozenTrial], sign: int) -> Standing:
-        """Where the race is; ``sign`` is 1 where larger objectives are better, otherwise -1."""
-        finished = [trial for trial in trials if trial.state == TrialState.COMPLETE and not is_replicate(trial)]
-        ranked = sorted(finished, key=lambda trial: (-sign * (trial.value or 0.0), trial.number))[: self.leaders]
-        results: dict[int, dict[int, float | None]] = {trial.number: self._own(trial, sign) for trial in ranked}
-        for trial in trials:
-            if is_replicate(trial) and trial.state.is_finished() and trial.user_attrs["of"] in results:
-                value = trial.value if trial.state == TrialState.COMPLETE else None
-                results[trial.user_attrs["of"]][trial.user_attrs["seed"]] = None if value is None else sign * value
-        runners = [Runner(number, found) for number, found in results.items()]
+    def standing(self, found: Mapping[int, float], replicates: Iterable[Replicate]) -> Standing:
+        """Where the race is: ``found`` is what the search's finished trials are worth, larger is better, by number."""
+        ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
+        results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
+        for replicate in replicates:
+            if replicate.of in results:
+                results[replicate.of][replicate.seed] = replicate.value
+        runners = [Runner(number, values) for number, values in results.items()]
         return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
 
-    def _own(self, trial: FrozenTrial, sign: int) -> dict[int, float | None]:
-        return {} if self.own is None else {self.own: sign * (trial.value or 0.0)}
+    def _own(self, value: float) -> dict[int, float | None]:
+        return {} if self.own is None else {self.own: value}
 
     def _series(self, runners: Sequence[Runner]) -> Standing:
         """All of them on all seeds."""
@@ -53,9 +60,8 @@ class Replication:
         return Standing(tuple(best_first), wanted=tuple(wanted))
 
 
-def build_replication(base: Experiment) -> Replication | None:
-    """What a sweep's configuration asks for; None for no replicates."""
-    search = base.search
-    if search.sampler == "one_factor":
-        return Replication(fresh_seeds(base.seed, search.seeds - 1), leaders=None, own=base.seed)
-    return Replication(fresh_seeds(base.seed, search.seeds), search.leaders) if search.seeds else None
+def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:
+    """What ``search.seeds`` asks for with this base seed; None for no replicates."""
+    if sampler == "one_factor":
+        return Replication(fresh_seeds(seed, seeds - 1), leaders=None, own=seed)
+    return Replication(fresh_seeds(seed, seeds), leaders) if seeds else None

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grposweep.search.front import Further, pareto_front
 from grposweep.search.journal import Direction, open_journal, open_study
 from grposweep.search.race import Standing
-from grposweep.search.replicates import Replication, is_replicate
+from grposweep.search.replicates import Replicate, Replication, is_replicate
 from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
 
@@ -149,7 +149,18 @@ class SweepStudy:
     @property
     def standing(self) -> Standing | None:
         """The race of the leaders on fresh seeds; None where there is none."""
-        return None if self.replication is None else self.replication.standing(self.started, self.sign)
+        if self.replication is None:
+            return None
+        ended = [trial for trial in self.started if trial.state.is_finished()]
+        worth = {
+            t.number: self.sign * t.value if t.state == TrialState.COMPLETE and t.value is not None else None
+            for t in ended
+        }
+        found = {t.number: value for t in ended if not is_replicate(t) and (value := worth[t.number]) is not None}
+        replicates = (
+            Replicate(t.user_attrs["of"], t.user_attrs["seed"], worth[t.number]) for t in ended if is_replicate(t)
+        )
+        return self.replication.standing(found, replicates)
 
     @property
     def best(self) -> FrozenTrial | None:

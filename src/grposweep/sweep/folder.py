@@ -52,6 +52,14 @@ def worth(result: Mapping[str, Any]) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def further_worth(result: Mapping[str, Any], names: Iterable[str]) -> tuple[float, ...] | None:
+    """These objectives beside the first in a finished trial's result.json; None where one is missing."""
+    said = result.get("further")
+    values = [as_number(said.get(name)) if isinstance(said, dict) else None for name in names]
+    found = tuple(value for value in values if value is not None and math.isfinite(value))
+    return found if len(found) == len(values) else None
+
+
 @dataclass(frozen=True)
 class TrialFolder:
     """One trial's folder: ``trials/0007-3f9a1c``, its number and the head of its experiment id."""
@@ -102,10 +110,7 @@ class TrialFolder:
 
     def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
         """What a finished trial is worth in these objectives beside the first; None where one is missing."""
-        said = (self.result or {}).get("further")
-        values = [as_number(said.get(name)) if isinstance(said, dict) else None for name in names]
-        found = tuple(value for value in values if value is not None and math.isfinite(value))
-        return found if len(found) == len(values) else None
+        return further_worth(self.result or {}, names)
 
     @property
     def failure(self) -> dict[str, Any]:

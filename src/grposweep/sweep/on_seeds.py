@@ -11,24 +11,14 @@ def with_seeds(rows: Sequence[Row], standing: Standing | None) -> list[Row]:
     """The rows of the search with what fresh seeds made of them: the winner first, then those tied with it."""
     if standing is None:
         return list(rows)
-    told = {runner.number: _told(standing, index) for index, runner in enumerate(standing.alive)}
-    told |= {number: ("", len(standing.alive) + i, why) for i, (number, why) in enumerate(standing.out.items())}
+    found = {runner.number: on_fresh_seeds(runner) for runner in standing.alive}
+    texts = {number: "" if worth is None else f"{worth} ({worth.count})" for number, worth in found.items()}
     return [
-        replace(row, fresh=told[row.number][0], place=told[row.number][1], fate=told[row.number][2])
-        if row.number in told
+        replace(row, fresh=texts.get(row.number, ""), place=told[0], fate=told[1])
+        if (told := standing.places.get(row.number))
         else row
         for row in rows
     ]
-
-
-def _told(standing: Standing, index: int) -> tuple[str, int | None, str]:
-    """Estimate, place and fate of a runner that is still in the race, or has won it."""
-    runner = standing.alive[index]
-    found = on_fresh_seeds(runner)
-    text = "" if found is None else f"{found} ({found.count})"
-    if standing.winner is None:
-        return text, None, "unfinished"
-    return text, index, "tied" if index else "best"
 
 
 def words_on_seeds(standing: Standing | None) -> list[str]:

@@ -103,7 +103,7 @@ def run_sweep(
             study.learn([(seen.point, seen.value) for seen in warm.observations])
         if warm.first:
             console.print(words_of_warm_start(warm), highlight=False)
-        study.replication = build_replication(base)
+        study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
         proposals = Proposals(
             study, judge, base.search, sampler, list(census.valid_points()), [*enqueued, *warm.first], base.force
         )
