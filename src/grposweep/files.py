@@ -5,7 +5,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -67,12 +67,19 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
-    for line in text.split("\n"):  # splitlines() would also cut at U+2028, which JSON strings may hold
+    for value in objects(text.split("\n")):  # splitlines() would also cut at U+2028, which JSON strings may hold
+        if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
+            yield value
+
+
+def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among these lines; what is none is skipped."""
+    for line in lines:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in shape.items()):
+        if isinstance(value, dict):
             yield value
 
 
@@ -93,6 +100,13 @@ def age_seconds(path: Path) -> float:
     """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
         return max(os.fstat(now.fileno()).st_mtime - path.lstat().st_mtime, 0.0)
+
+
+def yaml_loader() -> Any:
+    """PyYAML's safe loader: the fast one where it was built, which reads the same values ten times faster."""
+    import yaml  # not needed for --help
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def text_sha256(text: str) -> str:

@@ -31,7 +31,7 @@ class Override(NamedTuple):
     value: Any
 
 
-class _Loader(LOADER):  # type: ignore[misc,valid-type]  # PyYAML's, with or without libyaml
+class _Loader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
     """PyYAML's safe loader with OmegaConf's idea of a number."""
 
 

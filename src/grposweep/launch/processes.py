@@ -159,6 +159,19 @@ def inherited(code: Path = SOURCE) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
 
 
+def exists(pid: object) -> bool:
+    """Whether a process of this machine has this id, anybody's; no for what is no id."""
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def end_session(pid: int) -> None:
     """Kill a process and all of its session's group that we started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -5,7 +5,6 @@ another machine. Everything that is shown is drawn from what it returns.
 """
 
 import math
-import os
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from grposweep.errors import BadInput
 from grposweep.files import read_json
+from grposweep.launch.processes import exists
 from grposweep.report.invalid import InvalidPoints, read_invalid
 from grposweep.report.standings import Standing, race_of, standings
 from grposweep.report.trial import Direction, State, TrialView, read_trial
@@ -220,19 +220,9 @@ def _controller(lease: Path) -> str:
     if found is None:
         return ""
     pid, host = found.get("pid"), found.get("host")
-    if host == socket.gethostname() and not (isinstance(pid, int) and 0 < pid < 2**31 and _exists(pid)):
+    if host == socket.gethostname() and not exists(pid):
         return ""
     return f"process {pid} on {host}"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _whole(value: Any) -> int:

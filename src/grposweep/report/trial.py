@@ -1,6 +1,5 @@
 """A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
 
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grposweep import runs
-from grposweep.files import as_number, read_json, read_lines
+from grposweep.files import as_number, objects, read_json, read_lines, yaml_loader
 from grposweep.sweep.folder import TrialFolder, further_worth, worth
 
 SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
@@ -155,7 +154,7 @@ class TrialView:
         import yaml
 
         try:
-            found = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), _loader())
+            found = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), yaml_loader())
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -245,13 +244,7 @@ def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
             tail = file.read()
     except FileNotFoundError:
         return
-    for text in reversed(tail.split(b"\n")):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value
+    yield from objects(reversed(tail.split(b"\n")))
 
 
 def _whole(value: Any) -> int:
@@ -261,10 +254,3 @@ def _whole(value: Any) -> int:
 def _finite(value: Any) -> float | None:
     number = as_number(value)
     return number if number is not None and math.isfinite(number) else None
-
-
-def _loader() -> Any:
-    """The fast YAML loader where it was built."""
-    import yaml
-
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -106,6 +106,9 @@ class SweepStudy:
         self.further: Further | None = None  # set by ``weigh``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._scratch = Scratch(direction)
+        self._trials: list[FrozenTrial] | None = None  # as of our last change: nobody else writes this study
+        self._sorted = 0  # trials whose number is among these, where it belongs: what a trial is never changes
+        self._started, self._searched = list[int](), list[int]()
 
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
         """Let samplers know what earlier sweeps found at points of this space; the study itself stays as it is."""
@@ -129,17 +132,27 @@ class SweepStudy:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials, invalid ones among them, in the order of their numbers."""
-        return self.study.get_trials(deepcopy=False)
+        if self._trials is None:
+            self._trials = self.study.get_trials(deepcopy=False)
+            for trial in self._trials[self._sorted :]:
+                if not trial.user_attrs.get("invalid"):
+                    self._started.append(trial.number)
+                    if not is_replicate(trial):
+                        self._searched.append(trial.number)
+            self._sorted = len(self._trials)
+        return self._trials
 
     @property
     def started(self) -> list[FrozenTrial]:
         """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
-        return [trial for trial in self.trials if not trial.user_attrs.get("invalid")]
+        trials = self.trials
+        return [trials[number] for number in self._started]
 
     @property
     def searched(self) -> list[FrozenTrial]:
         """The started trials of the search itself, without replicates on fresh seeds."""
-        return [trial for trial in self.started if not is_replicate(trial)]
+        trials = self.trials
+        return [trials[number] for number in self._searched]
 
     @property
     def sign(self) -> int:
@@ -219,6 +232,7 @@ class SweepStudy:
         trial = self.trials[number]
         if trial.state.is_finished():
             return
+        self._trials = None
         live = optuna.trial.Trial(self.study, trial._trial_id)  # no public way from a number to a live trial
         for step, evaluation in (evaluations or {}).items():
             if step not in trial.intermediate_values:
@@ -255,6 +269,7 @@ class SweepStudy:
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
+        self._trials = None
         self.study.add_trial(self._trial(point, state, attributes, **end))
 
     def _trial(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:

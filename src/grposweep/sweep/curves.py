@@ -1,13 +1,12 @@
 """Learning curves read from trials' metrics.jsonl, a tail at a time: a tick looks at every running trial."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grposweep.files import as_number, read_json
+from grposweep.files import as_number, objects, read_json
 from grposweep.search.curves import Curve, State
 from grposweep.search.space import Point
 
@@ -49,7 +48,7 @@ class Tail:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._seen += len(whole)
-        return anew, list(_objects(whole))
+        return anew, list(objects(whole.split(b"\n")))
 
 
 @dataclass
@@ -139,13 +138,3 @@ def broken(stretch: Sequence[Line]) -> float | None:
     """The share of training steps whose loss was not a number, which metrics.jsonl holds as null."""
     logged = [line["loss"] is None for line in stretch if "loss" in line]
     return fmean(logged) if logged else None
-
-
-def _objects(data: bytes) -> Iterator[dict[str, Any]]:
-    for text in data.split(b"\n"):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield value

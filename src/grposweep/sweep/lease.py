@@ -10,6 +10,7 @@ from types import TracebackType
 
 from grposweep.errors import BadInput, LostLease
 from grposweep.files import read_json, write_json
+from grposweep.launch.processes import exists
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 6.0  # a holder that does not move for so long, on another machine, is dead
@@ -86,7 +87,7 @@ def is_held(path: Path) -> bool:
     found = read_json(path)
     if found is None:
         return False
-    if found.get("host") == socket.gethostname() and not _runs(found.get("pid")):
+    if found.get("host") == socket.gethostname() and not exists(found.get("pid")):
         return False
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
@@ -97,16 +98,3 @@ def is_held(path: Path) -> bool:
         if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
             return True
     return False
-
-
-def _runs(pid: object) -> bool:
-    """Whether a process of this machine has this id; no for what is no id."""
-    if not isinstance(pid, int) or not 0 < pid < 2**31:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

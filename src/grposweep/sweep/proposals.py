@@ -144,7 +144,8 @@ class Proposals:
 
         def draw(ahead: int = 0) -> Point | None:
             valid = Valid(is_new, finite)
-            return self.study.ask(valid, self.sampler, self.search.seed, fixed, self.foreseen(), ahead)
+            foreseen = {} if self.sampler == "random" else self.foreseen()
+            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
 
         return draw() if fixed or not self._draws_ahead else self._ahead(draw)
 

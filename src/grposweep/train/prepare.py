@@ -19,6 +19,7 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
+from grposweep.launch.processes import exists
 from grposweep.redaction import redact
 from grposweep.train.attempt import BAD_INPUT, FINISHED
 from grposweep.train.rewards import Reward, RewardError, load_rewards
@@ -218,9 +219,6 @@ def _is_stale(path: Path) -> bool:
         pid = path.read_text().strip()
         if not pid:
             return time.time() - path.stat().st_mtime > 5.0
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return True
-    except (FileNotFoundError, PermissionError):  # just gone, or alive and another user's
+        return not (pid.isdecimal() and exists(int(pid)))
+    except FileNotFoundError:  # just gone
         return False
-    return False
