@@ -71,6 +71,19 @@ def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
     assert read_json(heartbeat.path) == {"step": 50, "total": 100, "counter": 51}
 
 
+def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
+    """A program's watcher and our callback inside the program do, at its start."""
+    other = os.fork()
+    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100)
+    try:
+        for step in range(2000):
+            heartbeat.beat(step, force=True)
+    finally:
+        if other == 0:
+            os._exit(0 if heartbeat.counter == 2000 and heartbeat.path.exists() else 1)
+    assert os.waitpid(other, 0)[1] == 0
+
+
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
     """Fewer than asked for are taken as they are; none is none."""
     lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
