@@ -12,7 +12,7 @@ test: $(VENV)/ready
 	$(BIN)/python -m pytest -n auto
 
 slow: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto -m slow
+	$(BIN)/python -m pytest -n auto -m slow --durations 15
 
 # On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready
