@@ -2,16 +2,21 @@
 
 ``python benchmarks/trainer_overhead.py`` trains the tiny model on a CPU (or GPU): blocks of steps of one trainer and of the
 other in turn, so that whatever else the machine does hits both. The plain one is TRL's GRPOTrainer with TRL's own logging
-and no callback of ours; ours writes metrics, heartbeats and reads control.json. Prints the median ratio of the pairs and
-the 95 % interval of that median, for wall seconds and for seconds of the processor, which a busy machine does not change.
+and no callback of ours; ours writes metrics, heartbeats, measures each update and reads control.json. Both must train alike:
+every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the pairs with their 95 %
+intervals, of the ratio and of the difference, for wall seconds and for seconds of the processor, which a busy machine does
+not change.
 """
 
 import argparse
+import gc
 import json
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +26,16 @@ from trl import GRPOTrainer
 
 from grposweep.config.compose import to_experiment
 from grposweep.files import append_line, write_text
-from grposweep.train import grpo
-from grposweep.train.attempt import load_attempt
-from grposweep.train.models import load_model
+from grposweep.train import grpo, watchdog
+from grposweep.train.attempt import Attempt, load_attempt
+from grposweep.train.models import Loaded, load_model
 from grposweep.train.options import build_config
-from grposweep.train.tasks import load_data
+from grposweep.train.tasks import Data, load_data
 
 PAIRS, STEPS, WARM_UP = 10, 14, 2  # optimizer steps a block, the first of which are not counted
 RESAMPLES = 10_000
+SAME = ("step", "loss", "reward", "grad_norm", "learning_rate", "entropy")  # of each step, in both trainings
+CLOCKS = ("wall", "processor")
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -49,13 +56,21 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
         return (last[0] - first[0]) / steps, (last[1] - first[1]) / steps
 
 
+@dataclass(frozen=True)
+class Block:
+    """What one training took a step, by both clocks, and what it came to."""
+
+    seconds: tuple[float, float]
+    course: list[dict[str, Any]]
+
+
 def write_trial(folder: Path) -> Path:
     """A trial folder as the controller makes it: no evaluations, no checkpoints, which the plain script has not either."""
     config = OmegaConf.from_dotlist(
         ["lr=1e-4", "optimizer.learning_rate=1e-4", f"schedule.max_steps={STEPS}", "schedule.evaluations=0",
          "schedule.eval_at_start=false", "schedule.checkpoints=0", "trainer.keep=none", "batch.num_generations=8",
          "batch.per_device_train_batch_size=32", "batch.gradient_accumulation_steps=2", "batch.per_device_eval_batch_size=8",
-         "task.max_completion_length=8", "generation.max_completion_length=8", "cluster.stall_min=null"]
+         "task.max_completion_length=8", "generation.max_completion_length=8"]
     )  # fmt: skip
     folder.mkdir(parents=True)
     write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(to_experiment(config))))
@@ -63,62 +78,86 @@ def write_trial(folder: Path) -> Path:
     return folder
 
 
-def ours(folder: Path) -> tuple[float, float]:
-    """Seconds a step of our trainer, everything that a trial does included."""
-    attempt = load_attempt(write_trial(folder))
-    grpo.calm()
-    grpo.use_devices(attempt)
-    model, data, clock = load_model(attempt.experiment.model), load_data(attempt.experiment.task), Clock()
-    grpo.check_counts(attempt, data)
-    trainer = grpo.build_trainer(attempt, model, data, resumed_at=0)
-    trainer.add_callback(clock)
-    trainer.train()
-    return clock.seconds
+def ours(attempt: Attempt, model: Loaded, data: Data) -> Any:
+    """Our trainer, everything that a trial does included."""
+    return grpo.build_trainer(attempt, model, data, resumed_at=0)
 
 
-def plain(folder: Path) -> tuple[float, float]:
-    """Seconds a step of TRL's, with the same arguments, model, data and reward."""
-    attempt = load_attempt(write_trial(folder))
-    grpo.calm()
-    grpo.use_devices(attempt)
-    model, data, clock = load_model(attempt.experiment.model), load_data(attempt.experiment.task), Clock()
-    grpo.check_counts(attempt, data)
+def plain(attempt: Attempt, model: Loaded, data: Data) -> Any:
+    """TRL's, with the same arguments, model, data and rewards."""
     trainer = GRPOTrainer(
         model.path, list(grpo.load_rewards(attempt.experiment.task.rewards)), build_config(attempt, model), data.train,
-        processing_class=model.tokenizer, callbacks=[clock],
+        processing_class=model.tokenizer,
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path) -> Block:
+    """One block; the last one's rubbish is not this one's to collect."""
+    attempt = load_attempt(write_trial(folder))
+    grpo.calm()
+    grpo.use_devices(attempt)
+    model, data, clock = load_model(attempt.experiment.model), load_data(attempt.experiment.task), Clock()
+    grpo.check_counts(attempt, data)
+    trainer = build(attempt, model, data)
+    trainer.add_callback(clock)
+    gc.collect()
     trainer.train()
-    return clock.seconds
+    watchdog.release()
+    steps = [line for line in trainer.state.log_history if "loss" in line]
+    return Block(clock.seconds, [{name: line[name] for name in SAME} for line in steps])
 
 
-def interval(ratios: list[float], seed: int = 0) -> tuple[float, float]:
+def run_pair(number: int, root: Path) -> tuple[Block, Block]:
+    """A block of each, the order alternating; they must have trained alike."""
+    blocks = {}
+    for build in ((ours, plain), (plain, ours))[number % 2]:
+        blocks[build.__name__] = train(build, root / str(number) / build.__name__)
+    mine, theirs = blocks["ours"], blocks["plain"]
+    if mine.course != theirs.course:
+        raise RuntimeError(f"the two did not train alike: {mine.course} and {theirs.course}")
+    return mine, theirs
+
+
+def interval(values: list[float], seed: int = 0) -> tuple[float, float]:
     """The 95 % bootstrap interval of the median."""
     draw = random.Random(seed)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[int(RESAMPLES * 0.025)], medians[int(RESAMPLES * 0.975)]
 
 
+def with_interval(values: list[float], digits: int) -> str:
+    """The median and its interval, as people read them."""
+    low, high = interval(values)
+    return f"{statistics.median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def say(pairs: list[tuple[Block, Block]]) -> None:
+    """The medians over the pairs."""
+    for number, clock in enumerate(CLOCKS):
+        seconds = [(mine.seconds[number], theirs.seconds[number]) for mine, theirs in pairs]
+        ratio = with_interval([mine / theirs for mine, theirs in seconds], 4)
+        added = with_interval([(mine - theirs) * 1e6 for mine, theirs in seconds], 0)
+        step = statistics.median(theirs for _, theirs in seconds) * 1e3
+        print(f"{clock}: ours / plain TRL {ratio}; {added} us a step more; a plain step takes {step:.1f} ms")
+    steps = sum(len(mine.course) for mine, _ in pairs)
+    print(f"{len(pairs)} pairs; {', '.join(SAME[1:])} of all {steps} steps are the same in both")
+
+
 def main() -> None:
-    """Pairs of blocks, the order alternating."""
+    """Pairs of blocks, interleaved."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    pairs = parser.parse_args().pairs
-    seen: list[tuple[float, float]] = []
+    wanted = parser.parse_args().pairs
+    pairs = []
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        plain(root / "warm" / "0")  # the first training of a process pays for what torch sets up
-        for n in range(pairs):
-            seconds = {}
-            for kind in ((ours, plain), (plain, ours))[n % 2]:
-                seconds[kind.__name__] = kind(root / str(n) / kind.__name__)
-            seen.append(tuple(mine / theirs for mine, theirs in zip(seconds["ours"], seconds["plain"], strict=True)))  # type: ignore[arg-type]
-            print(json.dumps({"pair": n, **seconds, "wall": seen[-1][0], "processor": seen[-1][1]}), flush=True)
-    for number, clock in enumerate(("wall", "processor")):
-        ratios = [pair[number] for pair in seen]
-        low, high = interval(ratios)
-        middle = statistics.median(ratios)
-        print(f"ours / plain TRL, {clock} seconds a step: median {middle:.4f} ({low:.4f} to {high:.4f}), {pairs} pairs")
+        train(plain, Path(name) / "warm")  # the first training of a process pays for what torch sets up
+        for number in range(wanted):
+            mine, theirs = run_pair(number, Path(name))
+            pairs.append((mine, theirs))
+            print(json.dumps({"pair": number, "ours": mine.seconds, "plain": theirs.seconds}), flush=True)
+    say(pairs)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
 """How far a step moves the weights."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from grposweep.train.updates import Sample
 
@@ -33,3 +38,36 @@ def test_weights_that_are_not_trained_do_not_count() -> None:
     sample, model = Sample(1), torch.nn.Linear(4, 4).requires_grad_(False)
     sample.take(model)
     assert sample.change() is None
+
+
+def test_weights_that_were_moved_are_looked_at_where_they_are_now() -> None:
+    """What frameworks do that shard or offload."""
+    model, sample = torch.nn.Linear(8, 8, bias=False), Sample(1)
+    torch.nn.init.ones_(model.weight)
+    sample.take(model)
+    for before in (1.0, 1.5):
+        model.weight.data = model.weight.data + 0.5
+        assert sample.change() == pytest.approx(0.5 / before)
+
+
+@pytest.fixture
+def second_rank() -> Iterator[None]:
+    """Another rank that never answers: whoever waits for it gets nothing."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("second_rank")
+def test_of_weights_that_fsdp_divides_the_ranks_own_part_counts() -> None:
+    """Unevenly divided, and without a word to the other ranks, which do not measure."""
+    model = torch.nn.Linear(3, 7, bias=False)
+    own = torch.ones(4, 3)
+    whole = DTensor.from_local(
+        own, init_device_mesh("cpu", (2,)), [Shard(0)], run_check=False, shape=(7, 3), stride=(3, 1)
+    )
+    model.weight = torch.nn.Parameter(whole)
+    sample = Sample(1)
+    sample.take(model)
+    own += 0.1
+    assert sample.change() == pytest.approx(0.1)

@@ -8,36 +8,49 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-SAMPLED = 1 << 20  # weights looked at, of all; 8 MiB while a step is taken, whatever the model's size
+SAMPLED = 1 << 16  # weights looked at, of all: enough for a norm to a percent or two
 
 
 @dataclass
 class Sample:
-    """A regular sample of the trainable weights, as they were before a step."""
+    """A regular sample of the trainable weights, as they were when last looked at."""
 
     every: int
-    before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # a view of the weights, its copy
-    trained: list[torch.nn.Parameter] = field(
-        default_factory=list
-    )  # found once: the walk over a model costs as much as the rest
+    _before: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    # Found once: the walk over a model and a view of each weight cost more than what is done with them.
+    _trained: list[torch.nn.Parameter] = field(default_factory=list)
+    _places: list[int] = field(default_factory=list)
+    _views: list[torch.Tensor] = field(default_factory=list)
 
     def take(self, model: torch.nn.Module) -> None:
         """Remember the weights; a sharded rank's own part of them."""
-        self.trained = self.trained or [p for p in model.parameters() if p.requires_grad]
-        views = [p.detach().reshape(-1)[:: self.every] for p in self.trained if p.numel()]
-        self.before = [(view, view.float().clone()) for view in views]
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._before = self._look()
 
     def change(self) -> float | None:
-        """|after - before| / |before| over the sample; None where there is none."""
-        if not self.before:
+        """|after - before| / |before| over the sample, and remember the weights anew; None where there are none."""
+        before, self._before = self._before, self._look()
+        if not len(before):
             return None
-        views, copies = [view.float() for view, _ in self.before], [copy for _, copy in self.before]
-        self.before = []
-        moved = torch.stack(torch._foreach_norm(torch._foreach_sub(views, copies))).norm()
-        size = torch.stack(torch._foreach_norm(copies)).norm()
+        size = torch.linalg.vector_norm(before)
+        moved = torch.linalg.vector_norm(before.sub_(self._before))
         return float(moved / size.clamp_min(torch.finfo(torch.float32).tiny))
+
+    def _look(self) -> torch.Tensor:
+        """A copy of the weights as they are now."""
+        parts = [own_part(p) for p in self._trained]
+        places = [part.data_ptr() for part in parts]
+        if places != self._places:  # the first time, or weights were moved
+            self._places, self._views = places, [part.detach().reshape(-1)[:: self.every] for part in parts]
+        return torch.cat(self._views).float() if self._views else torch.empty(0)
+
+
+def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds of a weight: one that FSDP has divided is talked about with the others at any operation."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -50,13 +63,11 @@ class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
     ) -> None:
-        if not state.is_world_process_zero:
-            return
-        model = known["model"]
-        if self._sample is None:
+        if state.is_world_process_zero and self._sample is None:  # the first step; each one ends where the next begins
+            model = known["model"]
             weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
             self._sample = Sample(every=max(weights // SAMPLED, 1))
-        self._sample.take(model)
+            self._sample.take(model)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -1,0 +1,35 @@
+"""A rank that lives is left alone, at next to no cost; tests/outside/test_failures.py shows one that hangs."""
+
+import faulthandler
+import random
+import time
+from typing import Any
+
+import pytest
+
+from grposweep.train import watchdog
+
+
+@pytest.mark.parametrize("minutes", [0.02, 30.0])
+def test_signs_of_life_put_the_end_off_with_few_new_threads(monkeypatch: pytest.MonkeyPatch, minutes: float) -> None:
+    """After each of a thousand, at least 19 twentieths of the time are left."""
+    now, ends = 1000.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: ends.append(now + seconds))
+    draw = random.Random(0)
+    for _ in range(1000):
+        watchdog.feed(minutes)
+        assert ends[-1] - now >= 0.95 * minutes * 60
+        now += draw.uniform(0, 0.01) * minutes * 60
+    assert len(ends) < 110
+    watchdog.release()
+
+
+def test_whoever_was_released_is_watched_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may run several attempts; without a time allowed nothing is watched."""
+    fed: list[Any] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: fed.append(seconds))
+    for minutes in (30.0, None, 30.0):
+        watchdog.feed(minutes)
+        watchdog.release()
+    assert fed == [1800.0, 1800.0]
