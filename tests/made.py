@@ -48,6 +48,8 @@ class Made:
         default_factory=lambda: {"batch": ["small", "medium", "large"], "batch.num_generations": [4, 8, 16]}
     )
     message: str = FAILURE["message"]  # type: ignore[assignment]
+    further: dict[str, str] = field(default_factory=dict)  # objectives beside the first, with their directions
+    sampler: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)  # over sweep.yaml's own
 
 
@@ -72,13 +74,31 @@ def make_sweep(path: Path, made: Made) -> Path:
     return path
 
 
+def make_comparison(path: Path, turned: list[dict[str, Any]], seeds: int = 4) -> Path:
+    """A sweep of one factor at a time: the baseline (lr 3e-4) and these points, all on so many seeds."""
+    chance, made = random.Random(0), Made(trials=1 + len(turned), replicates=seeds, sampler="one_factor")
+    (path / "trials").mkdir(parents=True)
+    space = [
+        {"dial": name, "choices": [point[name] for point in turned if name in point]}
+        for name in dict.fromkeys(name for point in turned for name in point)
+    ]
+    _write_sweep(path, made, space)
+    for index in range(seeds):
+        for of, point in enumerate([{}, *turned]):
+            attributes = {"role": "confirm", "of": of, "seed": 1000 * index} if index else {}
+            number = index * made.trials + of
+            _write_trial(path, made, number, point, attributes, chance, ends="finished")
+    return path
+
+
 def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
     provenance = {
         "grposweep": "0.1.0", "git_sha": "0" * 40, "git_diff": "", "packages": {"torch": "2.13.0", "trl": "1.16.0"},
         "python": "3.11.7", "platform": "Linux", "hostname": "node1", "command": "python src/run.py -m lr=...",
     }  # fmt: skip
     search = {
-        "sampler": "auto",
+        "sampler": made.sampler,
+        "further": made.further,
         "seed": 0,
         "metric": made.metric,
         "direction": "maximize",
@@ -99,7 +119,8 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
     }
     lines = [{"v": 1, "point": {"batch": "small", "batch.num_generations": 12}, "problems": [problem]}] * 4
     _lines(path / "invalid.jsonl", lines)
-    outlook = {"v": 1, "target": made.trials + 4, "at_once": 2, "sampler": "tpe", "points": 12, "valid": 8}
+    sampler = "tpe" if made.sampler == "auto" else made.sampler
+    outlook = {"v": 1, "target": made.trials + 4, "at_once": 2, "sampler": sampler, "points": 12, "valid": 8}
     waiting = {str(made.trials - 1): "(Priority)"} if made.queued else {}
     (path / "outlook.json").write_text(json.dumps({**outlook, "budget_gpu_hours": 50.0, "waiting": waiting}))
 
@@ -117,7 +138,7 @@ def _write_trial(
     step = int(made.steps * reach) // max(made.steps // made.evaluations, 1) * max(made.steps // made.evaluations, 1)
     record = {"number": number, "point": point, "attributes": {"experiment": identity, **attributes}}
     _json(folder / "trial.json", record)
-    config = baseline().replace("lr: 0.0003\n", f"lr: {point['lr']}\n", 1)
+    config = baseline().replace("lr: 0.0003\n", f"lr: {point.get('lr', 3e-4)}\n", 1)
     (folder / "config.yaml").write_text(config)
     overrides = " ".join(f"{name}={label}" for name, label in point.items())
     (folder / "command.sh").write_text(f"#!/bin/sh\n# Repeats this trial.\ncd /work\npython src/run.py {overrides}\n")
@@ -136,11 +157,15 @@ def _write_trial(
     _json(folder / "heartbeat", {"step": step, "total": made.steps, "counter": step})
     values = [line["eval_reward"] for line in metrics if "eval_reward" in line]
     if state != "running":
-        _write_result(folder, made, state, step, values)
+        names = made.further if state == "finished" else ()
+        price = {name: 2**place * values[-1] ** 2 * (0.2 + chance.random()) for place, name in enumerate(names)}
+        _write_result(folder, made, state, step, values, price)
     return values[-1] if state == "finished" else 0.0
 
 
-def _write_result(folder: Path, made: Made, state: str, step: int, values: list[float]) -> None:
+def _write_result(
+    folder: Path, made: Made, state: str, step: int, values: list[float], price: dict[str, float]
+) -> None:
     failure: dict[str, Any] | None = None
     if state == "failed":
         failure = {**FAILURE, "message": made.message}
@@ -149,7 +174,7 @@ def _write_result(folder: Path, made: Made, state: str, step: int, values: list[
     worth = {"objective": values[-1] if state == "finished" else None, "objective_se": 0.012}
     start = {"start": values[0], "start_se": 0.014}
     result = {"status": state, "attempt": 0, **worth, **start, "step": step, "total_steps": made.steps}
-    _json(folder / "result.json", {**result, "completions": 64 * step, "failure": failure})
+    _json(folder / "result.json", {**result, "completions": 64 * step, "further": price, "failure": failure})
     end = {"v": 1, "attempt": 0, "event": "ended", "code": int(state == "failed")}
     _lines(folder / "attempts.jsonl", [{**end, "failure": "gpu_memory", "step": "fail"} if failure else end])
 
@@ -165,7 +190,7 @@ def _state(made: Made, number: int) -> str:
 
 def _metrics(made: Made, point: dict[str, Any], last: int, begin: float, chance: random.Random) -> Any:
     """Lines as TRL's trainer leaves them: one a step, one more an evaluation."""
-    top = max(0.85 - 0.2 * abs(math.log10(point["lr"] / 3e-4)), 0.02) + chance.gauss(0, 0.01)
+    top = max(0.85 - 0.2 * abs(math.log10(point.get("lr", 3e-4) / 3e-4)), 0.02) + chance.gauss(0, 0.01)
     for step in range(last + 1):
         share = 1 - math.exp(-4 * step / made.steps)
         reward = 0.3 + (top - 0.3) * share
@@ -173,7 +198,11 @@ def _metrics(made: Made, point: dict[str, Any], last: int, begin: float, chance:
         if step:
             more = {"kl": 0.02 * share, "entropy": 2.0 - share, "grad_norm": 0.5 + chance.random(), "loss": 0.001}
             train = {"reward": reward + chance.gauss(0, 0.03), "reward_std": 0.3, **CLIPS, **LENGTHS, **more}
-            sizes = {"learning_rate": point["lr"], "completions/mean_length": 60 + 30 * share, "epoch": step / 100}
+            sizes = {
+                "learning_rate": point.get("lr", 3e-4),
+                "completions/mean_length": 60 + 30 * share,
+                "epoch": step / 100,
+            }
             yield {**head, "kind": "train", **train, **sizes, "frac_reward_zero_std": 0.1, "step_time": STEP_SECONDS}
         if step % max(made.steps // made.evaluations, 1) == 0:
             value = reward + chance.gauss(0, 0.01)

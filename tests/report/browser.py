@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +39,10 @@ def start_browser() -> Iterator["Browser"]:
 
 
 @contextmanager
-def open_page(browser: "Browser", report: Path, scheme: str = "light", width: int = 1200) -> Iterator["Page"]:
-    """The report with all its figures drawn; afterwards it must have said nothing and asked for nothing but itself."""
+def open_page(
+    browser: "Browser", report: Path, scheme: str = "light", width: int = 1200, figures: Sequence[str] = FIGURES
+) -> Iterator["Page"]:
+    """The report with these figures drawn; afterwards it must have said nothing and asked for nothing but itself."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
     page, said = context.new_page(), []
     page.set_default_timeout(120_000)  # WebGL in software, on a busy machine
@@ -48,7 +50,7 @@ def open_page(browser: "Browser", report: Path, scheme: str = "light", width: in
     page.on("pageerror", lambda error: said.append(f"error: {error}"))
     page.on("request", lambda request: said.append(request.url) if request.url != report.as_uri() else None)
     page.goto(report.as_uri())
-    for name in FIGURES:
+    for name in figures:
         page.wait_for_selector(f"#plot-{name} :is(.main-svg, p)", state="attached")
     yield page
     context.close()

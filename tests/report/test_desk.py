@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from grposweep.report.chart import draw
-from made import Made, make_sweep
+from made import Made, make_comparison, make_sweep
 from support import PROJECT, environment
 
 from .conftest import Desk
@@ -40,6 +41,27 @@ def test_status_is_one_json_object_for_scripts(desk: Desk) -> None:
     assert all(0 < trial["reward"] < 1 for trial in said["under_way"])
     assert said["failures"] == {"gpu_memory": 1}
     assert said["seconds_left"] > 0
+
+
+def test_status_names_the_trials_of_the_pareto_front(desk: Desk) -> None:
+    """With both objectives; show says it of each, and an exported row has all values."""
+    make_sweep(HERE / "s", Made(trials=20, further={"gpu_hours": "minimize"}))
+    front = json.loads(desk("status", "s", "--json").out)["front"]
+    assert f"{len(front)} trials that no other equals or beats" in desk("status", "s").out
+    assert re.search(rf"trial {front[0]}: eval_reward 0\.\d+, gpu_hours 0\.\d+ \(lr=", desk("status", "s").out)
+    assert "no other trial equals or beats it" in desk("show", str(front[-1])).out
+    rows = json.loads(desk("export", "s", "--format", "json").out)
+    assert [row["objective.gpu_hours"] is None for row in rows] == [row["objective"] is None for row in rows]
+
+
+def test_status_tells_what_each_change_of_one_factor_does(desk: Desk) -> None:
+    """Its difference to the base configuration, and whether four seeds tell it."""
+    make_comparison(HERE / "s", [{"lr": 1e-5}, {"kl": "low"}])
+    out = desk("status", "s").out
+    assert re.search(r"lr=1e-05: -0\.\d{4} ± 0\.\d{4} worse\n  kl=low: [+-]0\.\d{4} ± 0\.\d{4} tied", out)
+    verdicts = [effect["verdict"] for effect in json.loads(desk("status", "s", "--json").out)["effects"]]
+    assert verdicts == ["worse", "tied"]
+    assert ", worse (95 %" in desk("show", "1").out
 
 
 def test_the_newest_sweep_is_meant_where_none_is_named(desk: Desk) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 from grposweep.launch.base import STOPPED
 from grposweep.report.chart import draw
 from grposweep.report.differences import differences
+from grposweep.report.effects import effect_text
 from grposweep.report.read import SweepView
 from grposweep.report.status import worth
 from grposweep.report.tables import clock
@@ -38,6 +39,13 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
             facts.add_row(view.metric, worth(trial))
             seeds = f": {place.text}" if place.source == "seeds" else ""
             facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}{seeds}")
+    for name, value in zip(view.further, trial.further(view.further) or (), strict=False):
+        facts.add_row(name, f"{value:.4g}")
+    if trial.number in view.front:
+        facts.add_row("front", "no other trial equals or beats it in all objectives")
+    for effect in view.comparison.effects if view.comparison else ():
+        if effect.trial == trial.number:
+            facts.add_row("effect", f"{effect_text(effect)}, {effect.verdict} (95 % with all other changes)")
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
     facts.add_row("cost", f"{clock(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
     for number, text in _attempts(trial):

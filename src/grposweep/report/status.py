@@ -8,6 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.report.effects import effect_text
 from grposweep.report.forecast import forecast
 from grposweep.report.progress import ended, seconds_left, standing, target
 from grposweep.report.read import SweepView
@@ -24,7 +25,7 @@ MOST = 8  # trials that run, on one screen; half as many of any other kind
 
 def status_screen(view: SweepView) -> Group:
     """The whole screen, 80 columns wide."""
-    parts = (_progress(view), _best(view), _cost(view), _running(view), *_others(view))
+    parts = (_progress(view), _best(view), _front(view), _effects(view), _cost(view), _running(view), *_others(view))
     return Group(_line(f"{view.name}:", standing(view), "bold"), *(part for part in parts if part is not None))
 
 
@@ -40,6 +41,8 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "target": target(view),
         "states": {state.value: view.count(state) for state in State},
         "best": _best_json(view.standings[0]) if view.standings else None,
+        "front": view.front or None,
+        "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
         "budget_gpu_hours": view.outlook.budget_gpu_hours,
         "seconds_left": seconds_left(view),
@@ -55,6 +58,17 @@ def status_json(view: SweepView) -> dict[str, Any]:
 def _best_json(best: Standing) -> dict[str, Any]:
     interval = {"half_interval_95": best.half, "interval_over": best.source or None}
     return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values)}
+
+
+def _effects_json(view: SweepView) -> list[dict[str, Any]]:
+    """Each change of one factor: its difference to the base configuration, half of its interval (null: one seed)."""
+    effects = view.comparison.effects if view.comparison else ()
+    return [
+        {"trial": e.trial, "dial": e.dial, "value": e.label, "verdict": e.verdict}
+        | {"effect": None if e.effect is None else e.effect.mean}
+        | {"half_interval_95": None if e.effect is None or e.effect.count < 2 else e.effect.margin}
+        for e in effects
+    ]
 
 
 def _identity(trial: TrialView) -> dict[str, Any]:
@@ -83,6 +97,32 @@ def _best(view: SweepView) -> RenderableType:
     best = view.standings[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     return Group(_line("best", best.text, "bold green"), where)
+
+
+def _front(view: SweepView) -> RenderableType | None:
+    """Each trial of the Pareto front with what it is worth in all objectives."""
+    if not view.front:
+        return None
+    trials = [view.trial(number) for number in view.front]
+    said = [f"trial {trial.number}: {worths(view, trial)} ({short(trial.point)})" for trial in trials]
+    return _section(
+        "front", f"{count(len(said), 'trial')} that no other equals or beats in all objectives", said, "green"
+    )
+
+
+def worths(view: SweepView, trial: TrialView) -> str:
+    """A finished trial's values in all objectives."""
+    values = zip([view.metric, *view.further], [trial.objective, *(trial.further(view.further) or ())], strict=False)
+    return ", ".join(f"{name} {value:.4g}" for name, value in values)
+
+
+def _effects(view: SweepView) -> RenderableType | None:
+    """Each change of one factor with its effect."""
+    if view.comparison is None or not view.comparison.effects:
+        return None
+    said = [f"{short({e.dial: e.label})}: {effect_text(e)} {e.verdict}" for e in view.comparison.effects]
+    title = f"on {view.metric} against the base configuration, ± 95 % all together"
+    return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in said))
 
 
 def worth(trial: TrialView) -> str:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from grposweep.redaction import redact
+from grposweep.report.effects import effect_text, worth_text
 from grposweep.report.progress import ended, seconds_left, standing, target
 from grposweep.report.read import SweepView
 from grposweep.report.standings import Standing
@@ -23,6 +24,11 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "name": view.name,
         "metric": view.metric,
         "direction": view.direction,
+        "further": view.further,
+        "comparison": view.comparison,
+        "worth_text": worth_text,
+        "effect_text": effect_text,
+        "label_text": label_text,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "standing": standing(view),
         "cards": list(_cards(view)),
@@ -46,10 +52,17 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     if view.standings:
         best = view.standings[0]
         half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
-        yield "best", f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
+        title = f"best {view.metric}" if view.further else "best"
+        yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
         gain = _gain(best)
         if gain:
             yield gain
+    if view.front:
+        yield (
+            "Pareto front",
+            count(len(view.front), "trial"),
+            f"of {len(view.ranked)}; {view.metric} against {', '.join(view.further)}",
+        )
     left = f"{target(view) - ended(view):,} to go" if target(view) > ended(view) else "all ended"
     remaining = seconds_left(view)
     more = f", about {clock(remaining)}" if remaining else ""
@@ -73,11 +86,13 @@ def _gain(best: Standing) -> tuple[str, str, str] | None:
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     """The leaderboard: a row a finished point, then one a trial without an objective."""
+    verdicts = _verdicts(view)
     for rank, place in enumerate(view.standings, 1):
         yield {
             **_row(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
-            "source": place.source, "seeds": len(place.values), "note": place.fate, "key": place.value,
+            "source": place.source, "seeds": len(place.values), "key": place.value,
+            "note": place.fate or verdicts.get(place.first.number, ""),
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:
@@ -85,11 +100,19 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
             yield {**_row(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
+def _verdicts(view: SweepView) -> dict[int | None, str]:
+    """What a comparison of one factor at a time says of each point, by its trial."""
+    found = view.comparison
+    return {found.baseline: "the baseline"} | {e.trial: e.verdict for e in found.effects} if found else {}
+
+
 def _row(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
     labels = [trial.point.get(name) for name in view.dials]
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "on_front": trial.number in view.front,
+        "further": trial.further(view.further) or [""] * len(view.further),
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
         "steps": trial.step,
         "seconds": trial.seconds,

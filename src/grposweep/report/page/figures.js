@@ -49,8 +49,8 @@ function bundle(trials, metric, over, style) {
 
 // A point of the leaderboard: the mean over its seeds, and the band around it.
 function pointCurve(ofPoint, metric, over, rank) {
-  if (!ofPoint.length) return [];
-  const confirming = ofPoint.filter((trial) => trial.role === "confirm"), trials = confirming.length ? confirming : ofPoint;
+  const trials = ofPoint.filter((trial) => trial.counts);
+  if (!trials.length) return [];
   const mean = meanCurve(trials, metric, over), ink = color(`c${rank + 1}`), name = `${rank + 1}. trial ${ofPoint[0].number}`;
   const shared = { legendgroup: name, hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
   const band = mean.half ? [

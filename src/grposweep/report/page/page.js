@@ -45,7 +45,8 @@ function showTrial(number) {
   if (!trial) return;
   document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.state}`;
   const facts = [["folder", trial.folder], ...DATA.dials.map((dial, i) => [dial.name, trial.point[i]]),
-    [DATA.metric, trial.value], ["standard error", trial.error], ["role", trial.role === "search" ? null : trial.role],
+    [DATA.metric, trial.value], ["standard error", trial.error],
+    ...DATA.further.map((objective, i) => [objective.name, trial.further && trial.further[i]]), ["on the Pareto front", trial.front ? "yes" : null], ["role", trial.role === "search" ? null : trial.role],
     ["GPU hours", trial.hours], ["why", trial.why || null]];
   const list = document.createElement("dl");
   for (const [name, value] of facts.filter(([, found]) => found !== null)) {
@@ -70,25 +71,30 @@ async function copyCommand() {
 }
 
 function fill(id, options, chosen) {
-  const place = document.getElementById(id);
-  place.replaceChildren(...options.map(([value, text]) => new Option(text, value, false, value === chosen)));
+  document.getElementById(id)?.replaceChildren(...options.map(([value, text]) => new Option(text, value, false, value === chosen)));
 }
+
+// Not every sweep has all of them.
+const FIGURES = { front: drawFront, effects: drawEffects, curves: drawCurves, progress: drawProgress, slices: drawSlices, map: drawMap,
+  parallel: drawParallel, importances: drawImportances };
 
 // One after the other, so that the page can be used meanwhile.
 function drawAll() {
-  for (const figure of [drawCurves, drawProgress, drawSlices, drawMap, drawParallel, drawImportances]) setTimeout(figure);
+  for (const [name, figure] of Object.entries(FIGURES)) if (document.getElementById(`plot-${name}`)) setTimeout(figure);
 }
 
 const numeric = DATA.dials.findIndex((dial) => dial.log || dial.number);
 const choices = DATA.dials.map((dial, i) => [i, dial.short]);
 fill("metric", DATA.metrics.map((name) => [name, name]), DATA.metric);
 fill("across", choices, Math.max(numeric, 0));
+fill("against", DATA.further.map((objective, i) => [i, objective.name]), 0);
 fill("up", choices, choices.map(([i]) => i).find((i) => i !== Math.max(numeric, 0)));
 
 for (const heading of table.tHead.rows[0].cells) heading.addEventListener("click", () => sortBy(heading));
 for (const id of ["filter", "state"]) document.getElementById(id).addEventListener("input", filterRows);
 for (const id of ["metric", "over"]) document.getElementById(id).addEventListener("input", drawCurves);
-for (const id of ["across", "up"]) document.getElementById(id).addEventListener("input", drawMap);
+for (const id of ["across", "up"]) document.getElementById(id)?.addEventListener("input", drawMap);
+document.getElementById("against")?.addEventListener("input", drawFront);
 for (const row of document.querySelectorAll("tr[data-trial]")) {
   row.addEventListener("click", () => showTrial(Number(row.dataset.trial)));
   row.addEventListener("keydown", (event) => event.key === "Enter" && showTrial(Number(row.dataset.trial)));

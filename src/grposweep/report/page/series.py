@@ -8,7 +8,8 @@ from grposweep.files import as_number
 from grposweep.report.importances import importances
 from grposweep.report.read import SweepView
 from grposweep.report.trial import CurvePoint, TrialView
-from grposweep.report.words import label_text, short_names
+from grposweep.report.words import label_text, short, short_names
+from grposweep.search.effects import Effect
 
 # What is worth a curve beside the objective, in the order in which a page offers it.
 METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
@@ -25,11 +26,19 @@ def page_data(view: SweepView) -> dict[str, Any]:
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
     dials = [_dial(view, name, text) for name, text in short_names(view.dials).items()]
-    trials = [_trial(trial, dials, metrics, most) | {"rank": rank.get(trial.number)} for trial in view.trials]
+    counted = {trial.number for standing in view.standings for trial in standing.counted}
+    trials = [
+        _trial(trial, dials, metrics, most)
+        | {"rank": rank.get(trial.number), "counts": trial.number in counted}
+        | {"further": trial.further(view.further), "front": trial.number in view.front}
+        for trial in view.trials
+    ]
     return {
         "name": view.name,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
+        "further": [{"name": name, "maximize": direction == "maximize"} for name, direction in view.further.items()],
+        "effects": [_effect(effect) for effect in view.comparison.effects] if view.comparison else [],
         "dials": dials,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
@@ -45,6 +54,19 @@ def _dial(view: SweepView, name: str, text: str) -> dict[str, Any]:
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
     texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
     return {"name": name, "short": text, "number": is_number, "log": is_log, "labels": texts}
+
+
+def _effect(found: Effect) -> dict[str, Any]:
+    """A turned dial's effect and half of its interval; None where there is none."""
+    effect = found.effect
+    mean, half = (None, None) if effect is None else (_rounded(effect.mean, 6), _rounded(effect.margin, 6))
+    return {
+        "name": short({found.dial: found.label}),
+        "trial": found.trial,
+        "mean": mean,
+        "half": half,
+        "verdict": found.verdict,
+    }
 
 
 def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:

@@ -16,7 +16,7 @@ from grposweep.report.page.series import page_data
 from grposweep.report.read import SweepView
 
 NAME = "report.html"
-SCRIPTS = ("words.js", "figures.js", "maps.js", "page.js")
+SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "page.js")
 
 
 def write_report(view: SweepView, output: Path | None = None) -> Path:
