@@ -29,7 +29,9 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-EVERY = int(os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "7"))  # 1: all, in seven times the time; no divisor of what repeats
+EVERY = int(
+    os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "7")
+)  # 1: all, in seven times the time; no divisor of what repeats
 
 
 def moments(calls: Sequence[str]) -> list[int]:

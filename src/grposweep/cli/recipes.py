@@ -68,15 +68,15 @@ Measured = Annotated[
     typer.Option(metavar="SWEEP", help="GPU hours, by what its finished trials cost.", show_default=False),
 ]
 LINES = (
-    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "config"} a line from stdin, '
-    "one answer a line."
+    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} a line from '
+    "stdin, one answer a line."
 )
 
 
 @app.command(
     no_args_is_help=True,
     epilog=examples(
-        "grposweep lint recipe.yaml --processes 8",
+        "grposweep lint recipe.yaml --processes 8 --gpu A100",
         "grposweep lint recipes/*.yaml run_verl.sh --format json",
         "grposweep lint recipe.yaml --fix",
     ),
@@ -88,6 +88,8 @@ def lint(
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
+    gpu: Gpu = None,
+    gpu_memory_gib: GpuMemory = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write fixes that keep training as it is into YAML files.")
@@ -109,7 +111,8 @@ def lint(
         from grposweep.lint.judge import choose
 
         version = _version(trl_version)
-        options = Options(framework.value, version, processes, dataset_size, framework_version)
+        gib = _gpu(gpu, gpu_memory_gib)
+        options = Options(framework.value, version, processes, dataset_size, framework_version, gib)
         chosen = choose(select or (), ignore or ())
         if unsafe_fixes and not fix:
             raise BadInput("--unsafe-fixes says which fixes --fix may write. Add --fix.")

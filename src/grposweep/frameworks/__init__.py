@@ -29,6 +29,7 @@ from grposweep.frameworks.keys import known as known_keys
 from grposweep.frameworks.native import native as in_trl_words
 from grposweep.frameworks.trl import Reading
 from grposweep.frameworks.written import Written
+from grposweep.memory.recipes import known_model
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting, Version
 
@@ -102,8 +103,12 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
 
 
 def read(recipe: Recipe) -> Reading:
-    """The setting behind a recipe, and what of it could not be read."""
-    return FRAMEWORKS[recipe.framework].reading(recipe)
+    """The setting behind a recipe, and what of it could not be read; with what memory depends on, where a GPU was named."""
+    reading = FRAMEWORKS[recipe.framework].reading(recipe)
+    if recipe.gpu_gib is None:
+        return reading
+    setting = known_model(reading.setting, recipe.config).altered({"gpu_memory_gib": recipe.gpu_gib})
+    return reading._replace(setting=setting)
 
 
 def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:

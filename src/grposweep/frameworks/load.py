@@ -40,6 +40,7 @@ class Options:
     processes: int | None = None
     train_prompts: int | None = None
     own_version: str | None = None  # of EasyR1 or verl
+    gpu_gib: float | None = None  # memory of the GPU to judge by
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
@@ -87,7 +88,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise BadInput(f"it has {len(config):,} keys, so it is no recipe.")
-    return Recipe(framework, version, config, processes, options.train_prompts, **more)
+    return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, **more)
 
 
 def _from_yaml(path: Path, flat: Flat, options: Options) -> Recipe:
@@ -121,7 +122,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
         config.pop("num_processes", None)
     return build_recipe(
         config,
-        Options(framework, options.version, options.processes, options.train_prompts),
+        replace(options, framework=framework),
         processes=processes,
         file=str(path),
         lines={name: line for name, line in start.lines.items() if name in config},

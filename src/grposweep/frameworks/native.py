@@ -17,6 +17,8 @@ def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[
     for name, value in change.items():
         if name == "processes":
             found["processes"] = value
+        elif name == "gradient_checkpointing":
+            found[name] = value
         elif name in COUNTED or name in NEVER_NATIVE or name == "parameters":
             return None
         elif name == "evaluates":

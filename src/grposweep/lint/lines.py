@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from typing import Any, BinaryIO, TextIO
 
 from grposweep.errors import BadInput
+from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.load import Options, build_recipe
 from grposweep.lint.answer import render_error, render_verdict
 from grposweep.lint.judge import Chosen, judge
+from grposweep.memory.gpus import memory_of
 from grposweep.recipe import Recipe
 
 OK, ERRORS, UNUSABLE = 0, 1, 2  # exit codes; the last wins
@@ -63,6 +65,7 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
         str(own) if (own := record.get("framework_version")) is not None else options.own_version,
+        _gpu(record, options.gpu_gib),
     )
     return build_recipe(config, told)
 
@@ -75,6 +78,19 @@ def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
         raise BadInput(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
     return value
+
+
+def _gpu(record: dict[str, Any], default: float | None) -> float | None:
+    """The memory of a line's GPU in GiB: by its name, or as a number."""
+    gpu = record.get("gpu")
+    if gpu is None:
+        return default
+    if isinstance(gpu, str):
+        return memory_of(gpu, '"gpu"')
+    gib = as_number(gpu)
+    if gib is None or not 0 < gib < 1e6:
+        raise BadInput(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
+    return gib
 
 
 def _printable(name: Any) -> Any:

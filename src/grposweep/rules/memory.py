@@ -37,7 +37,7 @@ def a_point_fits_the_gpu(s: Setting) -> Broken | None:
     return Broken(
         what=_what(s),
         why=f"{_needs(memory)}, and a GPU has {s.gpu_memory_gib:g} GiB",
-        instead="Take a smaller model, shorter completions, more GPUs with trainer.sharding, or larger ones.",
+        instead=f"Take a smaller model, shorter completions, more GPUs with {s.key('sharding')}, or larger ones.",
         fields=BLAMED,
         suggestions=_suggest(s),
     )

@@ -5,6 +5,7 @@ from grposweep.rules import (
     easyr1_keys,
     keys,
     kl_unread,
+    memory_unknown,
     micro_sizes,
     ms_swift_keys,
     ms_swift_megatron,
@@ -17,6 +18,6 @@ from grposweep.rules.registry import RECIPE_RULES
 __all__ = ["FILES", "RECIPE_RULES"]
 
 FILES = (
-    dotted_keys, easyr1_keys, keys, kl_unread, micro_sizes, ms_swift_keys, ms_swift_megatron, ms_swift_refused, values,
-    verl_keys,
+    dotted_keys, easyr1_keys, keys, kl_unread, memory_unknown, micro_sizes, ms_swift_keys, ms_swift_megatron, ms_swift_refused,
+    values, verl_keys,
 )  # fmt: skip

@@ -1,0 +1,80 @@
+"""``grposweep lint --gpu``: whether a recipe fits the GPU that one has, from the outside."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support import Ended
+
+Lint = Callable[..., Ended]
+Write = Callable[..., Path]
+CONFIG: dict[str, Any] = {
+    "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct", "dtype": "bfloat16", "num_generations": 8, "optim": "adamw_torch_fused",
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 64, "max_completion_length": 2048,
+    "learning_rate": 1e-6, "warmup_steps": 0.05, "max_steps": 500, "save_steps": 100, "gradient_checkpointing": False,
+}  # fmt: skip
+LARGE = {**CONFIG, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
+
+
+def codes(answer: dict[str, Any]) -> set[str]:
+    """The memory rules that a recipe breaks."""
+    return {problem["code"] for problem in answer["problems"] if problem["code"].startswith("GM")}
+
+
+def test_a_recipe_that_does_not_fit_is_mended_in_its_own_words(lint: Lint, recipe: Write) -> None:
+    """--fix takes the smaller micro-batch, which leaves training as it is; then the recipe fits."""
+    path = recipe(start="".join(f"{key}: {json.dumps(value)}\n" for key, value in LARGE.items()))
+    gpu = ("recipe.yaml", "--processes", "8", "--gpu", "A100")
+    assert lint("recipe.yaml", "--processes", "8", "--select", "GM").code == 0  # nobody asked
+    ended = lint(*gpu, "--select", "GM")
+    assert ended.code == 1
+    assert "GM101 error" in ended.out
+    assert "gradient_checkpointing: true" in ended.out
+    assert lint(*gpu, "--select", "GM", "--fix").code == 0
+    mended = yaml.safe_load(path.read_text())
+    assert mended["per_device_train_batch_size"] * mended["gradient_accumulation_steps"] == 64
+
+
+def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:
+    """The largest micro-batch that fit names passes, the next one does not."""
+    recipe(start=json.dumps(CONFIG))
+    fitted = json.loads(
+        lint("recipe.yaml", "--gpu", "a100-40gb", "--processes", "8", "--format", "json", command="fit").out
+    )
+    sizes = [fitted["batch"], fitted["batch"] + 1]
+    lines = [
+        {"config": {**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n}, "gpu": gpu}
+        for n in sizes
+        for gpu in ("A100-40GB", 40)
+    ]
+    asked = "\n".join(json.dumps(line) for line in lines)
+    answers = map(json.loads, lint("--stdin-jsonl", "--processes", "8", stdin=asked).out.splitlines())
+    assert ["GM101" in codes(answer) for answer in answers] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("framework", "config", "says"),
+    [
+        ("trl", {"model_name_or_path": "my-org/secret"}, "my-org/secret is not known"),
+        ("trl", {}, "no model is named"),
+        ("ms-swift", {"rlhf_type": "grpo", "model": "Qwen/Qwen2.5-1.5B"}, "not of ms-swift"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
+    """Silence would read as: it fits."""
+    asked = json.dumps({"framework": framework, "config": config, "gpu": "H100"})
+    (problem,) = json.loads(lint("--stdin-jsonl", "--select", "GM203", stdin=asked).out)["problems"]
+    assert (problem["code"], problem["severity"]) == ("GM203", "warning")
+    assert says in problem["message"]
+
+
+@pytest.mark.parametrize("gpu", ["Voodoo 2", -1, True, [80]])
+def test_a_gpu_that_is_none_is_bad_input(lint: Lint, gpu: Any) -> None:
+    """One sentence that says what may be named."""
+    ended = lint("--stdin-jsonl", stdin=json.dumps({"config": CONFIG, "gpu": gpu}))
+    assert ended.code == 2
+    assert '"gpu"' in json.loads(ended.out)["error"]
