@@ -48,4 +48,4 @@ def status(controller: Controller) -> str:
         return "stopped"
     if controller.study.best is None:
         return "failed"
-    return "budget" if controller.overspent and controller.ended < controller.proposals.planned else "finished"
+    return "budget" if controller.spending.overspent and controller.ended < controller.proposals.planned else "finished"

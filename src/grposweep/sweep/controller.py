@@ -3,27 +3,22 @@
 import contextlib
 import errno
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
-from grposweep import runs
-from grposweep.cost import HOUR
-from grposweep.errors import BadInput
-from grposweep.launch.base import CRASHED, Busy, End, Job, Launcher
-from grposweep.programs import is_program
+from grposweep.launch.base import CRASHED, Busy, End, Launcher
 from grposweep.search.judge import Verdict
-from grposweep.search.space import Point
+from grposweep.sweep.attempts import Attempts, running_of
 from grposweep.sweep.budget import Budget
 from grposweep.sweep.expectation import Expectation
-from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
 from grposweep.sweep.lease import Lease
 from grposweep.sweep.overseer import NEVER_PROMOTED, Overseer
 from grposweep.sweep.proposals import Proposals
-from grposweep.sweep.pulse import Pulse
 from grposweep.sweep.settler import Running, Settler
+from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
@@ -45,19 +40,17 @@ class Controller:
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, Running] = field(default_factory=dict)
     stopping: bool = False
-    overspent: bool = False  # the budget is
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
-    costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # seconds and device-seconds of ended trials
-    _caught_up: bool = False  # whether trials of earlier controllers have been learned from
     _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
 
     def __post_init__(self) -> None:
         self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
-        self.expectation = Expectation(self.judge)
-        self.budget = Budget(self.search.budget_gpu_hours, self.expectation)
-        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self._seconds
+        budget = Budget(self.search.budget_gpu_hours, Expectation(self.judge))
+        self.spending = Spending(self.folder, self.study, budget, self.running)
+        self.attempts = Attempts(self.launcher, self.provenance, self.is_dry)
+        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
@@ -105,41 +98,11 @@ class Controller:
             else:
                 self.settler.settle(running, running.end)
                 del self.running[number]
-                self._look_back(self.study.trials[number])
+                if news := self.spending.look_back(self.study.trials[number], self.proposals.planned):
+                    self.settler.news.append(news)
                 if running.asked.action == "pause" and not running.folder.is_done:
                     self.overseer.pause(number)
                 self.busy_until = 0.0  # there may be room now
-
-    def _learn(self, trial: FrozenTrial) -> None:
-        """What a finished trial took is what the next ones will."""
-        if trial.state == TrialState.COMPLETE:
-            self.expectation.note(trial, *self.cost(trial))
-
-    def _catch_up(self) -> None:
-        """Learn from what finished under earlier controllers, once somebody wants to know."""
-        if not self._caught_up:
-            self._caught_up = True
-            for trial in self.study.started:
-                self._learn(trial)
-
-    def _seconds(self, point: Point) -> float | None:
-        """What a trial is going to take on the clock."""
-        self._catch_up()
-        return self.expectation.seconds(point)
-
-    def _look_back(self, trial: FrozenTrial) -> None:
-        """Learn from a trial that has just ended; from the first one follows how many the budget holds."""
-        known = self.expectation.is_known
-        self._learn(trial)
-        if self.budget.hours is not None and self.expectation.is_known and not known:
-            self.settler.news.append(self.promise())
-
-    def promise(self) -> str:
-        """What fits the budget, in words."""
-        self._catch_up()
-        return self.budget.promise(
-            len(self.started), self.proposals.planned, self.spent_hours() * HOUR, self.promised()
-        )
 
     def fill(self) -> None:
         """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""
@@ -156,7 +119,7 @@ class Controller:
         while len(self.running) < self.launcher.slots:
             if self.settler.halted:
                 return
-            if self._overspends() or not self._start_one():
+            if self.spending.is_over() or not self._start_one():
                 break
         if not self.running:
             self._end_paused()
@@ -168,11 +131,11 @@ class Controller:
             self._resume(again)
             return True
         if self._refused == (now := (len(self.started), len(self.running))):  # nothing has ended since
-            self.overspent = True
+            self.spending.overspent = True
             return False
         if self._start_or_promote():
             return True
-        self._refused = now if self.overspent else None
+        self._refused = now if self.spending.overspent else None
         return False
 
     def _start_or_promote(self) -> bool:
@@ -182,7 +145,7 @@ class Controller:
         if promoted is None:
             return self._start_new() or more > self.proposals.has_points  # no point was left: who goes on instead?
         trial = self.study.trials[promoted]
-        if not self._affords(dict(trial.params), self.overseer.share(trial)):
+        if not self.spending.affords(dict(trial.params), self.overseer.share(trial)):
             return False
         self.overseer.go_on(promoted)
         verdict = self.judge.verdict(dict(trial.params))
@@ -212,19 +175,6 @@ class Controller:
             running.killed = True
             self.launcher.cancel(running.job_id)
 
-    def spent_hours(self) -> float:
-        """GPU hours of all trials so far, those that run among them; a rank without a GPU counts as one."""
-        return sum(self.cost(trial)[1] for trial in self.started) / 3600
-
-    def cost(self, trial: FrozenTrial) -> tuple[float, float]:
-        """Seconds and device-seconds of a trial so far; of one that has ended they are read once."""
-        if trial.number in self.costs:
-            return self.costs[trial.number]
-        cost = runs.cost(self.trial_folder(trial).path, trial.number in self.running)
-        if trial.state.is_finished():
-            self.costs[trial.number] = cost
-        return cost
-
     def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
         """The folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
@@ -244,29 +194,6 @@ class Controller:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
 
-    def _overspends(self) -> bool:
-        """Whether the budget is spent, and nothing more may be started; what runs goes on."""
-        hours = self.budget.hours
-        self.overspent = hours is not None and self.spent_hours() >= hours
-        return self.overspent
-
-    def _affords(self, point: Point, done: float = 0.0) -> bool:
-        """Whether the budget also holds what is left of this trial, beside what it has promised to those that run."""
-        if self.budget.hours is None:
-            return True
-        self._catch_up()
-        affords = self.budget.holds(point, self.spent_hours() * HOUR, self.promised(), done)
-        self.overspent = not affords
-        return affords
-
-    def promised(self) -> float:
-        """Device-seconds that the running trials are still going to take."""
-        costs = (
-            (self.expectation.of(running.point), runs.cost(running.folder.path, True)[1])
-            for running in self.running.values()
-        )
-        return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)
-
     def _unfinished(self) -> list[FrozenTrial]:
         """Trials that are running by the study, but not under this controller, and not paused."""
         known = self.running.keys() | self.overseer.paused
@@ -280,11 +207,11 @@ class Controller:
         verdict = self.judge.verdict(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()
-        if begun is not None and self._adopt(folder, verdict, begun.number, begun.job_id, begun.time):
+        if begun is not None and (running := self.attempts.find(folder, verdict, begun)):
+            self.running[trial.number] = running
             return
         if begun is not None and folder.awaits_ruling:
-            running = self._running(folder, verdict, begun.number, begun.job_id or "", begun.time)
-            self.settler.settle(running, End(CRASHED))
+            self.settler.settle(running_of(folder, verdict, begun), End(CRASHED))
             return
         if folder.has_ruling:
             folder.close_attempt()
@@ -303,20 +230,10 @@ class Controller:
         """Whether it is plain that a trial waits for its promotion; a look at two files."""
         return folder.asked.action == "pause" and not folder.is_done and folder.open_attempt() is None
 
-    def _adopt(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str | None, since: float) -> bool:
-        """Go on with an attempt that outlived its controller; False where there is none."""
-        found = self.launcher.find(_job(folder, attempt, verdict), job_id)
-        if found is None:
-            return False
-        if job_id is None:
-            folder.note_attempt(attempt, "started", time=time.time(), job_id=found)
-        self.running[folder.number] = self._running(folder, verdict, attempt, found, since)
-        return True
-
     def _start_new(self) -> bool:
         """Start the next trial; False where none is to follow, for now at least."""
         proposal = self.proposals.next()
-        if proposal is None or not self._affords(proposal.verdict.point):
+        if proposal is None or not self.spending.affords(proposal.verdict.point):
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
@@ -326,41 +243,4 @@ class Controller:
         return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
 
     def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
-        """Intent on disk, then the attempt, then its id."""
-        begun = folder.open_attempt()
-        (folder.path / "control.json").unlink(missing_ok=True)
-        if begun is not None and begun.job_id is None:
-            attempt = begun.number  # announced, and never submitted
-        else:
-            attempt = folder.next_attempt()
-            if not self.is_dry:
-                packages, logs = self.provenance.get("packages"), log_sizes(folder.path)
-                folder.note_attempt(attempt, "intent", time=time.time(), packages=packages, logs=logs)
-        job_id = self._launch(_job(folder, attempt, verdict), folder.nodes_to_avoid())
-        if not self.is_dry:
-            folder.note_attempt(attempt, "started", time=time.time(), job_id=job_id)
-        self.running[folder.number] = self._running(folder, verdict, attempt, job_id, time.time())
-
-    def _launch(self, job: Job, avoided: str) -> str:
-        """Submit, away from nodes that failed before, where the cluster has others."""
-        if avoided:
-            exclude = ",".join(part for part in (job.cluster.exclude, avoided) if part)
-            try:
-                return self.launcher.submit(replace(job, cluster=replace(job.cluster, exclude=exclude)))
-            except BadInput:
-                pass  # these are all the nodes it can have
-        return self.launcher.submit(job)
-
-    def _running(self, folder: TrialFolder, verdict: Verdict, attempt: int, job_id: str, since: float) -> Running:
-        minutes = verdict.experiment.cluster.stall_min
-        pulse = Pulse(folder.path / "heartbeat")
-        limit, hangs = None if minutes is None else minutes * 60, folder.hung(attempt)
-        return Running(
-            folder, verdict.point, attempt, job_id, since, pulse, limit, verdict.seed, hangs=hangs, asked=folder.asked
-        )
-
-
-def _job(folder: TrialFolder, attempt: int, verdict: Verdict) -> Job:
-    experiment = verdict.experiment
-    starts_ranks = is_program(experiment.trainer.kind)
-    return Job(folder.path, attempt, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)
+        self.running[folder.number] = self.attempts.submit(folder, verdict)

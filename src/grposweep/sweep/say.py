@@ -37,8 +37,8 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     console.print(
         f"{what}{recorded}, {at_once} at once, {count(base.cluster.processes, 'process')} each", highlight=False
     )
-    if controller.budget.hours is not None and done < proposals.planned:
-        console.print(controller.promise(), highlight=False)
+    if controller.spending.budget.hours is not None and done < proposals.planned:
+        console.print(controller.spending.promise(proposals.planned), highlight=False)
     warnings = {
         (problem.code, problem.message): problem
         for point in controller.proposals.valid_points[:WARNED_POINTS]
@@ -124,7 +124,7 @@ def say_results(controller: Controller, console: Console) -> None:
     console.print(f"spent: {spent(controller)}", highlight=False)
     if controller.stopped_itself:
         _say_halted(controller, console)
-    if controller.overspent:
+    if controller.spending.overspent:
         _say_overspent(controller, console)
     if left_out := controller.proposals.left_out:
         trial = next(iter(left_out.values()))
@@ -168,8 +168,11 @@ def _say_overspent(controller: Controller, console: Console) -> None:
     ended = sum(trial.state.is_finished() for trial in controller.started)
     left = controller.proposals.planned - ended
     if left:
-        budget, wanted = f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}", controller.budget.wanted
-        rest = (controller.search.budget_gpu_hours or 0.0) - controller.spent_hours()
+        budget, wanted = (
+            f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}",
+            controller.spending.budget.wanted,
+        )
+        rest = (controller.search.budget_gpu_hours or 0.0) - controller.spending.hours()
         state = (
             "is spent"
             if wanted is None

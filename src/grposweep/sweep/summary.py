@@ -56,7 +56,7 @@ def outlook(controller: Controller, invalid: int) -> Outlook:
 def spent(controller: Controller) -> str:
     """GPU hours so far, and of how many."""
     budget = controller.search.budget_gpu_hours
-    return f"{controller.spent_hours():.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
+    return f"{controller.spending.hours():.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
 
 
 def saved(controller: Controller) -> float | None:
@@ -79,7 +79,7 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
     """One started trial."""
     folder = controller.trial_folder(trial)
     result = folder.result or {}
-    seconds, device_seconds = controller.cost(trial)
+    seconds, device_seconds = controller.spending.cost(trial)
     return Row(
         number=trial.number,
         status="paused" if trial.number in controller.overseer.paused else STATUS.get(trial.state, "unfinished"),
