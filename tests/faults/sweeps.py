@@ -32,7 +32,7 @@ from grposweep.search.judge import Judge
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.stopping import GO_ON, Action, Decision, Never, Stopping
-from grposweep.sweep import lease, run
+from grposweep.sweep import build, lease, run
 from grposweep.sweep.doctor import visit
 from grposweep.sweep.folder import SweepFolder
 from grposweep.train import attempt
@@ -115,7 +115,7 @@ class Stage:
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
         if type(self.scenario.stopping) is not Never:
-            run.build_stopping = lambda _name: self.scenario.stopping
+            build.build_stopping = lambda _name: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's

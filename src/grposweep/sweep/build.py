@@ -1,0 +1,102 @@
+"""A sweep's controller, made of its judged space and of what lies in its folder."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+from rich.console import Console
+
+from grposweep.launch.base import Launcher
+from grposweep.launch.build import is_dry
+from grposweep.report.tables import invalid_table
+from grposweep.rules import errors
+from grposweep.search.journal import Direction
+from grposweep.search.replicates import build_replication
+from grposweep.search.sampler import LISTED
+from grposweep.search.space import freeze
+from grposweep.search.stopping import build_stopping, choose_stopping
+from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.sweep.controller import Controller
+from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.further import further_of
+from grposweep.sweep.judged import Judged
+from grposweep.sweep.lease import Lease
+from grposweep.sweep.memory import too_large
+from grposweep.sweep.opening import write_invalid
+from grposweep.sweep.overseer import Overseer
+from grposweep.sweep.proposals import Proposals
+from grposweep.sweep.rebuild import open_study
+from grposweep.sweep.settler import Settler
+from grposweep.sweep.summary import invalid_rows
+from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
+
+
+def build_controller(
+    console: Console,
+    folder: SweepFolder,
+    judged: Judged,
+    launcher: Launcher,
+    lease: Lease,
+    overrides: list[str],
+    provenance: Mapping[str, Any],
+) -> Controller:
+    """Open the study, tell it what is known, and hand everything to a controller; says what was found and repaired."""
+    base, judge = judged.base, judged.judge
+    study = _open(console, folder, judged)
+    _record_invalid(console, folder, study, judged)
+    warm = open_warm_start(folder, base, judge)
+    _teach(study, folder, judged, warm)
+    if warm.first:
+        console.print(words_of_warm_start(warm), highlight=False)
+    first = [*judged.enqueued, *warm.first]
+    valid = list(judged.census.valid_points())
+    proposals = Proposals(study, judge, base.search, judged.sampler, valid, first, base.force)
+    proposals.too_large = partial(too_large, folder)
+    settler = Settler(folder, study, judge, base.search, base.trainer.keep)
+    settler.keep_best()  # an earlier controller may have died between an end and this
+    stopping = build_stopping(choose_stopping(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
+    overseer = Overseer(folder, study, base.search, stopping)
+    proposals.foreseen = overseer.foreseen
+    return Controller(
+        folder, proposals, settler, launcher, lease, overrides, dict(provenance), overseer, is_dry=is_dry(base)
+    )
+
+
+def _open(console: Console, folder: SweepFolder, judged: Judged) -> SweepStudy:
+    """The study, its journal repaired or rebuilt where it has to be."""
+    search = judged.base.search
+    direction = cast(Direction, search.direction)  # check_words has seen it
+    study, repairs = open_study(folder, judged.space, direction, search.metric)
+    for repair in repairs:
+        console.print(repair, style="yellow", markup=False, soft_wrap=True)
+    return study
+
+
+def _teach(study: SweepStudy, folder: SweepFolder, judged: Judged, warm: WarmStart) -> None:
+    """What the study cannot know of itself: further objectives, earlier sweeps, seeds."""
+    base = judged.base
+    if base.search.further:
+        study.weigh(further_of(folder, base.search.further))
+    else:  # what earlier sweeps were worth in further objectives is not taken over
+        study.learn([(seen.point, seen.value) for seen in warm.observations])
+    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
+
+
+def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: Judged) -> None:
+    """Print the invalid points by rule, keep them in a file, and a grid's in the study."""
+    census = judged.census
+    if not census.invalid:
+        return
+    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+    never = [f"{d}={label}" for d, labels in census.valid_by_label().items() for label, n in labels.items() if not n[0]]
+    if never:
+        console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
+    write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
+    if judged.sampler in LISTED:
+        known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
+        for point in islice(census.invalid_points(), RECORDED_INVALID):
+            if freeze(point) in known:
+                continue
+            problems = errors(census.judge.verdict(point).problems)
+            study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
