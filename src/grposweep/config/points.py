@@ -82,7 +82,9 @@ class Points:
         """As ``_section``, under the schema's types."""
         key = (group, option)
         if key not in self._typed_sections:
-            self._typed_sections[key] = typed(self._composed([f"{group}={option}"]))[group]
+            config = self._base.copy()
+            config[group] = self._section(group, option)
+            self._typed_sections[key] = typed(config)[group]
         return self._typed_sections[key]
 
     def raw_values(self, values: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -25,10 +25,11 @@ def find_importances(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize" if maximize else "minimize")
+    kinds = {name: distribution(dial) for name, dial in dials.items()}
     try:
         for point, value in zip(points, values, strict=True):
-            kinds = {name: distribution(dials[name]) for name in point}
-            study.add_trial(optuna.trial.create_trial(params=dict(point), distributions=kinds, value=value))
+            asked = {name: kinds[name] for name in point}
+            study.add_trial(optuna.trial.create_trial(params=dict(point), distributions=asked, value=value))
         quantile = min(max(QUANTILE, FEWEST_BEST / len(points)), 0.5)
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
