@@ -1,6 +1,7 @@
 """``grposweep plan`` and ``grposweep space`` from the outside."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,3 +105,14 @@ def test_a_space_without_a_valid_point_has_code_1(grposweep: Grposweep) -> None:
 def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
     """Nothing is swept."""
     assert grposweep("space", "lr=1e-3").code == 2
+
+
+def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> None:
+    """A wheel holds src/ alone."""
+    shutil.copytree(PROJECT / "src" / "grposweep", tmp_path / "lib" / "src" / "grposweep")
+    command = [sys.executable, "-m", "grposweep", "plan", "batch=small"]
+    bare = environment(PYTHONPATH=str(tmp_path / "lib" / "src"))
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "clone the repository" in done.stderr
+    assert "Traceback" not in done.stderr

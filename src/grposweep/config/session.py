@@ -43,7 +43,16 @@ class Session:
 
 @contextmanager
 def open_session() -> Iterator[Session]:
-    """Hydra over conf/, closed afterwards."""
+    """Hydra over conf/, closed afterwards.
+
+    Raises BadInput where there is none: a wheel holds the package alone.
+    """
     register()
-    with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
+    conf = PROJECT / "conf"
+    if not conf.is_dir():
+        raise BadInput(
+            f"{conf} does not exist: this installation has the package without its configuration groups. Recipes of other "
+            "frameworks can be read with it; for sweeps, clone the repository and install that (pip install -e .)."
+        )
+    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         yield Session(GlobalHydra.instance().config_loader())
