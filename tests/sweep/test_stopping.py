@@ -14,7 +14,7 @@ from grposweep.repeats import TIMES
 from grposweep.search.curves import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.stopping import GO_ON, Action, Decision, Never, choose_stopping
-from grposweep.sweep import run
+from grposweep.sweep import build, run
 from support import lines, read, trials
 
 FAKE = (
@@ -58,7 +58,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:
-            monkeypatch.setattr(run, "build_stopping", lambda _name: stopping)
+            monkeypatch.setattr(build, "build_stopping", lambda _name: stopping)
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
             run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
