@@ -157,6 +157,7 @@ class Setting:
     max_batched_tokens: int | None = None  # that vLLM takes at once
     vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
     vllm_max_model_length: int | None = None
+    vllm_enable_sleep_mode: bool = False  # it gives its memory back while nothing is generated
     vllm_server_base_url: str | None = None
     vllm_server_host: str | None = None
     vllm_server_port: int | None = None

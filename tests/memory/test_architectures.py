@@ -4,8 +4,10 @@ The whole comparison, with all models and layers, is benchmarks/memory/architect
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +30,34 @@ def test_the_estimate_is_what_torch_counts(monkeypatch: pytest.MonkeyPatch, name
     head = architectures.BATCH * (architectures.PROMPT + architectures.COMPLETION) * a.hidden * architectures.WIDTH
     assert estimated.saved - head == pytest.approx(counted.saved, rel=0.01)
     assert estimated.peak == pytest.approx(counted.peak, rel=0.05)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.9, 0), (1.0, 50)])
+def test_a_tokens_draw_takes_what_transformers_takes(temperature: float, top_k: int, top_p: float) -> None:
+    """The bytes a word of the vocabulary at the peak of its own logits processors, counted by torch."""
+    from transformers.generation import logits_process
+
+    from grposweep.memory.estimate import sampled_bytes
+
+    steps: list[Callable[[Any, Any], Any]] = []
+    steps += [logits_process.TemperatureLogitsWarper(temperature)] if temperature != 1 else []
+    steps += [logits_process.TopKLogitsWarper(top_k)] if top_k else []
+    steps += [logits_process.TopPLogitsWarper(top_p)] if top_p < 1 else []
+    counted = _peak_of_a_draw(logits_process.LogitsProcessorList(steps), words=152_000)
+    assert counted == pytest.approx(sampled_bytes(2, temperature != 1 or top_k > 0, top_p < 1), abs=0.1)
+
+
+def _peak_of_a_draw(processors: Any, words: int) -> float:
+    """As transformers' _sample draws: the last logits as float32, what is made of them, and their probabilities."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        logits = torch.empty(64, 1, words, dtype=torch.bfloat16)
+        with MemTracker() as tracker:
+            scores = logits[:, -1, :].to(copy=True, dtype=torch.float32)
+            chances = torch.softmax(processors(None, scores), dim=-1)
+        assert chances.shape == (64, words)
+        return float(next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]) / (64 * words)

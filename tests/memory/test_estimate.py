@@ -7,7 +7,7 @@ import pytest
 
 from grposweep.errors import BadInput
 from grposweep.memory.architecture import Architecture
-from grposweep.memory.estimate import GIB, PARTS, Memory, estimate, memory_gib
+from grposweep.memory.estimate import COMMUNICATION, FRAGMENTATION, GIB, PARTS, Memory, estimate, memory_gib
 from grposweep.memory.fit import fit, fit_gpus
 from grposweep.memory.gpus import memory_of
 from grposweep.memory.recipes import MODELS, find_model, known_model
@@ -80,7 +80,7 @@ def test_checkpointing_saves_activations_and_lora_the_optimizer() -> None:
     [
         {"per_device_train_batch_size": 16}, {"max_completion_length": 1024}, {"max_prompt_length": 512}, {"beta": 0.1},
         {"processes": 2}, {"dtype": "float32"}, {"architecture": MODELS["qwen2.5-3b"]},
-        {"gradient_accumulation_steps": 64},
+        {"gradient_accumulation_steps": 64}, {"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 50},
     ],
 )  # fmt: skip
 def test_more_of_anything_needs_no_less(more: dict[str, Any]) -> None:
@@ -93,6 +93,51 @@ def test_vllm_takes_its_share_of_the_gpu_all_the_time() -> None:
     beside = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
     assert memory(**beside).generation == pytest.approx(24 * GIB)
     assert memory(**beside, vllm_mode="server").generation == 0
+
+
+def test_a_sleeping_engine_takes_its_share_only_while_it_generates() -> None:
+    """Its sleep mode gives it back for the other phases."""
+    beside = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
+    awake, asleep = memory(**beside).phases, memory(**beside, vllm_enable_sleep_mode=True).phases
+    given_back = {name: round((awake[name] - asleep[name]) / GIB) for name in awake}
+    assert given_back == {"load": 0, "generation": 0, "scoring": 24, "backward": 24, "step": 24}
+
+
+def test_a_large_evaluation_batch_is_scored_at_once() -> None:
+    """Without gradients, but in one piece: it may be what runs out."""
+    small, large = (memory(evaluates=True, per_device_eval_batch_size=n).phases["scoring"] for n in (8, 64))
+    assert large - small > 2 * GIB
+
+
+def test_ddp_keeps_its_buckets_when_gradients_are_freed() -> None:
+    """Two bytes a parameter in every phase, generation among them, and NCCL's buffers."""
+    extra = memory(processes=4).phases["generation"] - memory().phases["generation"]
+    assert extra == pytest.approx(2 * QWEN.parameters + COMMUNICATION)
+
+
+@pytest.mark.parametrize(
+    ("optim", "bytes_"),
+    [("adamw_torch", 4), ("adamw_torch_fused", 4), ("sgd", 0), ("lion_32bit", 4), ("paged_adamw_32bit", 8),
+     ("ademamix", 12), ("rmsprop_bnb", 4), ("rmsprop", 2)],
+)  # fmt: skip
+def test_optimizer_states_have_their_own_types(optim: str, bytes_: int) -> None:
+    """Those of torch are of the weights' type (bfloat16 here), bitsandbytes' of float32."""
+    assert memory(optim=optim).optimizer == bytes_ * QWEN.parameters
+
+
+def test_eight_bits_do_not_hold_the_embedding() -> None:
+    """A byte a moment, but four of the embedding's."""
+    rest = QWEN.parameters - QWEN.head_parameters
+    assert memory(optim="adamw_8bit").optimizer == 2 * rest + 8 * QWEN.head_parameters
+
+
+def test_fsdp_gathers_a_head_of_its_own_beside_the_embedding() -> None:
+    """They are one group, being outside of the layers."""
+    tied, apart = replace(QWEN, parameters=0), replace(QWEN, parameters=0, tied_embeddings=False)
+    one, two = (
+        memory(architecture=model, sharding="fsdp", processes=1000).phases["scoring"] for model in (tied, apart)
+    )
+    assert two - one == pytest.approx(2 * QWEN.head_parameters * (1 + FRAGMENTATION), rel=0.05)
 
 
 def test_what_fits_is_the_most_that_fits() -> None:

@@ -73,6 +73,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     """
     states = find_states(n)
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
+    scored = n.scored * n.length
     saved, passing = find_activations(n)
     head, generation = find_head(n), find_generation(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
@@ -80,7 +81,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     moving = {
         "load": 0.0,
         "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
-        "scoring": n.tokens * layers.passing_forward(n.model, n.width) + _tile(n) + gathered,
+        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered,
         "backward": kept + saved + max(head, passing) + gathered,
         "step": states.gradients + states.stepping,
     }
@@ -100,8 +101,10 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
 def _with_overhead(n: Need, states: States, phase: str, moving: float, engine: float) -> float:
     """A phase with what stays: the states, vLLM's share, the context; and what fragmentation wastes."""
     stays = states.weights + states.reference + (0 if phase == "load" else states.optimizer)
+    buckets = states.buckets if phase in ("generation", "scoring") else 0  # elsewhere they are among the gradients
     fixed = CONTEXT + (COMMUNICATION if n.processes > 1 else 0)
-    return stays + moving * (1 + FRAGMENTATION) + fixed + engine
+    awake = engine if phase in ("load", "generation") or not n.engine_sleeps else 0
+    return stays + buckets + moving * (1 + FRAGMENTATION) + fixed + awake
 
 
 def find_activations(n: Need) -> tuple[float, float]:
@@ -129,27 +132,35 @@ def find_head(n: Need) -> float:
     """
     hidden = n.batch * n.completion * n.model.hidden * (FLOAT + n.width)
     weight = n.model.head_parameters * (FLOAT + n.width) if n.lora is None else 0
-    return _tile(n) + hidden + weight
+    return _tile(n, n.batch) + hidden + weight
 
 
 def find_generation(n: Need) -> float:
     """The key-value cache of a rollout at its longest, one layer's copy while it grows, and a step's logits, in bytes.
 
-    transformers generates all of a rank's rollout at once, and grows the cache by concatenation; the logits of one step are
-    copied to float32 and turned into probabilities. Source: transformers generation/utils.py _sample, cache_utils.py.
+    transformers generates all of a rank's rollout at once, and grows the cache by concatenation. Source: cache_utils.py.
     """
     if n.rollout == 0:
         return 0.0
     model, width = n.model, n.width
     cache = n.rollout * n.length * layers.cached(model, width)
-    logits = n.rollout * model.vocabulary * (width + 2 * FLOAT)
+    logits = n.rollout * model.vocabulary * sampled_bytes(width, n.is_filtered, n.is_nucleus)
     prefill = n.rollout * n.prompt * layers.passing_forward(model, width)
     return cache + max(cache / model.layers + logits, prefill)
 
 
-def _tile(n: Need) -> float:
+def sampled_bytes(width: int, is_filtered: bool, is_nucleus: bool) -> int:
+    """Bytes a word of the vocabulary while a token is drawn: the logit, and in float32 its copy and its probability.
+
+    A temperature or top_k makes another copy; top_p sorts them (values, places as int64, probabilities, their sums, and
+    which to leave out). Source: transformers generation/utils.py _sample, logits_process.py.
+    """
+    return width + 2 * FLOAT + (FLOAT if is_filtered else 0) + (18 if is_nucleus else 0)
+
+
+def _tile(n: Need, completions: int) -> float:
     """The logits that are there at once in training and scoring, in bytes."""
-    return min(n.batch * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
+    return min(completions * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
 
 
 def _head_weight(n: Need) -> float:
@@ -163,7 +174,11 @@ def _casts(n: Need) -> float:
 
 
 def _gathered(n: Need) -> float:
-    """Weights that a sharded forward and backward pass has gathered: the embedding and two layers."""
+    """Weights that a sharded forward and backward pass has gathered: the head and two layers.
+
+    FSDP gathers what lies outside of the layers together, so a head of its own and the embedding are there at once.
+    """
     if n.sharding not in WEIGHTS_SHARDED:
         return 0
-    return (n.model.head_parameters + 2 * n.model.layer_parameters) * n.width
+    embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
+    return (embeddings * n.model.head_parameters + 2 * n.model.layer_parameters) * n.width

@@ -29,9 +29,13 @@ READS = (  # the setting's fields behind an estimate, for rules that say what th
     "prompt_tokens",
     "max_prompt_length",
     "max_completion_length",
+    "temperature",
+    "top_p",
+    "top_k",
     "use_vllm",
     "vllm_mode",
     "vllm_gpu_memory_utilization",
+    "vllm_enable_sleep_mode",
     "gpu_memory_gib",
     "memory_factor",
 )
@@ -41,6 +45,7 @@ READS = (  # the setting's fields behind an estimate, for rules that say what th
 class Need:
     """Sizes of one rank: ``batch`` completions a micro-step, ``rollout`` completions that it generates at once.
 
+    ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch.
     ``length`` is of prompt and completion, in tokens; ``width`` bytes an element of the model.
     """
 
@@ -48,6 +53,7 @@ class Need:
     width: int
     batch: int
     rollout: int
+    scored: int
     prompt: int
     completion: int
     processes: int
@@ -58,6 +64,9 @@ class Need:
     sharding: str
     lora: Lora | None
     engine_share: float  # of the GPU's memory that vLLM takes
+    engine_sleeps: bool  # while nothing is generated
+    is_filtered: bool  # the distribution that is sampled from: by a temperature or the k likeliest
+    is_nucleus: bool  # by the likeliest of a mass, which sorts the vocabulary
     gpu_gib: float | None
 
     @property
@@ -107,6 +116,7 @@ def read_need(s: Setting) -> Need | None:
         width=FLOAT if s.dtype == "float32" else 2,
         batch=s.per_device_train_batch_size,
         rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
+        scored=max(s.per_device_train_batch_size, evaluated),
         prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
         completion=s.max_completion_length,
         processes=s.processes or 1,
@@ -117,5 +127,8 @@ def read_need(s: Setting) -> Need | None:
         sharding=s.sharding,
         lora=Lora(s.lora_rank, s.lora_targets) if s.lora else None,
         engine_share=(s.vllm_gpu_memory_utilization or 0.3) if colocated else 0.0,
+        engine_sleeps=s.vllm_enable_sleep_mode,
+        is_filtered=s.temperature != 1 or bool(s.top_k),
+        is_nucleus=s.top_p is not None and s.top_p < 1,
         gpu_gib=s.gpu_memory_gib,
     )

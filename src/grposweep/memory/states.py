@@ -15,19 +15,23 @@ ZERO = frozenset({"zero1", "zero2", "zero3"})
 WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
 BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/sharding.py sets it
-# Moments a parameter, in multiples of its own bytes; what is not named counts as Adam.
-MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion_32bit": 1.0, "adagrad": 1.0, "rmsprop": 1.0}
+# Moments a parameter by an optimizer's first word (after "paged_"); what is not named counts as Adam.
+MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion": 1.0, "adagrad": 1.0, "rmsprop": 1.0, "ademamix": 3.0}
 
 
 @dataclass(frozen=True)
 class States:
-    """Bytes a rank; ``stepping`` is what the optimizer step needs besides."""
+    """Bytes a rank; ``stepping`` is what the optimizer step needs besides.
+
+    ``buckets`` are those of the gradients' bytes that stay when the gradients are freed.
+    """
 
     weights: float
     gradients: float
     optimizer: float
     reference: float
     stepping: float
+    buckets: float = 0.0
 
 
 def find_states(n: Need) -> States:
@@ -44,7 +48,8 @@ def find_states(n: Need) -> States:
     mine = n.trained * n.trained_width
     copies = 2 if n.processes > 1 else 1
     stepping = mine if n.optim == "adamw_torch" else 0  # square roots of all second moments at once
-    return States(frozen + mine, copies * mine, _moments(n.optim, n.trained, n.trained_width), reference, stepping)
+    optimizer = _moments(n.optim, n.trained, n.trained_width) + _kept_whole(n)
+    return States(frozen + mine, copies * mine, optimizer, reference, stepping, buckets=(copies - 1) * mine)
 
 
 def _zero(n: Need, frozen: float, reference: float) -> States:
@@ -59,7 +64,25 @@ def _zero(n: Need, frozen: float, reference: float) -> States:
 
 
 def _moments(optim: str, parameters: int, width: int) -> float:
-    """Optimizer states in bytes: two moments of Adam in the parameters' own type; a byte each in 8 bits."""
-    if "8bit" in optim:
-        return 2.0 * parameters
-    return MOMENTS.get(optim, 2.0) * parameters * width
+    """Optimizer states in bytes: in the parameters' own type, but bitsandbytes' in 8 bits or in float32.
+
+    Source: transformers training_args.py OptimizerNames; bitsandbytes optim/optimizer.py init_state. Paged states count as
+    if they stayed on the GPU.
+    """
+    first = optim.removeprefix("paged_").split("_")[0]
+    bytes_ = 1 if "8bit" in optim else FLOAT if _is_bitsandbytes(optim) else width
+    return MOMENTS.get(first, 2.0) * parameters * bytes_
+
+
+def _is_bitsandbytes(optim: str) -> bool:
+    """Whether an optimizer of transformers' is made by bitsandbytes."""
+    is_its_own = optim.startswith(("paged_", "ademamix", "lion", "rmsprop_bnb")) or "bnb" in optim
+    return is_its_own or optim == "adamw_8bit"
+
+
+def _kept_whole(n: Need) -> float:
+    """What 8 bits do not hold: an embedding's states stay in float32. Source: transformers trainer.py create_optimizer."""
+    if n.lora is not None or "8bit" not in n.optim or not _is_bitsandbytes(n.optim):
+        return 0.0
+    parameters = n.model.head_parameters
+    return _moments(n.optim.replace("8bit", "32bit"), parameters, FLOAT) - _moments(n.optim, parameters, FLOAT)
