@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+
+from grposweep.config.compose import register
 
 SCRIPT = """
 import json, os, sys, time
@@ -54,6 +57,8 @@ def script(here: Path) -> tuple[str, ...]:
 @pytest.fixture(autouse=True)
 def _own_options() -> Iterator[None]:
     """A recipe's options are a process's own; here one process has many tests."""
+    Plugins.instance()  # what registers itself once and for all is no option of a recipe
+    register()
     store = ConfigStore.instance()
     before = deepcopy(store.repo)
     yield

@@ -1,20 +1,14 @@
 """Whole sweeps whose trials are guarded, paused, promoted and stopped; in this process, with a policy of the test's own."""
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grposweep.config.points import Points
-from grposweep.config.session import open_session
-from grposweep.entry import _composer
 from grposweep.repeats import TIMES
-from grposweep.search.curves import Curve, State
-from grposweep.search.parse import parse_space, split_tokens
-from grposweep.search.stopping import GO_ON, Action, Decision, Never, choose_stopping
-from grposweep.sweep import build, run
+from grposweep.search.stopping import Never, choose_stopping
+from in_process import Sweep, Waits, sweeps_in
 from support import lines, read, trials
 
 FAKE = (
@@ -27,45 +21,10 @@ FAKE = (
 SLOW = "trainer.fake.step_seconds=0.15"  # the controller looks ten times a second
 
 
-class Waits(Never):
-    """Pauses trials of 2e-3 at their first evaluation, and promotes them when nothing else is left."""
-
-    def __init__(self, on_promotion: Callable[[int], None]) -> None:
-        self.on_promotion = on_promotion
-
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
-        return (
-            Decision(Action.PAUSE, "let others try")
-            if curve.point["lr"] == 2e-3 and len(curve.held_out) == 1
-            else GO_ON
-        )
-
-    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        paused = [curve.number for curve in curves if curve.state is State.PAUSED]
-        if more or not paused:
-            return None
-        self.on_promotion(paused[0])
-        return paused[0]
-
-
-Sweep = Callable[..., Path]
-
-
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """A sweep from its words to its folder, here and now."""
-    monkeypatch.chdir(tmp_path)
-
-    def made(*arguments: str, stopping: Any = None) -> Path:
-        if stopping is not None:
-            monkeypatch.setattr(build, "build_stopping", lambda _name: stopping)
-        with open_session() as session:
-            space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
-            run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
-        name = next(word for word in arguments if word.startswith("name="))
-        return tmp_path / "outputs" / name.removeprefix("name=")
-
-    return made
+    return sweeps_in(tmp_path, monkeypatch)
 
 
 def timeless(trial: Path) -> list[dict[str, Any]]:

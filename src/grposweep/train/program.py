@@ -151,7 +151,7 @@ class Watch:
             self._listen()
             return
         entries = self.program.log()
-        if entries and not self.heard:
+        if entries and not self.heard and self.attempt.is_main:
             self.heard = True
             self.attempt.metrics.rewind(None)  # a log that goes on from a checkpoint holds its past as well
         for entry in entries:
@@ -168,7 +168,7 @@ class Watch:
 
     def _heed(self) -> None:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""
-        if self.asked_at is None and self.attempt.asks_to_stop(self.step):
+        if self.asked_at is None and self._is_asked():
             self.asked_at = time.monotonic()
             if self.said:
                 write_json(self.attempt.folder / "stop.json", {"attempt": self.attempt.number})
@@ -176,6 +176,10 @@ class Watch:
                 self._signal(signal.SIGTERM)
         elif self.asked_at is not None and not self.said and time.monotonic() - self.asked_at > PATIENCE_SECONDS:
             self._signal(signal.SIGKILL)
+
+    def _is_asked(self) -> bool:
+        """Every node's process looks: one that is left would take the others' end for a failure."""
+        return self.attempt.terminated or self.attempt.control.asks_to_stop(self.step)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,54 @@
+"""Whole sweeps in this process, so that a test can bring its own way of stopping early."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.points import Points
+from grposweep.config.session import open_session
+from grposweep.entry import _composer
+from grposweep.search.curves import Curve, State
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.stopping import GO_ON, Action, Decision, Never
+from grposweep.sweep import build, run
+
+Sweep = Callable[..., Path]
+
+
+def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """``sweep("lr=1e-3,2e-3", ..., stopping=...)``: from its words to its folder."""
+    monkeypatch.chdir(folder)
+
+    def made(*arguments: str, stopping: Any = None) -> Path:
+        if stopping is not None:
+            monkeypatch.setattr(build, "build_stopping", lambda _name: stopping)
+        with open_session() as session:
+            space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
+            run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+        name = next(word for word in arguments if word.startswith("name="))
+        return folder / "outputs" / name.removeprefix("name=")
+
+    return made
+
+
+class Waits(Never):
+    """Pauses trials of 2e-3 when it first sees an evaluation of theirs, and promotes them when nothing else is left."""
+
+    def __init__(self, on_promotion: Callable[[int], None], action: Action = Action.PAUSE) -> None:
+        self.on_promotion, self.action = on_promotion, action
+        self.asked: set[int] = set()
+
+    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        if curve.point["lr"] != 2e-3 or curve.number in self.asked:
+            return GO_ON
+        self.asked.add(curve.number)
+        return Decision(self.action, "let others try")
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        paused = [curve.number for curve in curves if curve.state is State.PAUSED]
+        if more or not paused:
+            return None
+        self.on_promotion(paused[0])
+        return paused[0]

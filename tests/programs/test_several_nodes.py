@@ -1,0 +1,26 @@
+"""A program on several nodes: each has a process of ours beside it, and one of them writes."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+from grposweep.programs.program import Entry, Program
+from grposweep.train.program import Watch
+from grposweep.train.record import Control, Metrics
+
+
+def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
+    """It would take the first one's end for a failure, and drop what that one has written."""
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1}\n')
+    (tmp_path / "control.json").write_text(json.dumps({"action": "prune"}))
+    attempt = SimpleNamespace(
+        folder=tmp_path, number=0, is_main=False, terminated=False, control=Control(tmp_path / "control.json"),
+        metrics=Metrics(metrics, 0), log=lambda *_: None, beat=lambda _: None,
+    )  # fmt: skip
+    child = subprocess.Popen(["sleep", "60"], process_group=0)
+    watch = Watch(attempt, Program(("sleep",), lambda: [Entry("train", 1, {"reward": 0.5})]), child)  # type: ignore[arg-type]
+    assert watch.follow() == -signal.SIGTERM
+    assert metrics.read_text() == '{"step": 1}\n'
