@@ -1,58 +1,36 @@
 """The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which run out of memory.
 
 ``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is downloaded: weights are
-random, of the real shape. Each point runs in a process of its own, two optimizer steps after one of warm-up. Prints
-``torch.cuda.max_memory_reserved`` beside the estimate, and writes grid.jsonl beside this file. ``--list`` only shows the
-points with their estimates, which needs no GPU.
+random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl beside this
+file as soon as it is known: ``torch.cuda.max_memory_reserved`` beside the estimate. Points that have their line are not run
+again, so with ``--seconds 540`` the grid is done in pieces (about three on an H200); each prints the whole comparison so far.
+``--list`` shows the points with their estimates, which needs no GPU.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.memory.estimate import CONTEXT, GIB, estimate
-from grposweep.memory.recipes import MODELS
-from grposweep.setting import Setting
-
 HERE = Path(__file__).resolve().parent
-PROMPT = 128  # tokens
-GENERATIONS, STEPS = 8, 3
+sys.path.insert(0, str(HERE))
+from gpu_point import STEPS, Point  # noqa: E402  # it lies beside this file
+
+from grposweep.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
+from grposweep.memory.gpus import GPUS  # noqa: E402
+
 TOLERANCE = 0.15  # of what was reserved
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run: a model of ``MODELS``, completions a micro-step, tokens a completion, and three switches."""
-
-    model: str
-    batch: int
-    completion: int
-    checkpoints: bool
-    lora: bool
-    kl: bool
-
-    @property
-    def setting(self) -> Setting:
-        """The same for the estimator; two micro-steps an optimizer step."""
-        return Setting(
-            processes=1, num_generations=GENERATIONS, per_device_train_batch_size=self.batch, gradient_accumulation_steps=2,
-            architecture=MODELS[self.model], dtype="bfloat16", gradient_checkpointing=self.checkpoints, lora=self.lora,
-            beta=0.04 if self.kl else 0.0, max_prompt_length=PROMPT, max_completion_length=self.completion,
-            optim="adamw_torch", evaluates=False,
-        )  # fmt: skip
-
-    @property
-    def estimate_gib(self) -> float:
-        """What it needs, without CUDA's context, which torch does not count."""
-        memory = estimate(self.setting)
-        assert memory is not None  # the model is known
-        return (memory.peak - CONTEXT) / GIB
+LONGEST = 400  # seconds for one point
+HEAD = (
+    "| model | micro-batch | completion | with | estimate GiB | reserved GiB | error |\n|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True)
@@ -66,16 +44,25 @@ class Outcome:
 
     def is_close(self) -> bool:
         """Whether the estimate is within the tolerance; of a run that ran out there is nothing to compare."""
-        return self.reserved_gib is None or abs(self.point.estimate_gib / self.reserved_gib - 1) <= TOLERANCE
+        return self.reserved_gib is None or abs(estimate_gib(self.point) / self.reserved_gib - 1) <= TOLERANCE
 
     def was_called_safe(self, gpu_gib: float) -> bool:
         """Whether the estimator would have let a point start that ran out of memory: there must be none."""
-        return self.ran_out and self.point.estimate_gib + CONTEXT / GIB <= gpu_gib
+        return self.ran_out and estimate_gib(self.point) + CONTEXT / GIB <= gpu_gib
 
 
-def grid() -> list[Point]:
-    """The points: each switch on its own and together, three model sizes, and some that no GPU of today holds."""
-    return [*_small(), *_medium(), *_large()]
+def estimate_gib(point: Point) -> float:
+    """What it needs, without CUDA's context, which torch does not count."""
+    memory = estimate(point.setting)
+    assert memory is not None  # the model is known
+    return (memory.peak - CONTEXT) / GIB
+
+
+def grid(gpu_gib: float) -> list[Point]:
+    """The points: each switch on its own and together, seven models, and some that this GPU just holds, or does not."""
+    return sorted(
+        {*_small(), *_medium(), *_large(), *_edge(gpu_gib)}, key=lambda point: (point.model, estimate_gib(point))
+    )
 
 
 def _small() -> Iterator[Point]:
@@ -83,9 +70,8 @@ def _small() -> Iterator[Point]:
         for lora in (False, True):
             for kl in (False, True):
                 yield Point("qwen2.5-0.5b", 8, 256, checkpoints, lora, kl)
-    for batch, completion in ((8, 1024), (16, 512), (32, 512), (8, 2048), (64, 2048)):
+    for batch, completion in ((8, 1024), (16, 512), (32, 512), (64, 1024)):
         yield Point("qwen2.5-0.5b", batch, completion, batch * completion > 16_384, False, False)
-    yield Point("qwen2.5-0.5b", 256, 4096, False, False, True)  # runs out
 
 
 def _medium() -> Iterator[Point]:
@@ -93,63 +79,47 @@ def _medium() -> Iterator[Point]:
         yield Point("qwen2.5-1.5b", 8, 512, checkpoints, lora, kl)
         yield Point("qwen3-0.6b", 16, 256, checkpoints, lora, kl)
     yield Point("llama-3.2-1b", 8, 1024, True, False, False)
-    yield Point("qwen2.5-1.5b", 128, 4096, False, False, True)  # runs out
 
 
 def _large() -> Iterator[Point]:
     yield Point("llama-3.2-3b", 8, 512, True, True, False)
     yield Point("qwen3-4b", 8, 512, True, True, True)
     yield Point("qwen2.5-7b", 8, 256, True, True, False)
-    yield Point("qwen2.5-7b", 8, 1024, True, False, True)  # full fine-tuning: 61 GiB before the first activation
-    yield Point("qwen2.5-7b", 64, 4096, False, False, True)  # runs out
+    yield Point("qwen2.5-7b", 8, 512, True, False, True)  # full fine-tuning: 61 GiB before the first activation
 
 
-def measure(point: Point) -> dict[str, Any]:
-    """In a process of its own: real GRPO steps; GiB reserved at most, or that memory ran out."""
-    import torch
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
-
-    from grposweep.train.tiny import build_tokenizer
-
-    sys.path.insert(0, str(HERE))
-    from architectures import build_config
-
-    tokenizer = build_tokenizer()
-    config = build_config(MODELS[point.model])
-    rows = Dataset.from_list([{"prompt": "1" * PROMPT}] * 64)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-            arguments = GRPOConfig(
-                output_dir=folder, model_init_kwargs={"dtype": "bfloat16"}, bf16=torch.cuda.is_available(),
-                max_steps=STEPS, beta=point.setting.beta,
-                per_device_train_batch_size=point.batch, gradient_accumulation_steps=2, num_generations=GENERATIONS,
-                gradient_checkpointing=point.checkpoints, max_completion_length=point.completion, optim="adamw_torch",
-                generation_kwargs={"min_new_tokens": point.completion}, save_strategy="no", report_to=[], disable_tqdm=True,
-            )  # fmt: skip
-            trainer = GRPOTrainer(
-                folder, lambda completions, **_: [float(n % 2) for n in range(len(completions))], arguments, rows,
-                processing_class=tokenizer, peft_config=_lora() if point.lora else None,
-            )  # fmt: skip
-            trainer.train()
-    except torch.OutOfMemoryError:
-        return {"reserved_gib": None, "ran_out": True}
-    return {"reserved_gib": torch.cuda.max_memory_reserved() / GIB, "ran_out": False}
+def _edge(gpu_gib: float) -> Iterator[Point]:
+    """Micro-batches that the estimator puts around the GPU's memory: below nine tenths, and above it."""
+    small, medium, large = "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-4b"
+    full = ((small, False, 0.85), (small, False, 1.15), (medium, False, 0.85), (medium, False, 1.25))
+    for model, lora, share in (*full, (small, True, 1.4), (large, True, 1.15)):
+        points = (Point(model, batch, 512, False, lora, False) for batch in range(8, 4096, 8))
+        yield next(point for point in points if estimate_gib(point) >= share * gpu_gib)
 
 
-def _lora() -> Any:
-    from peft import LoraConfig
+class Worker:
+    """A process that has imported everything and waits for its point."""
 
-    return LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "gpu_point.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
+    def run(self, point: Point, weights: Path) -> Outcome:
+        """What became of the point."""
+        asked = json.dumps({"point": asdict(point), "weights": str(weights)})
+        try:
+            out, log = self._process.communicate(asked + "\n", timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return Outcome(point, None, error=f"more than {LONGEST} seconds")
+        return read_outcome(point, out, log)
 
-def run(point: Point) -> Outcome:
-    """One point in a fresh process."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--one", json.dumps(asdict(point))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return read_outcome(point, done.stdout, done.stderr)
+    def end(self) -> None:
+        """It is not needed."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def read_outcome(point: Point, out: str, log: str) -> Outcome:
@@ -162,9 +132,41 @@ def read_outcome(point: Point, out: str, log: str) -> Outcome:
         return Outcome(point, None, ran_out, "" if ran_out else (log.strip().splitlines() or ["no output"])[-1])
 
 
+def run_points(points: list[Point], seconds: float) -> Iterator[Outcome]:
+    """One after the other, as many as there is time for; one model's weights lie on the disk at a time."""
+    end = time.monotonic() + seconds
+    worker, made_for = Worker(), ""
+    with tempfile.TemporaryDirectory() as name:
+        weights = Path(name)
+        for point in points:
+            if time.monotonic() + expected_seconds(point) > end:
+                break
+            if point.model != made_for:
+                shutil.rmtree(weights)
+                weights.mkdir()
+            current, worker, made_for = worker, Worker(), point.model
+            yield current.run(point, weights)
+        worker.end()
+
+
+def expected_seconds(point: Point) -> float:
+    """Roughly: the start, and 30 ms a token of each rollout."""
+    return 15 + STEPS * point.completion * 0.03
+
+
+def read_outcomes(path: Path, gpu: str) -> list[Outcome]:
+    """What an earlier call has measured on such a GPU; errors are to be tried again."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [
+        Outcome(Point(**line["point"]), line["reserved_gib"], line["ran_out"])
+        for line in lines
+        if line["gpu"] == gpu and not line["error"]
+    ]
+
+
 def row(outcome: Outcome, gpu_gib: float) -> str:
     """One line of the table."""
-    point = outcome.point
+    point, guess = outcome.point, estimate_gib(outcome.point)
     ways = ", ".join(
         name for name, on in (("checkpointing", point.checkpoints), ("LoRA", point.lora), ("KL", point.kl)) if on
     )
@@ -173,44 +175,61 @@ def row(outcome: Outcome, gpu_gib: float) -> str:
     elif outcome.reserved_gib is None:
         seen = "out of memory" + (", CALLED SAFE" if outcome.was_called_safe(gpu_gib) else "")
     else:
-        seen = f"{outcome.reserved_gib:.2f} | {point.estimate_gib / outcome.reserved_gib - 1:+.1%}"
-    return (
-        f"| {point.model} | {point.batch} | {point.completion} | {ways or 'none'} | {point.estimate_gib:.2f} | {seen} |"
+        seen = f"{outcome.reserved_gib:.2f} | {guess / outcome.reserved_gib - 1:+.1%}"
+    return f"| {point.model} | {point.batch} | {point.completion} | {ways or 'none'} | {guess:.2f} | {seen} |"
+
+
+def compare(outcomes: list[Outcome], wanted: int, gpu: str, gpu_gib: float) -> int:
+    """Print the comparison; 0 where every point was measured and every estimate holds."""
+    print("\n".join((HEAD, *(row(outcome, gpu_gib) for outcome in outcomes))))
+    measured = [outcome for outcome in outcomes if not outcome.error]
+    ran_out = sum(outcome.ran_out for outcome in measured)
+    kept = [outcome for outcome in measured if outcome.reserved_gib is not None]
+    close, unsafe = sum(outcome.is_close() for outcome in kept), sum(o.was_called_safe(gpu_gib) for o in measured)
+    print(
+        f"\n{gpu}, {gpu_gib:.1f} GiB: {len(measured)} of {wanted} points measured; {close} of {len(kept)} estimates within "
+        f"{TOLERANCE:.0%}; {ran_out} ran out of memory, {unsafe} of them called safe"
     )
+    return int(len(measured) < wanted or close < len(kept) or unsafe > 0)
+
+
+def find_gpu() -> tuple[str, float] | None:
+    """Its name and GiB, asked for in another process: CUDA's context would take memory from the points."""
+    code = "import torch; p = torch.cuda.get_device_properties(0); print(p.name); print(p.total_memory)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    name, size = done.stdout.strip().splitlines()[-2:]
+    return name, int(size) / GIB
 
 
 def main() -> int:
-    """The whole grid; 0 where every estimate holds."""
+    """The whole grid, or the part of it that there is time for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--list", action="store_true", help="only the points and their estimates")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true", help="only the points and their estimates, for an H200")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop in time; the next call goes on")
+    parser.add_argument("--to", type=Path, default=HERE / "grid.jsonl", help="the lines, earlier calls' among them")
     asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(Point(**json.loads(asked.one)))))
-        return 0
-    print(
-        "| model | micro-batch | completion | with | estimate GiB | reserved GiB | error |\n|---|---|---|---|---|---|---|"
-    )
     if asked.list:
-        print("\n".join(row(Outcome(point, None, error="not run"), 0.0) for point in grid()))
+        points = grid(GPUS["H200"])
+        print("\n".join((HEAD, *(row(Outcome(point, None, error="not run"), 0.0) for point in points))))
+        print(f"\n{len(points)} points, about {sum(map(expected_seconds, points)) / 60:.0f} minutes")
         return 0
-    import torch
-
-    if not torch.cuda.is_available():
+    found = find_gpu()
+    if found is None:
         print("no GPU is visible: --list shows the points", file=sys.stderr)
         return 2
-    name, gpu_gib = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory / GIB
-    outcomes = []
-    with (HERE / "grid.jsonl").open("w") as file:
-        for point in grid():
-            outcomes.append(run(point))
-            print(row(outcomes[-1], gpu_gib), flush=True)
-            file.write(json.dumps({"gpu": name, "estimate_gib": point.estimate_gib, **asdict(outcomes[-1])}) + "\n")
-    close, unsafe = sum(o.is_close() for o in outcomes), sum(o.was_called_safe(gpu_gib) for o in outcomes)
-    print(
-        f"\n{name}, {gpu_gib:.1f} GiB: {close} of {len(outcomes)} within {TOLERANCE:.0%}; {unsafe} called safe that ran out"
-    )
-    return int(close < len(outcomes) or unsafe > 0 or any(o.error for o in outcomes))
+    gpu, gpu_gib = found
+    points, outcomes = grid(gpu_gib), read_outcomes(asked.to, gpu)
+    done = {outcome.point for outcome in outcomes}
+    with asked.to.open("a") as file:
+        for outcome in run_points([point for point in points if point not in done], asked.seconds):
+            outcomes.append(outcome)
+            line: dict[str, Any] = {"gpu": gpu, "estimate_gib": estimate_gib(outcome.point), **asdict(outcome)}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(row(outcome, gpu_gib), file=sys.stderr, flush=True)
+    return compare(outcomes, len(points), gpu, gpu_gib)
 
 
 if __name__ == "__main__":
