@@ -111,6 +111,7 @@ def test_export_has_a_row_a_trial_and_a_column_a_dial(desk: Desk, made: Path) ->
     assert [float(row["lr"]) for row in table] == [row["lr"] for row in rows]
     failed = next(row for row in table if row["state"] == "failed")
     assert (failed["objective"], "out of memory" in failed["failure"]) == ("", True)
+    assert all(bool(row["objective_se"]) == bool(row["objective"]) for row in table)
 
 
 def test_seeds_are_compared_by_welchs_test(desk: Desk, made: Path) -> None:

@@ -1,5 +1,6 @@
 """What trials are going to take, what a budget therefore holds, and what starts first at a sweep's end."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
+from grposweep.config.schema import Search
+from grposweep.search.space import Dial, Interval, Space
+from grposweep.search.study import SweepStudy
 from grposweep.setting import Setting
 from grposweep.sweep.budget import Budget
 from grposweep.sweep.expectation import Expectation
@@ -81,3 +85,34 @@ def test_the_last_points_start_longest_first() -> None:
     assert [point["hours"] for point in proposals._longest_first(points)] == [3.0, 2.0, 1.0, 1.05]
     proposals.seconds = lambda point: float(str(point["hours"]))
     assert proposals._longest_first(points) == points
+
+
+def at_its_end(journal: Path, seconds: float) -> Proposals:
+    """A TPE search of 20 trials, two at once, which take so many times as long as their point says."""
+    study, nobody = SweepStudy(journal, Space((Dial("long", Interval(1.0, 9.0)),)), "maximize"), SimpleNamespace()
+    found = Proposals(study, nobody, Search(trials=20), "tpe", [], at_once=2)  # type: ignore[arg-type]
+    found.seconds = lambda point: float(str(point["long"])) * seconds
+    found._look()
+    return found
+
+
+def test_tpe_draws_its_last_points_at_once_and_the_next_controller_starts_the_same(tmp_path: Path) -> None:
+    """A fifth of them, the longest first."""
+    proposals = at_its_end(tmp_path / "journal", HOUR)
+    for number in range(16):
+        assert not proposals._draws_ahead
+        proposals.study.add({"long": 1.0 + number / 2}, {"experiment": str(number)})
+    assert proposals._draws_ahead
+    assert proposals._ahead(lambda ahead: {"long": (3.1, 8.1, 2.1, 5.1)[ahead]}) == {"long": 8.1}
+    proposals.study.add({"long": 8.1}, {"experiment": "16"})
+    again = at_its_end(tmp_path / "journal", HOUR)
+    assert again._draws_ahead
+    assert again._ahead(lambda _: pytest.fail("three are drawn already")) == {"long": 5.1}
+
+
+def test_tpe_learns_to_its_end_where_no_slot_would_wait_long(tmp_path: Path) -> None:
+    """Trials of seconds."""
+    proposals = at_its_end(tmp_path / "journal", 1.0)
+    for number in range(19):
+        proposals.study.add({"long": 1.0 + number / 9}, {"experiment": str(number)})
+        assert not proposals._draws_ahead

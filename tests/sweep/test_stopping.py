@@ -44,6 +44,9 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pyte
     assert collapsed["step"] < 10
     said = capsys.readouterr().out
     assert "trial 0 stopped early at eval_reward" in said
+    assert (
+        f"stopped early at {collapsed['objective']:.4f}  " in said
+    )  # in the leaderboard, where others have their objective
     assert "1 finished, 1 stopped early (saved" in said
     assert "because its training had collapsed" in said
 

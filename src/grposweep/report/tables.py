@@ -14,9 +14,10 @@ class Row:
     """One trial as the leaderboard shows it; ``dials`` maps short names to labels."""
 
     number: int
-    status: str
+    status: str  # where it has no objective: why
     dials: dict[str, str]
     objective: float | None = None
+    reached: float | None = None  # where one that was stopped early had come to
     error: float | None = None
     start: float | None = None
     start_error: float | None = None
@@ -114,7 +115,8 @@ def leaderboard(rows: Sequence[Row], metric: str, direction: str, limit: int = 1
         value = f"{row.objective:.4f}" + (f" ± {row.error:.4f}" if row.error is not None else "")
         add(str(rank), row, value, "bold" if rank == 1 else "")
     for row in others[:limit]:
-        add("", row, row.status, "dim")
+        at = "" if row.reached is None else f" at {row.reached:.4f}"
+        add("", row, row.status + at, "dim")
     hidden = max(len(finished) - limit, 0) + max(len(others) - limit, 0)
     if hidden:
         table.caption = f"and {hidden} more"

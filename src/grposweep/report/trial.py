@@ -85,7 +85,12 @@ class TrialView:
     @property
     def error(self) -> float | None:
         """The objective's standard error, of its evaluations' prompts only."""
-        return _finite(self.result.get("objective_se"))
+        return None if self.objective is None else _finite(self.result.get("objective_se"))
+
+    @property
+    def reached(self) -> float | None:
+        """Where a trial that was stopped early had come to; None for any other."""
+        return _finite(self.result.get("objective")) if self.state is State.PRUNED else None
 
     @property
     def start(self) -> float | None:

@@ -195,6 +195,15 @@ class SweepStudy:
             return {runner.number for runner in standing.alive}
         return set() if self.best is None else {self.best.number}
 
+    def drawn(self, target: int) -> list[Point]:
+        """The points that were drawn at once for the end of a search of so many trials, started or not."""
+        kept = self.study.user_attrs.get("drawn", {})
+        return list(kept["points"]) if kept.get("target") == target else []
+
+    def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
+        """Remember them for the next controller."""
+        self.study.set_user_attr("drawn", {"target": target, "points": list(points)})
+
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point; returns its number."""
         self._append(point, TrialState.RUNNING, attributes)

@@ -18,6 +18,9 @@ from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 
 ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
+BLIND = (
+    5  # of so many points TPE draws one without knowing what came out of those just before it; more would cost regret
+)
 LONG_SECONDS = 60.0  # nobody minds waiting for shorter ones
 ALIKE = 1.1  # times as long is as long: measured times vary
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
@@ -50,7 +53,7 @@ class Proposals:
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
-    _drawn: list[Point] = field(default_factory=list)  # the last points of a random search that nobody has started yet
+    _drawn: list[Point] = field(default_factory=list)  # the last points of a search that nobody has started yet
     _looked: int = 0  # and how many these are
 
     @property
@@ -150,29 +153,50 @@ class Proposals:
         return draw() if fixed or not self._draws_ahead else self._ahead(draw)
 
     @property
+    def _left(self) -> int:
+        """How many points are still to start."""
+        return self.target - len(self.study.searched)
+
+    @property
     def _draws_ahead(self) -> bool:
-        """Whether the last points are drawn at once, because what comes out of the others does not matter for them."""
-        return self.sampler == "random" and self._is_ending and not self.repeat
+        """Whether the last points are drawn at once, so that the longest can start first.
+
+        What comes out of the others does not matter for a random search; TPE can do without it for a few of its points,
+        where their order saves hours.
+        """
+        if self.repeat or not self._is_ending:
+            return False
+        may = self.sampler == "tpe" and self._left * BLIND <= self.target
+        return self.sampler == "random" or bool(self._drawn) or (may and self._is_uneven)
 
     @property
     def _is_ending(self) -> bool:
         """Whether so few trials are to start that their order decides how long the last one is waited for."""
-        return self.at_once > 1 and self.target - len(self.study.searched) <= ENDING * self.at_once
+        return self.at_once > 1 and self._left <= ENDING * self.at_once
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether trials are long, and some longer than others."""
+        latest = self.study.searched[-ENDING * self.at_once :]
+        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
+        return max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
 
     def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
-        """The longest of the last points; each is new to those drawn before it."""
-        self._drawn = [point for point in self._drawn if freeze(point) not in self._known]
-        while len(self._drawn) < self.target - len(self.study.searched):
-            if (point := draw(len(self._drawn))) is None:
-                break
+        """The longest of the last points; each is new to those drawn before it, and the next controller knows them too."""
+        drawn = self._drawn or self.study.drawn(self.target)
+        self._drawn = [point for point in drawn if freeze(point) not in self._known]
+        known = len(self._drawn)
+        while len(self._drawn) < self._left and (point := draw(len(self._drawn))) is not None:
             self._drawn.append(point)
+        if len(self._drawn) > known:
+            self.study.keep_drawn(self.target, self._drawn)
         return next(iter(self._longest_first(self._drawn)), None)
 
     def _in_order(self, left: Iterator[Point]) -> Iterator[Point]:
         """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
         if not self._is_ending:
             return left
-        return chain(self._longest_first(list(islice(left, self.target - len(self.study.searched)))), left)
+        return chain(self._longest_first(list(islice(left, self._left))), left)
 
     def _longest_first(self, points: list[Point]) -> list[Point]:
         """By what they are going to take; as they are where that is alike, not known, or soon over."""

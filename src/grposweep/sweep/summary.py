@@ -85,6 +85,7 @@ def row(controller: Controller, trial: FrozenTrial) -> Row:
         status="paused" if trial.number in controller.overseer.paused else STATUS.get(trial.state, "unfinished"),
         dials=dials(trial.params),
         objective=trial.value if trial.state == TrialState.COMPLETE else None,
+        reached=trial.value if trial.state == TrialState.PRUNED else None,
         error=as_number(result.get("objective_se")),
         start=as_number(result.get("start")),
         start_error=as_number(result.get("start_se")),

@@ -96,8 +96,9 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:
-            none = {"rank": "", "worth": "", "half": "", "source": "", "seeds": "", "key": ""}
-            yield {**_row(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
+            none = {"rank": "", "worth": "-", "half": "", "source": "", "seeds": "", "key": ""}
+            at = "" if trial.reached is None else f"at {trial.reached:.4f}: "
+            yield {**_row(view, trial, trial.gpu_hours), **none, "note": at + redact(trial.reason)}
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
