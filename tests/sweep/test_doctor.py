@@ -132,7 +132,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a step twice": (repeat_step, "metrics.jsonl has step"),
     "an open attempt": (reopen_attempt, "attempt 1 of"),
     "a draft": (lambda s: leave_draft(s, ".result.json.abcd1234"), "is the draft of a writer that died"),
-    "a heartbeat's draft": (lambda s: leave_draft(s, ".heartbeat.4711.new"), "is the draft of a writer that died"),
+    "a heartbeat's draft": (lambda s: leave_draft(s, ".heartbeat.attempt.new"), "is the draft of a writer that died"),
     "a lock": (leave_lock, "study.journal.lock was left"),
     "a lease": (leave_lease, "lease.json was left by a controller that died"),
 }

@@ -74,7 +74,7 @@ def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
 def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
     """A program's watcher and our callback inside the program do, at its start."""
     other = os.fork()
-    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100)
+    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100, writer="attempt" if other else "callback")
     try:
         for step in range(2000):
             heartbeat.beat(step, force=True)

@@ -36,7 +36,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
             raise BadInput(refused)
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics = Metrics(self.folder / "metrics.jsonl", self.attempt)
-        self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps)
+        self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps, writer="callback")
         self.control = Control(self.folder / "control.json")
         if state.is_world_process_zero:
             self.metrics.rewind(state.global_step or None)

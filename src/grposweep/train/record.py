@@ -5,7 +5,6 @@ metrics.jsonl, heartbeat and result.json are written here, whichever trainer run
 
 import json
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +52,7 @@ class Heartbeat:
 
     path: Path
     total: int
+    writer: str = "attempt"  # of those that may beat at once
     counter: int = 0
     best: float | None = None
     written: float = field(default=-math.inf)
@@ -63,9 +63,9 @@ class Heartbeat:
         if not force and time.monotonic() - self.written < 1.0:
             return
         best = {} if self.best is None else {"best": self.best}
-        # Rename without fsync: a heartbeat lost with the machine is no loss. The draft is this process's own: a program's
-        # watcher and the callback inside it both write at the start, and one would rename the other's draft away.
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
+        # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
+        draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
         draft.write_text(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}))
         draft.replace(self.path)
         self.written = time.monotonic()
