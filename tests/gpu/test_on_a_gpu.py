@@ -1,20 +1,22 @@
 """What only a GPU can show: real GRPO in bfloat16, a resume from its checkpoint, and how trials share one."""
 
-import json
+import math
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
 from grposweep.errors import BadInput
 from grposweep.launch.local import build_local
 from grposweep.launch.processes import Fresh
-from support import Ended
+from support import Ended, lines, trials
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,18 +28,19 @@ SHORT = [
 ]  # fmt: skip
 
 
-def lines(sweep: Path) -> list[dict[str, object]]:
-    """The metrics of a sweep's only trial."""
-    (path,) = sweep.glob("trials/*/metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def steps(sweep: Path) -> list[dict[str, Any]]:
+    """The training steps of a sweep's only trial."""
+    (trial,) = trials(sweep)
+    return [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
 
 
 def test_two_real_steps_in_bfloat16(run: Callable[..., Ended], here: Path) -> None:
     """Finite losses, and GPU memory is what the peak counts."""
-    assert run(*SHORT, timeout=600).code == 0
-    steps = [line for line in lines(here / "outputs" / "gpu") if line["kind"] == "train"]
-    assert [line["step"] for line in steps] == [1, 2]
-    assert all(isinstance(line["loss"], float) and 0 < line["memory/peak"] < 4 for line in steps)  # type: ignore[operator]
+    ended = run(*SHORT, timeout=600)
+    assert ended.code == 0, ended.out + ended.err
+    found = steps(here / "outputs" / "gpu")
+    assert [line["step"] for line in found] == [1, 2]
+    assert all(math.isfinite(line["loss"]) and 0 < line["memory/peak"] < 4 for line in found)
 
 
 def test_a_stopped_trial_goes_on_from_its_checkpoint(
@@ -47,16 +50,16 @@ def test_a_stopped_trial_goes_on_from_its_checkpoint(
     long = [*SHORT, "schedule.max_steps=60"]
     stopped = start(*long)
     deadline = time.monotonic() + 300
-    while not list(here.glob("outputs/gpu/trials/*/metrics.jsonl")) or len(lines(here / "outputs" / "gpu")) < 5:
-        assert stopped.poll() is None
+    while not list(here.glob("outputs/gpu/trials/*/metrics.jsonl")) or len(steps(here / "outputs" / "gpu")) < 5:
+        assert stopped.poll() is None, stopped.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)
     stopped.send_signal(signal.SIGINT)
     assert stopped.wait(timeout=120) == 130
     assert run(*long, timeout=600).code == 0
-    steps = [line for line in lines(here / "outputs" / "gpu") if line["kind"] == "train"]
-    assert [line["step"] for line in steps] == list(range(1, 61))
-    assert {line["attempt"] for line in steps} == {0, 1}
+    found = steps(here / "outputs" / "gpu")
+    assert [line["step"] for line in found] == list(range(1, 61))
+    assert {line["attempt"] for line in found} == {0, 1}
 
 
 def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +68,13 @@ def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch
     ended = run("-m", *SHORT, "lr=1e-4,1e-3", "search.parallel=2", timeout=900)
     assert ended.code == 0
     assert "1 at once" in ended.out
+    times = [[line["time"] for line in lines(trial / "metrics.jsonl")] for trial in trials(ended.sweep)]
+    earlier, later = sorted(times)
+    assert max(earlier) < min(later)
 
 
 def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to set instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    from omegaconf import OmegaConf
-
     with pytest.raises(BadInput, match="a trial needs a GPU a process, and this machine has 1"):
         build_local(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), 1, Fresh())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.numpy
 
 from grposweep.repeats import TIMES
 from support import Ended, environment, lines, read, trials, wait_for
@@ -159,3 +160,17 @@ def test_a_persons_own_prompts_and_a_local_model_train(run: Run, here: Path) -> 
     result = read(only_trial(ended.sweep) / "result.json")
     assert result["status"] == "finished"
     assert result["start"] is not None
+
+
+def test_a_compiled_model_trains_as_the_plain_one_and_is_saved_as_one(run: Run) -> None:
+    """trainer.compile: the same first loss and reward to rounding, and weights under their own names."""
+    short = ("schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1", "task.eval_prompts=8", "batch=small")
+    plain, compiled = (
+        only_trial(run(*short, f"name=compile_{on}", f"trainer.compile={on}", timeout=400).sweep)
+        for on in ("false", "true")
+    )
+    for name in ("loss", "reward"):
+        first, second = (metrics(trial)[1][name] for trial in (plain, compiled))
+        assert second == pytest.approx(first, abs=1e-4)
+    saved = {trial: safetensors.numpy.load_file(trial / "model" / "model.safetensors") for trial in (plain, compiled)}
+    assert saved[plain].keys() == saved[compiled].keys()

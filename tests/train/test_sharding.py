@@ -3,11 +3,13 @@
 import inspect
 
 import pytest
+from accelerate import DeepSpeedPlugin
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers.integrations import deepspeed as transformers_deepspeed
 from trl import GRPOConfig
 
 from grposweep.errors import BadInput
+from grposweep.memory.states import BUCKET
 from grposweep.train.sharding import check_sharding, deepspeed_config, sharding_options
 
 from .conftest import build_experiment
@@ -32,6 +34,31 @@ def test_what_is_left_open_is_what_transformers_fills_in(stage: int) -> None:
     left = [key for key, value in flat.items() if value == "auto"]
     assert len(left) >= 5
     assert all(f'"{key}"' in source for key in left)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_accelerates_plugin_fills_in_the_rest(stage: int) -> None:
+    """What trains by the configuration in the end: nothing is left open, and nothing was filled in twice."""
+    plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(stage))
+    numbers = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "train_batch_size": 64,
+               "gradient_clipping": 1.0, "bf16.enabled": True}  # fmt: skip
+    if stage == 3:
+        numbers["zero_optimization.stage3_param_persistence_threshold"] = 8960
+    plugin.deepspeed_config_process(must_match=True, **numbers)
+    assert (plugin.zero_stage, plugin.zero3_save_16bit_model) == (stage, stage == 3)
+    assert "auto" not in str(plugin.deepspeed_config)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeeds_own_parser_takes_it(stage: int) -> None:
+    """Where it is installed; it refuses keys that it does not know."""
+    parser = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
+    numbers = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "train_batch_size": 8,
+               "gradient_clipping": 1.0, "bf16": {"enabled": True}}  # fmt: skip
+    whole = deepspeed_config(stage) | numbers
+    whole["zero_optimization"].pop("stage3_param_persistence_threshold", None)
+    read = parser.DeepSpeedConfig(whole)
+    assert (read.zero_optimization_stage, read.zero_config.reduce_bucket_size) == (stage, BUCKET)
 
 
 def test_the_real_configuration_takes_fsdp(tmp_path: object) -> None:

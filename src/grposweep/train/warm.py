@@ -21,6 +21,8 @@ from grposweep.launch.processes import die_with, end_session
 def serve(preload: list[str]) -> None:
     """Answer requests until standard input ends."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
+    # A look for GPUs by the CUDA runtime, while something is imported, would leave the children without CUDA.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in preload:
         importlib.import_module(name)
     gc.freeze()  # the children's collector then leaves these pages shared
