@@ -9,6 +9,7 @@ import pytest
 from .sweeps import EASY, LATE, ByRate, Scenario, survive_all
 
 ADAPTIVE = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
+RANDOM = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "search.sampler=random")
 HEALED = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8", "trainer.fake.oom_above=16")
 RACED = ("search.seeds=2", "search.leaders=2", "trainer.fake.noise=0.05", "trainer.keep=best")
 GRID = ("lr=1e-2,1e-3", "batch=small,open_r1_medium", "kl.sync_ref_model=true,false", "kl=low")
@@ -21,6 +22,7 @@ SCENARIOS = {
     "a grid with invalid points and crashes": Scenario((*EASY, *GRID, "trainer.keep=best", "trainer.fake.crash_above_lr=5e-3")),
     "attempts that are healed, two at once": Scenario((*EASY, *HEALED, "lr=1e-3,2e-3"), slots=2),
     "an adaptive search": Scenario((*ADAPTIVE, "search.trials=5")),
+    "a random search, its last points drawn at once": Scenario((*RANDOM, "search.trials=5"), slots=2),
     "leaders again on fresh seeds": Scenario((*ADAPTIVE, *RACED, "search.trials=3")),
     "trials that pause, are promoted and stopped": Scenario(STOPPED_EARLY, slots=2, stopping=ByRate()),
     "jobs that pause, are promoted and stopped": Scenario(STOPPED_EARLY, outlives=True, slots=2, stopping=ByRate()),

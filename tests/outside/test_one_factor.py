@@ -36,6 +36,9 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
     assert verdicts(ended.sweep) == {("lr", 3e-5): "worse", ("lr", 1e-3): "better", ("kl", "low"): "tied"}
     assert len(trials(ended.sweep)) == 4 * 4
     assert "effect ± 95 %, all together" in ended.out
+    told = json.loads(grposweep(ended.sweep.parents[1], "status", "--json").out)["effects"]
+    written = json.loads((ended.sweep / "effects.json").read_text())["effects"]
+    assert [(e["trial"], e["effect"]) for e in told] == [(e["trial"], e["effect"]["mean"]) for e in written]
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
 """Sweeps with several objectives, from the command line with the fake trainer."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 
-from support import Ended, read, trials
+from support import Ended, grposweep, read, trials
 
 Run = Callable[..., Ended]
 # A made-up price that is the same in every run: the learning rate itself.
@@ -20,6 +21,7 @@ def test_the_front_is_shown_and_its_models_are_kept(run: Run) -> None:
     ended = run(*TWO, "-m", "lr=1e-5,1e-4,1e-3,1e-2", "search.on_end='echo $GRPOSWEEP_BEST_TRIAL > front'")
     assert ended.code == 0, ended.err
     assert "Pareto front: trials 2, 1, 0, which no other" in ended.out
+    assert json.loads(grposweep(ended.sweep.parents[1], "status", "--json").out)["front"] == [2, 1, 0]
     folders = trials(ended.sweep)
     assert sorted(path.parent for path in ended.sweep.glob("trials/*/model")) == folders[:3]
     assert read(folders[0] / "result.json")["further"] == {"learning_rate": 1e-5}
