@@ -171,7 +171,7 @@ def _write_result(
         failure = {**FAILURE, "message": made.message}
     if state == "pruned":
         failure = {"kind": "stopped", "message": "less than a 5 % chance to end among the best"}
-    worth = {"objective": values[-1] if state == "finished" else None, "objective_se": 0.012}
+    worth = {"objective": values[-1] if state in ("finished", "pruned") else None, "objective_se": 0.012}
     start = {"start": values[0], "start_se": 0.014}
     result = {"status": state, "attempt": 0, **worth, **start, "step": step, "total_steps": made.steps}
     _json(folder / "result.json", {**result, "completions": 64 * step, "further": price, "failure": failure})

@@ -1,5 +1,6 @@
 """The report as a person meets it: opened from disk in a real browser, sorted, filtered, in the dark, on a phone."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,9 @@ def test_words_and_a_state_filter_rows(page: "Page") -> None:
     page.fill("#filter", "")
     page.select_option("#state", "failed")
     assert column(page, "state") == ["failed", "failed"]
+    page.select_option("#state", "pruned")
+    assert all(re.fullmatch(r"pruned at 0\.\d{4}", text) for text in column(page, "state"))
+    page.select_option("#state", "failed")
     assert page.inner_text("#shown").startswith("2 of ")
 
 

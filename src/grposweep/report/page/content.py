@@ -97,8 +97,7 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     for trial in view.trials:
         if trial.objective is None:
             none = {"rank": "", "worth": "-", "half": "", "source": "", "seeds": "", "key": ""}
-            at = "" if trial.reached is None else f"at {trial.reached:.4f}: "
-            yield {**_row(view, trial, trial.gpu_hours), **none, "note": at + redact(trial.reason)}
+            yield {**_row(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
@@ -112,6 +111,7 @@ def _row(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "reached": "" if trial.reached is None else f"at {trial.reached:.4f}",
         "on_front": trial.number in view.front,
         "further": trial.further(view.further) or [""] * len(view.further),
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
