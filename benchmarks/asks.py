@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.search.curves import Curve, State
 from grposweep.search.parse import parse_space
-from grposweep.search.sampler import Valid, build_sampler, distribution
+from grposweep.search.sampler import Valid, distribution
 from grposweep.search.space import Point, Space
 from grposweep.search.stopping import DEFAULT, build_stopping
 from grposweep.search.study import SweepStudy
@@ -37,6 +37,8 @@ ARGUMENTS = [
     "batch.gradient_accumulation_steps=1,2,3,4",
     "kl.beta=interval(0,0.1)",
 ]
+
+PLAIN = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
 
 
 def is_valid(point: Point) -> bool:
@@ -76,7 +78,7 @@ def measure(name: str, asks: int, history: int) -> None:
     while done < asks:
         with tempfile.TemporaryDirectory() as scratch:
             study = SweepStudy(Path(scratch) / "journal", space, "maximize")
-            plain = optuna.create_study(direction="maximize", sampler=build_sampler(name, random.Random(done)))
+            plain = optuna.create_study(direction="maximize", sampler=PLAIN[name](seed=done))
             for _ in range(min(history, asks - done)):
                 seconds, point = timed(lambda study=study, seed=done: study.ask(valid, name, seed))
                 assert point is not None

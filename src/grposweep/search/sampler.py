@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
 ADAPTIVE = "tpe"  # what auto is where a space has no list of points
 LISTED = ("grid", "one_factor")  # all their points are known beforehand
@@ -67,11 +68,8 @@ def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]
     ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers do not look at.
     """
     random = ask.random
-    sampler = build_sampler(ask.sampler, random)
-    if hasattr(sampler, "_search_space"):
-        # A sampler is made for one ask; which dials all trials have in common is not to be found anew for each.
-        sampler._search_space = study.__dict__.setdefault("_dials_in_common", sampler._search_space)
     dials = {dial.name: distribution(dial) for dial in space.dials}
+    sampler = build_sampler(ask.sampler, random, {dial.name: dials[dial.name] for dial in space.dials if not dial.when})
     for _ in range(GP_DRAWS if ask.sampler == "gp" else FREE_DRAWS):
         yield _draw(study, space, dials, sampler, ask.fixed)
     agreeing = [p for p in finite if all(p[name] == label for name, label in ask.fixed.items() if name in p)]
@@ -80,15 +78,22 @@ def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]
         yield _draw(study, space, dials, sampler, {**point, **ask.fixed})
 
 
-def build_sampler(name: str, random: Random) -> "BaseSampler":
-    """The Optuna sampler behind a name, seeded from the ask's stream."""
+def build_sampler(name: str, random: Random, common: Mapping[str, "BaseDistribution"]) -> "BaseSampler":
+    """The Optuna sampler behind a name, seeded from the ask's stream; ``common`` are the dials that every trial has."""
     from optuna import samplers
+
+    class Tpe(samplers.TPESampler):
+        """Draws the dials that every trial has together; Optuna would look for them in all trials, which takes most of an ask."""
+
+        def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
+            several = len(study.directions) > 1  # then it draws each dial by itself
+            return {} if several else {name: dial for name, dial in sorted(common.items()) if not dial.single()}
 
     seed = random.randrange(2**31)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # conditional dials are sampled independently, which is announced at each ask
         if name == "tpe":
-            return samplers.TPESampler(seed=seed, warn_independent_sampling=False)
+            return Tpe(seed=seed, warn_independent_sampling=False)
         if name == "gp":
             return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
         return samplers.RandomSampler(seed=seed)
