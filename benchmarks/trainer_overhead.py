@@ -1,11 +1,11 @@
 """Our trainer against a plain TRL script with the same settings: seconds an optimizer step, interleaved in one process.
 
-``python benchmarks/trainer_overhead.py`` trains the tiny model on a CPU (or GPU): blocks of steps of one trainer and of the
-other in turn, so that whatever else the machine does hits both. The plain one is TRL's GRPOTrainer with TRL's own logging
-and no callback of ours; ours writes metrics, heartbeats, measures each update and reads control.json. Both must train alike:
-every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the pairs with their 95 %
-intervals, of the ratio and of the difference, for wall seconds and for seconds of the processor, which a busy machine does
-not change.
+``python benchmarks/trainer_overhead.py`` trains the tiny model on the CPU: a pair is one training of each, a step of the one
+and a step of the other in turn, so that whatever else the machine does hits both. The plain one is TRL's GRPOTrainer with
+TRL's own logging and no callback of ours; ours writes metrics, heartbeats, measures each update and reads control.json. Both
+must train alike: every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the pairs with
+their 95 % intervals, of the ratio and of the difference, for wall seconds and for seconds of the processor, which other
+processes' load changes least.
 """
 
 import argparse
@@ -14,12 +14,16 @@ import json
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+import torch
 from omegaconf import OmegaConf
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
@@ -32,36 +36,68 @@ from grposweep.train.models import Loaded, load_model
 from grposweep.train.options import build_config
 from grposweep.train.tasks import Data, load_data
 
-PAIRS, STEPS, WARM_UP = 10, 14, 2  # optimizer steps a block, the first of which are not counted
+PAIRS, STEPS, WARM_UP = 12, 32, 2  # optimizer steps a training, the first of which are not counted
 RESAMPLES = 10_000
 SAME = ("step", "loss", "reward", "grad_norm", "learning_rate", "entropy")  # of each step, in both trainings
 CLOCKS = ("wall", "processor")
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """Wall and processor seconds from the start of a step to the start of the next one, without the first few."""
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, float]] = []
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """What lies between two steps is the earlier one's: logs, callbacks."""
-        self.marks.append((time.perf_counter(), time.process_time()))
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """Means a step: by the wall, and of the processor (which other processes' load does not touch)."""
-        first, last = self.marks[WARM_UP], self.marks[-1]
-        steps = len(self.marks) - 1 - WARM_UP
-        return (last[0] - first[0]) / steps, (last[1] - first[1]) / steps
-
-
 @dataclass(frozen=True)
 class Block:
-    """What one training took a step, by both clocks, and what it came to."""
+    """What one training took a step, by both clocks, and how it went."""
 
     seconds: tuple[float, float]
     course: list[dict[str, Any]]
+
+
+class Turns:
+    """Two trainings in threads of one process, one step in turn: whoever waits keeps its random numbers."""
+
+    def __init__(self) -> None:
+        self._may_go = (threading.Semaphore(1), threading.Semaphore(0))
+        self._is_over = [False, False]
+
+    def run(self, number: int, work: Callable[[], Block]) -> Block:
+        """One of the two, from its first turn to its end."""
+        self._may_go[number].acquire()
+        try:
+            return work()
+        finally:
+            self._is_over[number] = True
+            self._may_go[1 - number].release()
+
+    def pass_on(self, number: int) -> None:
+        """Let the other one make a step, and wait for the next turn."""
+        if self._is_over[1 - number]:
+            return
+        numbers = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+        self._may_go[1 - number].release()
+        self._may_go[number].acquire()
+        random.setstate(numbers[0])
+        numpy.random.set_state(numbers[1])
+        torch.set_rng_state(numbers[2])
+
+
+class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Wall and processor seconds of each step, from its start to the start of the next one; then the other trainer's turn."""
+
+    def __init__(self, turns: Turns, number: int) -> None:
+        self.turns, self.number = turns, number
+        self.steps: list[tuple[float, float]] = []
+        self._began: tuple[float, float] | None = None
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """What lies between two steps is the earlier one's: logs, callbacks."""
+        if self._began is not None:
+            self.steps.append((time.perf_counter() - self._began[0], time.process_time() - self._began[1]))
+        self.turns.pass_on(self.number)
+        self._began = time.perf_counter(), time.process_time()
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Means a step: by the wall, and of the processor (which other processes' load hardly touches)."""
+        wall, processor = zip(*self.steps[WARM_UP:], strict=True)
+        return statistics.mean(wall), statistics.mean(processor)
 
 
 def write_trial(folder: Path) -> Path:
@@ -93,28 +129,33 @@ def plain(attempt: Attempt, model: Loaded, data: Data) -> Any:
     return trainer
 
 
-def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path) -> Block:
-    """One block; the last one's rubbish is not this one's to collect."""
+def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path, clock: Clock) -> Block:
+    """One training; earlier ones' rubbish is not this one's to collect."""
     attempt = load_attempt(write_trial(folder))
     grpo.calm()
     grpo.use_devices(attempt)
-    model, data, clock = load_model(attempt.experiment.model), load_data(attempt.experiment.task), Clock()
+    model, data = load_model(attempt.experiment.model), load_data(attempt.experiment.task)
     grpo.check_counts(attempt, data)
     trainer = build(attempt, model, data)
     trainer.add_callback(clock)
     gc.collect()
     trainer.train()
-    watchdog.release()
     steps = [line for line in trainer.state.log_history if "loss" in line]
     return Block(clock.seconds, [{name: line[name] for name in SAME} for line in steps])
 
 
 def run_pair(number: int, root: Path) -> tuple[Block, Block]:
-    """A block of each, the order alternating; they must have trained alike."""
-    blocks = {}
-    for build in ((ours, plain), (plain, ours))[number % 2]:
-        blocks[build.__name__] = train(build, root / str(number) / build.__name__)
-    mine, theirs = blocks["ours"], blocks["plain"]
+    """A training of each, step by step in turn; they must have trained alike. Who begins alternates."""
+    turns, folder = Turns(), root / str(number)
+
+    def start(place: int, build: Callable[[Attempt, Loaded, Data], Any]) -> Block:
+        return turns.run(place, lambda: train(build, folder / build.__name__, Clock(turns, place)))
+
+    builds = (ours, plain) if number % 2 == 0 else (plain, ours)
+    with ThreadPoolExecutor(2) as threads:
+        blocks = dict(zip(builds, threads.map(start, range(2), builds), strict=True))
+    watchdog.release()
+    mine, theirs = blocks[ours], blocks[plain]
     if mine.course != theirs.course:
         raise RuntimeError(f"the two did not train alike: {mine.course} and {theirs.course}")
     return mine, theirs
@@ -146,13 +187,13 @@ def say(pairs: list[tuple[Block, Block]]) -> None:
 
 
 def main() -> None:
-    """Pairs of blocks, interleaved."""
+    """Pairs of trainings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     wanted = parser.parse_args().pairs
     pairs = []
     with tempfile.TemporaryDirectory() as name:
-        train(plain, Path(name) / "warm")  # the first training of a process pays for what torch sets up
+        run_pair(-1, Path(name))  # the first trainings of a process pay for what torch sets up
         for number in range(wanted):
             mine, theirs = run_pair(number, Path(name))
             pairs.append((mine, theirs))

@@ -104,10 +104,18 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
-def build_model(a: Architecture, checkpoints: bool) -> Any:
+def count_saved_under_autocast(a: Architecture) -> int:
+    """Bytes that a forward pass of float32 weights saves which computes in bfloat16."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = build_model(a, checkpoints=False, dtype=torch.float32)
+        with _watch(model) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
+            run(model, BATCH)
+        return sum(seen.values())
+
+
+def build_model(a: Architecture, checkpoints: bool, dtype: torch.dtype = torch.bfloat16) -> Any:
     """The model of transformers, its attention as TRL runs it."""
-    config = build_config(a)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = transformers.AutoModelForCausalLM.from_config(build_config(a), dtype=dtype, attn_implementation="sdpa")
     model.train()
     if checkpoints:
         model.gradient_checkpointing_enable()
@@ -156,9 +164,9 @@ def _watch(model: torch.nn.Module) -> Iterator[dict[StorageWeakRef, int]]:
 def build_need(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Need:
     """The same micro-batch for the estimator: one rank, all weights trained, gradients from an earlier micro-batch."""
     return Need(
-        model=a, width=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION, processes=1,
-        accumulates=True, checkpoints=checkpoints, has_reference=False, optim="adamw_torch", sharding="none", lora=None,
-        engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
+        model=a, width=WIDTH, compute=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION,
+        processes=1, accumulates=True, checkpoints=checkpoints, has_reference=False, optim="adamw_torch", sharding="none",
+        lora=None, engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
     )  # fmt: skip
 
 

@@ -137,6 +137,7 @@ class Setting:
     lora: bool = False
     lora_rank: int = 16
     lora_targets: tuple[str, ...] = ("all-linear",)
+    mixed_precision: bool = False  # float32 weights that compute in half precision (autocast)
     architecture: Architecture | None = None  # where its shape is known
     dtype: str = "float32"  # of the weights
     prompt_tokens: int | None = None  # of the longest prompt, where somebody has counted

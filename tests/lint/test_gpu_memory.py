@@ -61,6 +61,7 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
     [
         ("trl", {"model_name_or_path": "my-org/secret"}, "my-org/secret is not known"),
         ("trl", {}, "no model is named"),
+        ("open-r1", {"model_name_or_path": "Qwen/Qwen2.5-1.5B"}, "TRL 0.18.0 may hold all logits"),
         ("ms-swift", {"rlhf_type": "grpo", "model": "Qwen/Qwen2.5-1.5B"}, "not of ms-swift"),
     ],
 )

@@ -32,6 +32,20 @@ def test_the_estimate_is_what_torch_counts(monkeypatch: pytest.MonkeyPatch, name
     assert estimated.peak == pytest.approx(counted.peak, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["Qwen2.5-0.5B", "Qwen2.5-7B", "Qwen3-0.6B", "Llama-3.2-1B", "Mistral-7B", "Gemma-2B"])
+def test_float32_weights_under_autocast_save_what_torch_counts(name: str) -> None:
+    """What TRL does with a recipe that names no dtype; copies of the weights among it."""
+    import architectures
+
+    from grposweep.memory.estimate import find_activations, find_halves
+
+    a = replace(architectures.architecture(name), layers=2, parameters=0)
+    need = replace(architectures.build_need(a, checkpoints=False), width=4, compute=2)
+    head = need.tokens * a.hidden * need.width  # as above
+    estimated = find_activations(need)[0] - head + find_halves(need)
+    assert estimated == pytest.approx(architectures.count_saved_under_autocast(a), rel=0.02)
+
+
 @pytest.mark.parametrize("top_p", [1.0, 0.9])
 @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.9, 0), (1.0, 50)])
 def test_a_tokens_draw_takes_what_transformers_takes(temperature: float, top_k: int, top_p: float) -> None:

@@ -182,6 +182,43 @@ def test_a_recipes_model_is_known_by_its_name(name: str, known: bool) -> None:
     assert (s.architecture is not None) == known
 
 
+@pytest.mark.parametrize(
+    ("version", "config", "wanted"),
+    [
+        ((1, 16, 0), {}, ("float32", True, True)),
+        ((1, 16, 0), {"bf16": False}, ("float32", False, True)),
+        ((1, 16, 0), {"dtype": "bfloat16", "gradient_checkpointing": False}, ("bfloat16", False, False)),
+        ((0, 18, 0), {}, ("float32", False, False)),
+        ((0, 18, 0), {"bf16": True, "torch_dtype": "auto"}, ("bfloat16", False, False)),
+        ((0, 21, 0), {"fp16": True, "bf16": False}, ("float32", True, False)),
+    ],
+)
+def test_what_a_recipe_leaves_out_is_as_its_release_has_it(
+    version: tuple[int, int, int], config: dict[str, Any], wanted: tuple[str, bool, bool]
+) -> None:
+    """The weights' type, whether autocast computes in less, and checkpointing."""
+    s = known_model(Setting(model_name_or_path="Qwen/Qwen2.5-1.5B", version=version), config)
+    assert (s.dtype, s.mixed_precision, s.gradient_checkpointing) == wanted
+
+
+def test_autocast_halves_activations_and_copies_the_weights() -> None:
+    """So a large micro-batch needs less of it, and the states as much."""
+    full, mixed = (memory(dtype="float32", mixed_precision=on) for on in (False, True))
+    assert (full.weights, full.optimizer) == (mixed.weights, mixed.optimizer)
+    assert 0.5 < mixed.activations / full.activations < 0.7
+    scored = mixed.phases["scoring"] - full.phases["scoring"]
+    assert scored == pytest.approx(2 * QWEN.layers * QWEN.layer_parameters * (1 + FRAGMENTATION))
+
+
+def test_adapters_are_where_peft_puts_them_unless_the_recipe_says() -> None:
+    """On queries and values."""
+    targets = [
+        known_model(Setting(model_name_or_path="Qwen/Qwen2.5-1.5B"), config).lora_targets
+        for config in ({}, {"lora_target_modules": ["o_proj"]}, {"lora_target_modules": "all-linear"})
+    ]
+    assert targets == [("q_proj", "v_proj"), ("o_proj",), ("all-linear",)]
+
+
 def test_the_bars_fit_eighty_columns_and_show_what_is_over() -> None:
     """On the GPU's scale."""
     lines = memory_bars(memory(), 16.0).splitlines()

@@ -61,6 +61,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
         "checkpoints",
         "lora_rank",  # what memory depends on: memory/recipes.py reads it where somebody asks
         "lora_targets",
+        "mixed_precision",
         "architecture",
         "dtype",
         "prompt_tokens",

@@ -81,8 +81,8 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     moving = {
         "load": 0.0,
         "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
-        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered,
-        "backward": kept + saved + max(head, passing) + gathered,
+        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + find_halves(n),
+        "backward": kept + saved + max(head, passing) + gathered + find_halves(n),
         "step": states.gradients + states.stepping,
     }
     phases = {name: _with_overhead(n, states, name, bytes_, engine) * factor for name, bytes_ in moving.items()}
@@ -114,7 +114,7 @@ def find_activations(n: Need) -> tuple[float, float]:
     embedding's gradient is dense, and so is that of the largest matrix before it is added to the others.
     """
     model, width = n.model, n.width
-    layer = n.tokens * layers.saved_by_layer(model, width, n.length, n.lora) + _casts(n) / model.layers
+    layer = n.tokens * layers.saved_by_layer(model, width, n.length, n.lora, n.compute) + _casts(n) / model.layers
     last = n.tokens * (layers.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
     dense = max(model.hidden * model.intermediate * width, 0) if n.lora is None else 0
     passing = n.tokens * layers.passing_backward(model, width) + dense
@@ -171,6 +171,15 @@ def _head_weight(n: Need) -> float:
 def _casts(n: Need) -> float:
     """Autocast's copies of float32 adapters, saved for the backward pass."""
     return n.trained * n.width if n.lora is not None and n.width < FLOAT else 0
+
+
+def find_halves(n: Need) -> float:
+    """Autocast's copies of the layers' trained weights, kept from one module to the next and for the backward pass.
+
+    Source: torch ATen/autocast_mode.cpp cached_cast: of float32 leaves that need a gradient.
+    """
+    is_cast = n.compute < n.width and n.lora is None
+    return n.model.layers * n.model.layer_parameters * n.compute if is_cast else 0.0
 
 
 def _gathered(n: Need) -> float:

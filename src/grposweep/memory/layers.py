@@ -25,19 +25,24 @@ class Lora:
         return self.targets == ("all-linear",) or module in self.targets
 
 
-def saved_by_layer(a: Architecture, width: int, length: int, lora: Lora | None = None) -> int:
+def saved_by_layer(
+    a: Architecture, width: int, length: int, lora: Lora | None = None, compute: int | None = None
+) -> int:
     """Bytes a token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
 
     Norms; queries, keys, values and their attention with a log-sum-exp a head, and the mask's row for the token; gate,
-    its activation and up; the inputs of the linear modules.
+    its activation and up; the inputs of the linear modules. ``compute`` bytes are an element's of all but the norms where
+    autocast makes them fewer than the weights'; it then copies the input of each of the modules that share theirs.
     """
+    compute = compute or width
     kind = a.kind
     norms = kind.norms * (saved_by_norm(a, a.hidden, width, lora) + FLOAT)
     if kind.has_query_key_norms:
-        norms += saved_by_norm(a, a.query_width + a.kv_width, width, lora) + FLOAT * (a.heads + a.kv_heads)
+        norms += saved_by_norm(a, a.query_width + a.kv_width, compute, lora) + FLOAT * (a.heads + a.kv_heads)
     repeated = a.query_width if a.kv_heads > 1 else a.kv_width  # a single head is repeated as a view
-    attention = 2 * (a.query_width + repeated) * width + FLOAT * a.heads + length * width
-    return norms + attention + 3 * a.intermediate * width + _inputs(a, width, lora)
+    attention = 2 * (a.query_width + repeated) * compute + FLOAT * a.heads + length * compute
+    copies = 3 * a.hidden * compute if compute < width and lora is None else 0
+    return norms + attention + 3 * a.intermediate * compute + _inputs(a, compute, lora) + copies
 
 
 def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None = None) -> int:

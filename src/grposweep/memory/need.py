@@ -7,6 +7,7 @@ from grposweep.memory.layers import FLOAT, Lora
 from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting
 
+HALF = 2  # bytes of a bfloat16
 ASSUMED_PROMPT_TOKENS = 512  # where nobody has counted them
 READS = (  # the setting's fields behind an estimate, for rules that say what they read
     "architecture",
@@ -15,6 +16,7 @@ READS = (  # the setting's fields behind an estimate, for rules that say what th
     "lora",
     "lora_rank",
     "lora_targets",
+    "mixed_precision",
     "sharding",
     "optim",
     "processes",
@@ -46,11 +48,13 @@ class Need:
     """Sizes of one rank: ``batch`` completions a micro-step, ``rollout`` completions that it generates at once.
 
     ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch.
-    ``length`` is of prompt and completion, in tokens; ``width`` bytes an element of the model.
+    ``length`` is of prompt and completion, in tokens; ``width`` bytes an element of the model, ``compute`` of what its
+    matrices are multiplied in (less under autocast).
     """
 
     model: Architecture
     width: int
+    compute: int
     batch: int
     rollout: int
     scored: int
@@ -109,11 +113,13 @@ def read_need(s: Setting) -> Need | None:
     if s.generation_batch_size is not None and s.processes is None:
         return None
     micro_steps = max(micro_steps_per_generation(s), 1)
+    width = FLOAT if s.dtype == "float32" else HALF
     evaluated = s.per_device_eval_batch_size if s.evaluates else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(
         model=model,
-        width=FLOAT if s.dtype == "float32" else 2,
+        width=width,
+        compute=HALF if s.mixed_precision else width,
         batch=s.per_device_train_batch_size,
         rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
         scored=max(s.per_device_train_batch_size, evaluated),

@@ -31,22 +31,36 @@ HALF = frozenset({"bfloat16", "float16", "auto"})
 def known_model(s: Setting, config: Mapping[str, Any]) -> Setting:
     """The setting with what its memory depends on, where a recipe of TRL's family names a model that is known.
 
-    Weights are float32 unless the recipe says otherwise, as TRL loads them; a recipe that adds ``bf16`` to float32 weights
-    is taken as float32 throughout, which is more than it needs.
+    Weights are float32 unless the recipe says otherwise, as TRL loads them. Source: trl model_config.py, base_config.py;
+    gradient checkpointing is on from 0.22, and ``bf16`` from 0.19, where nothing else is said.
     """
     model = find_model(str(s.model_name_or_path or ""))
     if s.framework not in TRL_FAMILY or model is None:
         return s
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
+    computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
     rank = config.get("lora_r")
     return s.altered(
         {
             "architecture": model,
-            "dtype": "bfloat16" if dtype in HALF else "float32",
-            "gradient_checkpointing": config.get("gradient_checkpointing", True) is True,
+            "dtype": "bfloat16" if is_half else "float32",
+            "mixed_precision": computes_in_half and not is_half,
+            "gradient_checkpointing": config.get("gradient_checkpointing", s.version >= (0, 22, 0)) is True,
             "lora_rank": rank if isinstance(rank, int) and rank > 0 else s.lora_rank,
+            "lora_targets": _targets(config.get("lora_target_modules")),
         }
     )
+
+
+def _targets(modules: Any) -> tuple[str, ...]:
+    """The modules that adapters are put on; where none are named, peft's own choice for these models.
+
+    Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+    """
+    named = [modules] if isinstance(modules, str) else modules
+    if named == ["all-linear"]:
+        return ("all-linear",)
+    return tuple(map(str, named)) if isinstance(named, list) and named else ("q_proj", "v_proj")
 
 
 def find_model(name: str) -> Architecture | None:
