@@ -50,6 +50,7 @@ def test_status_names_the_trials_of_the_pareto_front(desk: Desk) -> None:
     assert f"{len(front)} trials that no other equals or beats" in desk("status", "s").out
     assert re.search(rf"trial {front[0]}: eval_reward 0\.\d+, gpu_hours 0\.\d+ \(lr=", desk("status", "s").out)
     assert "no other trial equals or beats it" in desk("show", str(front[-1])).out
+    assert f"with it (eval_reward, gpu_hours): {', '.join(map(str, front[1:]))}" in desk("best", "s").out
     rows = json.loads(desk("export", "s", "--format", "json").out)
     assert [row["objective.gpu_hours"] is None for row in rows] == [row["objective"] is None for row in rows]
 

@@ -68,6 +68,9 @@ def _screen(view: SweepView, best: TrialView) -> Text:
     if others:
         second = others[0]
         screen.append(f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {worth(second)}\n")
+    if len(view.front) > 1:
+        named = ", ".join(str(number) for number in view.front if number != best.number)
+        screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
     if (best.path / "model").is_dir():
         screen.append(f"model: {best.path / 'model'}\n")
     return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {best.path}")
