@@ -119,7 +119,14 @@ class Stage:
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
-        optuna.samplers.TPESampler = partial(optuna.samplers.TPESampler, n_startup_trials=2)
+        optuna.samplers.TPESampler = EarlyTpe  # type: ignore[misc]
+
+
+class EarlyTpe(optuna.samplers.TPESampler):
+    """Learns after two trials, so that a sweep of a handful is an adaptive one."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(n_startup_trials=2, **given)
 
 
 class ByRate:
