@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from grposweep.memory.architecture import Architecture
 from grposweep.memory.estimate import GIB, find_activations
+from grposweep.memory.layers import FLOAT
 from grposweep.memory.need import Need
 from grposweep.memory.states import find_states
 
@@ -111,6 +112,19 @@ def count_saved_under_autocast(a: Architecture) -> int:
         with _watch(model) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
             run(model, BATCH)
         return sum(seen.values())
+
+
+def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: int) -> int:
+    """The same of adapters on frozen weights of so many bytes, on real tensors: peft moves weights about."""
+    from peft import LoraConfig, get_peft_model
+
+    modules = "all-linear" if targets == ("all-linear",) else list(targets)
+    model = build_model(a, checkpoints=False, dtype=torch.float32 if width == FLOAT else torch.bfloat16)
+    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules=modules))
+    adapted.enable_input_require_grads()  # else the first layer, here one of two, saves less
+    with _watch(adapted) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
+        run(adapted.base_model.model, BATCH)
+    return sum(seen.values())
 
 
 def build_model(a: Architecture, checkpoints: bool, dtype: torch.dtype = torch.bfloat16) -> Any:

@@ -37,13 +37,29 @@ def test_float32_weights_under_autocast_save_what_torch_counts(name: str) -> Non
     """What TRL does with a recipe that names no dtype; copies of the weights among it."""
     import architectures
 
-    from grposweep.memory.estimate import find_activations, find_halves
+    from grposweep.memory.estimate import find_activations
 
     a = replace(architectures.architecture(name), layers=2, parameters=0)
     need = replace(architectures.build_need(a, checkpoints=False), width=4, compute=2)
     head = need.tokens * a.hidden * need.width  # as above
-    estimated = find_activations(need)[0] - head + find_halves(need)
+    estimated = find_activations(need)[0] - head
     assert estimated == pytest.approx(architectures.count_saved_under_autocast(a), rel=0.02)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("targets", [("all-linear",), ("q_proj", "v_proj")])
+@pytest.mark.parametrize("name", ["Qwen2.5-0.5B", "Llama-3.2-1B", "Qwen3-0.6B"])
+def test_adapters_under_autocast_save_no_more_than_estimated(name: str, targets: tuple[str, ...], width: int) -> None:
+    """And at least nine tenths of it, whether the frozen weights are float32 (copied then) or bfloat16."""
+    import architectures
+
+    from grposweep.memory.estimate import find_activations
+    from grposweep.memory.layers import Lora
+
+    a = replace(architectures.architecture(name), layers=2, parameters=0, vocabulary=1000)
+    need = replace(architectures.build_need(a, checkpoints=False), width=width, compute=2, lora=Lora(16, targets))
+    estimated = find_activations(need)[0] - need.tokens * a.hidden * width
+    assert 0.9 * estimated < architectures.count_saved_by_adapters(a, targets, width) < estimated
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])

@@ -78,11 +78,15 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     head, generation = find_head(n), find_generation(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
     gathered = _gathered(n)
+    halves = find_halves(n)
+    cached = (
+        halves if n.lora is None else halves / n.model.layers
+    )  # until a forward pass has ended; frozen ones are not
     moving = {
         "load": 0.0,
         "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
-        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + find_halves(n),
-        "backward": kept + saved + max(head, passing) + gathered + find_halves(n),
+        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + cached,
+        "backward": kept + saved + max(head, passing, cached if n.checkpoints else 0) + gathered,
         "step": states.gradients + states.stepping,
     }
     phases = {name: _with_overhead(n, states, name, bytes_, engine) * factor for name, bytes_ in moving.items()}
@@ -118,9 +122,10 @@ def find_activations(n: Need) -> tuple[float, float]:
     last = n.tokens * (layers.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
     dense = max(model.hidden * model.intermediate * width, 0) if n.lora is None else 0
     passing = n.tokens * layers.passing_backward(model, width) + dense
+    halves = find_halves(n)
     if not n.checkpoints:
-        return model.layers * layer + last, passing
-    return n.tokens * model.layers * model.hidden * width + last, layer + passing
+        return model.layers * layer + last + halves, passing
+    return n.tokens * model.layers * model.hidden * width + last, layer + passing + halves / model.layers
 
 
 def find_head(n: Need) -> float:
@@ -170,16 +175,15 @@ def _head_weight(n: Need) -> float:
 
 def _casts(n: Need) -> float:
     """Autocast's copies of float32 adapters, saved for the backward pass."""
-    return n.trained * n.width if n.lora is not None and n.width < FLOAT else 0
+    return n.trained * n.compute if n.lora is not None and n.compute < FLOAT else 0
 
 
 def find_halves(n: Need) -> float:
-    """Autocast's copies of the layers' trained weights, kept from one module to the next and for the backward pass.
+    """Autocast's copies of the layers' weights, which a backward pass needs; those that are trained are kept till a pass ends.
 
     Source: torch ATen/autocast_mode.cpp cached_cast: of float32 leaves that need a gradient.
     """
-    is_cast = n.compute < n.width and n.lora is None
-    return n.model.layers * n.model.layer_parameters * n.compute if is_cast else 0.0
+    return n.model.layers * n.model.layer_parameters * n.compute if n.compute < n.width else 0.0
 
 
 def _gathered(n: Need) -> float:
