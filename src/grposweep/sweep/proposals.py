@@ -18,9 +18,7 @@ from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 
 ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
-BLIND = (
-    5  # of so many points TPE draws one without knowing what came out of those just before it; more would cost regret
-)
+BLIND = 5  # TPE draws one of so many points without knowing what came out of the last ones; more would cost regret
 LONG_SECONDS = 60.0  # nobody minds waiting for shorter ones
 ALIKE = 1.1  # times as long is as long: measured times vary
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
