@@ -96,6 +96,7 @@ pictures: $(VENV)/ready
 # The stamp is newer than what it was made from, or made again.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing PyTorch, TRL and tools into $(VENV): minutes, and gigabytes with CUDA (README has the CPU build)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
