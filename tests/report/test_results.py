@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
+from shlex import quote, split
 
 import pytest
 import yaml
@@ -42,7 +42,16 @@ def test_best_names_the_winner_and_what_it_beat(desk: Desk, made: Path) -> None:
     view, ended = read_sweep(made), desk("best", "a")
     assert view.best is not None
     assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0120" in ended.out
-    assert f"grposweep rerun {view.best.path}" in ended.out
+    assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
+
+
+def test_the_command_that_best_shows_bears_a_blank_in_a_path(desk: Desk) -> None:
+    """Pasted into a shell, the trial's folder is one word."""
+    folder = make_sweep(Path("outputs/with a blank"), Made(trials=6))
+    shown = desk("best", str(folder)).out.split("repeat it: ")[1]
+    best = read_sweep(folder.resolve()).best
+    assert best is not None
+    assert split(shown) == ["grposweep", "rerun", str(best.path)]
 
 
 def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(desk: Desk, made: Path) -> None:

@@ -1,5 +1,6 @@
 """Tables for the terminal: the space with its invalid points, and the leaderboard."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,9 +43,9 @@ class InvalidRow:
 
 
 def build_console() -> Console:
-    """The terminal; 80 columns where there is none, so that logs read like screens."""
+    """The terminal; where there is none, as wide as $COLUMNS says, or 100 columns, so that logs read like screens."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=100, soft_wrap=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=100)
 
 
 def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:

@@ -73,7 +73,7 @@ def _screen(view: SweepView, best: TrialView) -> Text:
         screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
     if (best.path / "model").is_dir():
         screen.append(f"model: {best.path / 'model'}\n")
-    return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {best.path}")
+    return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")
 
 
 def _command(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
