@@ -7,6 +7,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,11 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
     if any(metric in line for line in lines):
         raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
     names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
+    near = get_close_matches(metric, names, n=1)
+    advice = f"Set search.metric={near[0]} or another" if near else "Set search.metric to one"
     raise BadInput(
         f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
-        "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
+        f"{advice} of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
 
 
