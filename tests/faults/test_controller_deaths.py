@@ -66,7 +66,13 @@ def losses(report: dict[int, list[str]], calls: Sequence[str]) -> dict[str, list
     return {f"{number} {calls[number]}": wrong for number, wrong in report.items() if wrong and wrong != [LATE]}
 
 
-@pytest.mark.parametrize("name", ["attempts that are healed, two at once", "jobs that go on alone, one taken away"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attempts that are healed, two at once",
+        pytest.param("jobs that go on alone, one taken away", marks=pytest.mark.slow),
+    ],
+)
 def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Path) -> None:
     """A few of those below, in seconds."""
     calls, report = survive_all(SCENARIOS[name], tmp_path, known_as_risky)

@@ -101,6 +101,7 @@ def _agrees(found: State, before: State) -> bool:
     return all(trial in found for trial in ended) and len(found) >= len(before)
 
 
+@pytest.mark.slow
 def test_a_journal_cut_at_any_byte_opens_with_what_stood_before(tmp_path: Path, whole: Whole) -> None:
     """A writer may die in the middle of any line; every 23rd byte here, all of them in the slow tier."""
     data, states = whole
