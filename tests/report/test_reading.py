@@ -108,5 +108,13 @@ def test_a_trial_is_named_by_number_folder_or_the_head_of_its_id(swept: Path) ->
     view = read_sweep(swept)
     name = view.trials[7].name
     assert {view.trial(7).number, view.trial(name).number, view.trial(view.trials[7].experiment[:8]).number} == {7}
-    with pytest.raises(BadInput, match="no such trial"):
+    with pytest.raises(BadInput, match=r"no such trial\. Name one by its number .* or best\.$"):
         view.trial("99")
+
+
+def test_best_names_the_winner_wherever_a_trial_is_named(swept: Path, tmp_path: Path) -> None:
+    """As 'grposweep best' does; nobody before a trial has finished."""
+    view = read_sweep(swept)
+    assert view.trial("best") is view.best
+    with pytest.raises(BadInput, match="no finished trial yet"):
+        read_sweep(make_sweep(tmp_path / "young", Made(trials=1, running=1))).trial("best")

@@ -145,6 +145,7 @@ def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(desk: Desk, made: Path
     ended = desk("compare", "a", f"a/{best.number}")
     assert "2 other seeds" in ended.out
     assert "3 seeds" in ended.out
+    assert desk("compare", "a/best", f"a/{best.number}").out == ended.out
 
 
 def test_a_comparison_shows_what_differs_within_80_columns(desk: Desk, made: Path) -> None:

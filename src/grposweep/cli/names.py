@@ -54,6 +54,6 @@ Sweep = Annotated[
     ),
 ]
 Trial = Annotated[
-    str, typer.Argument(help="Its number, folder or path.", show_default=False, autocompletion=complete_trial)
+    str, typer.Argument(help="Its number, folder or path; or best.", show_default=False, autocompletion=complete_trial)
 ]
 Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]

@@ -15,7 +15,7 @@ from rich.text import Text
 from grposweep.errors import BadInput
 from grposweep.report.differences import ABSENT, differences
 from grposweep.report.overlay import overlay
-from grposweep.report.read import SweepView, read_sweep
+from grposweep.report.read import BEST, SweepView, read_sweep
 from grposweep.report.significance import Values, compare
 from grposweep.report.status import worth
 from grposweep.report.trial import TrialView
@@ -79,23 +79,20 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
 
 def _side(letter: str, named: str, outputs: Path) -> Side:
     view, wanted = _find(named, outputs)
-    trial = view.best if wanted is None else view.trial(wanted)
-    if trial is None:
-        raise BadInput(f"{view.name} has no finished trial yet, so there is nothing to compare.")
-    return Side(letter, view, trial, is_best=wanted is None)
+    return Side(letter, view, view.trial(wanted), is_best=wanted == BEST)
 
 
-def _find(named: str, outputs: Path) -> tuple[SweepView, str | None]:
-    """The sweep that is meant, and which of its trials."""
+def _find(named: str, outputs: Path) -> tuple[SweepView, str]:
+    """The sweep that is meant, and which of its trials: the best where a sweep is named."""
     path = Path(named)
     if (path / "config.yaml").is_file():
         return read_sweep(path.resolve().parent.parent), path.resolve().name
     sweep, slash, trial = named.rstrip("/").rpartition("/")
     if slash and any((folder / "sweep.yaml").is_file() for folder in (Path(sweep), outputs / sweep)):
         return read_sweep(find_sweep(sweep, outputs)), trial
-    if named.isdecimal() and not (outputs / named).exists():
+    if (named.isdecimal() or named == BEST) and not (outputs / named).exists():
         return read_sweep(find_sweep(None, outputs)), named
-    return read_sweep(find_sweep(named, outputs)), None
+    return read_sweep(find_sweep(named, outputs)), BEST
 
 
 def _but_seed(trial: TrialView) -> dict[str, object]:

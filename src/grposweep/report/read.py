@@ -27,6 +27,8 @@ from grposweep.sweep.find import find_sweep
 from grposweep.sweep.folder import SweepFolder
 from grposweep.sweep.outlook import Outlook, read_outlook
 
+BEST = "best"  # names a sweep's winner wherever a trial is named
+
 
 @dataclass(frozen=True)
 class SweepView:
@@ -161,11 +163,13 @@ class SweepView:
         return Counter(trial.failure_class for trial in self.trials if trial.state is State.FAILED)
 
     def trial(self, wanted: str | int) -> TrialView:
-        """A trial by its number, its folder's name, or the head of its experiment id.
+        """A trial by its number, its folder's name, or the head of its experiment id; the winner by ``best``.
 
         Raises BadInput where there is none, or several.
         """
         text = str(wanted).strip().rstrip("/")
+        if text == BEST:
+            return self._winner()
         if text.isdecimal() and len(text) < 6:
             found = [trial for trial in self.trials if trial.number == int(text)]
         else:
@@ -188,11 +192,16 @@ class SweepView:
     def _search(self) -> Mapping[str, Any]:
         return _mapping(self.settings.get("search"))
 
+    def _winner(self) -> TrialView:
+        if self.best is None:
+            raise BadInput(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
+        return self.best
+
     def _instead(self) -> str:
         if not self.trials:
             return "It has started none yet."
         first, last = self.trials[0].number, self.trials[-1].number
-        return f"Name one by its number ({first} to {last}) or its folder's name ({self.trials[-1].name})."
+        return f"Name one by its number ({first} to {last}), its folder's name ({self.trials[-1].name}) or {BEST}."
 
 
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:
