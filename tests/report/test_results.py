@@ -109,6 +109,12 @@ def test_a_sweep_without_a_result_has_no_best(desk: Desk) -> None:
     assert desk("compare", "c", "c").code == 2
 
 
+def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(desk: Desk) -> None:
+    """Where there is no best yet."""
+    make_sweep(Path("outputs/not yet"), Made(trials=1, running=1))
+    assert split(desk("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
+
+
 def test_export_has_a_row_a_trial_and_a_column_a_dial(desk: Desk, made: Path) -> None:
     """The same numbers in both forms; what there is not is empty."""
     rows = json.loads(desk("export", "a", "--format", "json").out)

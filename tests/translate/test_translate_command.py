@@ -1,6 +1,7 @@
 """``grposweep translate`` from the outside: text, files, exit codes, and what other programs make of its files."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grposweep.setting import Setting
+from grposweep.translate import own
 from support import PROJECT, Ended, environment
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B
@@ -70,6 +73,14 @@ def test_a_recipe_that_is_broken_as_it_is_is_told_so(translate: Translate, here:
     assert ended.code == 1
     assert "GB101" in ended.err
     assert translate("nope.yaml", "--to", "trl").code == 2
+
+
+def test_the_command_in_a_study_of_our_own_bears_a_blank_in_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pasted into a shell, run.py's path is one word."""
+    command = ("python", "/a folder/src/run.py", "sweeps=translated")
+    monkeypatch.setattr(own, "COMMAND", command)
+    text = own.write_own(Setting())[0]["sweeps/translated.yaml"]
+    assert shlex.split(text.splitlines()[1].removeprefix("# ")) == list(command)
 
 
 @pytest.mark.slow

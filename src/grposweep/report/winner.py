@@ -26,7 +26,8 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
     """
     best = view.best
     if best is None:
-        raise BadInput(f"{view.name} has no finished trial yet. 'grposweep status {view.name}' shows how far it is.")
+        status = shlex.join(["grposweep", "status", view.name])
+        raise BadInput(f"{view.name} has no finished trial yet. How far it is: {status}")
     if file is None and form is not None:
         print(write_winner(view, best, form, Path("best.yaml")), end="")
         return

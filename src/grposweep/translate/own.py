@@ -1,5 +1,6 @@
 """A setting as configuration of ours: an option of each group that ``run.py`` can sweep, and a study that chooses them."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def write_own(s: Setting) -> tuple[dict[str, str], tuple[str, ...]]:
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
     study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values)}
-    head = f"# @package _global_\n# {' '.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and dials to sweep it.\n"
+    head = f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and dials to sweep it.\n"
     return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
 
 
