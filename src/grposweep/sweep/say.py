@@ -119,7 +119,7 @@ def say_results(controller: Controller, console: Console) -> None:
     failed = [row for row in table if row.status == "failed"]
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].note}", style="yellow", markup=False)
-    if text := early(controller, table):
+    for text in filter(None, (early(controller, table), words_of_paused(table))):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"spent: {spent(controller)}", highlight=False)
     if controller.stopped_itself:
@@ -141,7 +141,7 @@ def early(controller: Controller, table: Sequence[Row]) -> str:
     """How many trials were stopped early, and what that saved; empty where none was."""
     counts = Counter(row.status for row in table)
     if not counts["stopped early"]:
-        return f"{count(counts['paused'], 'trial')} paused" if counts["paused"] else ""
+        return ""
     share = saved(controller)
     gain = "" if share is None else f" (saved {share:.0%} of the completions)"
     collapsed = sum(
@@ -153,6 +153,13 @@ def early(controller: Controller, table: Sequence[Row]) -> str:
         else ""
     )
     return f"{counts['finished']} finished, {counts['stopped early']} stopped early{gain}{broke}"
+
+
+def words_of_paused(table: Sequence[Row]) -> str:
+    """How many trials an interrupt finds paused, and what that means; empty where none is."""
+    paused = sum(row.status == "paused" for row in table)
+    what = "behind the best so far, and kept to go on if that changes"
+    return f"{count(paused, 'trial')} paused: {what}" if paused else ""
 
 
 def _say_halted(controller: Controller, console: Console) -> None:
