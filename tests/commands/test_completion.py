@@ -74,6 +74,14 @@ def test_every_command_has_examples_that_it_takes() -> None:
             command.make_context(name, words[1:])
 
 
+def test_every_commands_help_fits_80_columns() -> None:
+    """Examples are not wrapped, so each has to fit as it is."""
+    for name in get_command(app).commands:  # type: ignore[attr-defined]  # typer's root is a group
+        said = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
+        assert "Examples:" in said
+        assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offers"),

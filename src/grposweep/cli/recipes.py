@@ -188,7 +188,7 @@ def plan(
 @app.command(
     epilog=examples(
         "grposweep fit recipe.yaml --processes 8",
-        "grposweep fit model=qwen2_5_7b batch=auto batch.prompts_per_step=32 cluster.processes=8",
+        "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
     )
 )
 def fit(

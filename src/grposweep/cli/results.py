@@ -14,9 +14,9 @@ from grposweep.errors import BadInput
 
 @app.command(
     epilog=examples(
-        "grposweep rerun 7                            # of the newest sweep",
+        "grposweep rerun best                         # of the newest sweep",
         "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # judged by the rules first",
-        "grposweep rerun 7 force=true                 # although its repetition is recorded",
+        "grposweep rerun 7 force=true                 # although it was repeated",
     )
 )
 def rerun(
