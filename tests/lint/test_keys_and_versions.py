@@ -45,6 +45,16 @@ def test_keys_that_are_gone_name_their_successor(key: str) -> None:
     assert repair.safe is safe
 
 
+@pytest.mark.parametrize(
+    ("key", "why"), [("max_prompt_length", "TRL no longer cuts prompts"), ("tp_size", "parallelism_config holds")]
+)
+def test_a_key_that_only_has_to_go_says_why(key: str, why: str) -> None:
+    """Beside the fix that removes it, which does not."""
+    (found,) = findings({key: 512})
+    assert found.repairs[0].change == {key: None}
+    assert why in found.message
+
+
 def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
     """And the older word, where there is one."""
     (found,) = findings({"steps_per_generation": 4}, "0.17")

@@ -37,6 +37,15 @@ def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Writ
     assert max(map(len, ended.out.splitlines())) <= 80
 
 
+def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, recipe: Write) -> None:
+    """A renamed key is; one whose value had an effect is not."""
+    recipe(start="torch_dtype: bfloat16\nmax_prompt_length: 512\n")
+    out = lint("recipe.yaml", "--processes", "8").out
+    assert "\n    fix (safe): torch_dtype removed, dtype: bfloat16\n" in out
+    assert "\n    fix: max_prompt_length removed\n" in out
+    assert "1 fixable with --fix (1 more with --unsafe-fixes)" in out
+
+
 def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None:
     """One object a file: id, file, framework, processes, ok, plan, problems with fixes."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")

@@ -92,7 +92,7 @@ def lint(
     gpu_memory_gib: GpuMemory = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write fixes that keep training as it is into YAML files.")
+        bool, typer.Option("--fix", help="Write safe fixes, which keep training as it is, into YAML files.")
     ] = False,
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix: also those that change it.")

@@ -50,7 +50,7 @@ def show_verdict(
 
 
 def _show_finding(screen: Screen, name: str, finding: Finding, lines: Sequence[str]) -> None:
-    """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out."""
+    """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
     place = f"{name}:{finding.line}:" if finding.line else f"{name}:"
     colour = RED if finding.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{finding.code} {finding.severity}', colour)}")
@@ -63,7 +63,7 @@ def _show_finding(screen: Screen, name: str, finding: Finding, lines: Sequence[s
         )
     screen.wrap(printable(finding.message))
     for n, repair in enumerate(finding.repairs):
-        screen.wrap(printable(_render(repair)), f"{INDENT}{'fix:' if n == 0 else ' or:'} ")
+        screen.wrap(printable(_render(repair)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * repair.safe}: ")
 
 
 def _render(repair: Repair) -> str:

@@ -49,9 +49,11 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Broken]:
         if key in takes or (keys.span(str(key)) is None and (key not in keys.OPEN_R1 or _is_own_script(recipe))):
             continue
         way = instead(key, recipe.config, takes)
+        change = way.change
         why = f"{_when(str(key), recipe)}; {_happens(recipe)}"
         advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
-        change = way.change
+        if way.why and change == {key: None}:  # a fix that only removes does not explain itself
+            why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
         yield Broken(_set(recipe, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe)
 
