@@ -116,5 +116,7 @@ def test_best_names_the_winner_wherever_a_trial_is_named(swept: Path, tmp_path: 
     """As 'grposweep best' does; nobody before a trial has finished."""
     view = read_sweep(swept)
     assert view.trial("best") is view.best
-    with pytest.raises(BadInput, match="no finished trial yet"):
+    with pytest.raises(
+        BadInput, match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$"
+    ):
         read_sweep(make_sweep(tmp_path / "young", Made(trials=1, running=1))).trial("best")

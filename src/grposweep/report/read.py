@@ -201,7 +201,8 @@ class SweepView:
         if not self.trials:
             return "It has started none yet."
         first, last = self.trials[0].number, self.trials[-1].number
-        return f"Name one by its number ({first} to {last}), its folder's name ({self.trials[-1].name}) or {BEST}."
+        ways = [f"its number ({first} to {last})", f"its folder's name ({self.trials[-1].name})"]
+        return f"Name one by {', '.join(ways)} or {BEST}." if self.best else f"Name one by {' or '.join(ways)}."
 
 
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:
