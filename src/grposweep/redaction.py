@@ -21,6 +21,7 @@ _TOKEN = re.compile(
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
 _NAME = r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS)|[A-Z0-9_]*(?:PASSWORD|PASSWD)[A-Z0-9_]*"
+_SECRET_NAME = re.compile(_NAME)
 # A name as environment variables have it, with a literal value; one that refers to another ($X, $(cat x)) says nothing.
 _NAMED = re.compile(
     rf"(?<![A-Za-z0-9_])((?:{_NAME})[\"']?\s*[:=]\s*)"
@@ -42,7 +43,7 @@ def redact(text: str) -> str:
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The values of the variables that are named like secrets, the longest first."""
-    found = {value for name, value in environment.items() if re.fullmatch(_NAME, name) and len(value) >= SHORTEST}
+    found = {value for name, value in environment.items() if len(value) >= SHORTEST and _SECRET_NAME.fullmatch(name)}
     return tuple(sorted(found, key=len, reverse=True))
 
 

@@ -26,6 +26,14 @@ def test_the_dial_that_decides_comes_first() -> None:
     assert abs(sum(found.values()) - 1) < 1e-6
 
 
+def test_thousands_of_trials_are_told_by_a_sample() -> None:
+    """In a grid's order too, where every fifth trial may be the same seed's."""
+    dials = {"lr": Dial("lr", Choice(tuple(range(40)), tuple(range(40)))), "seed": Dial("seed", Choice((0, 1), (0, 1)))}
+    grid = [{"lr": rate, "seed": seed} for rate in range(40) for seed in (0, 1)] * 30
+    found = find_importances(dials, grid, [float(point["lr"]) for point in grid], maximize=True)
+    assert found["lr"] > 0.9
+
+
 def test_few_trials_and_equal_ones_tell_nothing() -> None:
     """Nor do points outside the space."""
     tried = points(ENOUGH)
