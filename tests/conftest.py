@@ -1,5 +1,6 @@
 """The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own composition."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from omegaconf import DictConfig
 
 from grposweep.config.compose import PROJECT, register
 from support import RUN, Ended, environment, run_in
+
+
+os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
 
 
 @pytest.fixture
