@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from grposweep.config.compose import PROJECT, register
 from support import RUN, Ended, environment, run_in
 
-
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
 
 
