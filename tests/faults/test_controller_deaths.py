@@ -32,8 +32,8 @@ SCENARIOS = {
 
 
 EVERY = int(
-    os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "7")
-)  # 1: all, in seven times the time; no divisor of what repeats
+    os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "11")
+)  # 1: all, in eleven times the time; no divisor of what repeats
 
 
 def moments(calls: Sequence[str]) -> list[int]:
