@@ -31,9 +31,7 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-EVERY = int(
-    os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "11")
-)  # 1: all, in eleven times the time; no divisor of what repeats
+EVERY = int(os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "11"))  # 1: all of them; no divisor of what repeats
 
 
 def moments(calls: Sequence[str]) -> list[int]:
