@@ -85,8 +85,8 @@ peers: ms-swift verl easyr1
 
 # The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready
-	$(BIN)/python -m grposweep.rules.document
-	$(BIN)/python -m grposweep.config.document
+	$(BIN)/python -m grposweep.lint.rule_docs
+	$(BIN)/python -m grposweep.config.docs
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/report.md docs/guides/*.md
 
 # The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).

@@ -21,11 +21,11 @@ import optuna
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep.search.curves import Curve, State
+from grposweep.search.early_stopping import DEFAULT, build_stopping
+from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space
 from grposweep.search.sampler import Valid, distribution
 from grposweep.search.space import Point, Space
-from grposweep.search.stopping import DEFAULT, build_stopping
 from grposweep.search.study import SweepStudy
 
 Answer = TypeVar("Answer")

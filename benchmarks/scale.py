@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep import runs
 from grposweep.files import write_json
-from grposweep.launch.base import FINISHED, End, Job
-from grposweep.train.record import Heartbeat, Metrics
+from grposweep.launchers.base import FINISHED, End, Job
+from grposweep.storage import runs
+from grposweep.train.records import Heartbeat, Metrics
 
 SPACES = {
     "grid": ["lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)), "seed=" + ",".join(map(str, range(50)))],
@@ -70,9 +70,9 @@ class Staged:
 
 def control(arguments: list[str]) -> None:
     """Be the command, with staged attempts; the last line of the output says what it cost."""
+    from grposweep.cli.run import _composer
     from grposweep.config.points import Points
     from grposweep.config.session import open_session
-    from grposweep.entry import _composer
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.sweep import run
 

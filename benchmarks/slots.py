@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.files import append_line, write_json
-from grposweep.launch.base import FINISHED, End, Job
+from grposweep.launchers.base import FINISHED, End, Job
 
 SLOTS, TRIALS = 16, 160
 SPACE = ["lr=1e-6,2e-6,4e-6,8e-6,1.6e-5", "batch.num_generations=4,8,16,32", "batch.num_iterations=1,2,4", "seed=0,1,2"]
@@ -96,11 +96,12 @@ class Simulated:
 
 def sweep(sampler: str, here: Path) -> Simulated:
     """The whole command with this place behind it; the place, afterwards."""
+    from grposweep.cli.run import _composer
     from grposweep.config.points import Points
     from grposweep.config.session import open_session
-    from grposweep.entry import _composer
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.sweep import run, work
+    from grposweep.sweep import run
+    from grposweep.sweep import run as work
 
     clock = Clock()
     place = Simulated(clock)

@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.config.compose import to_experiment
 from grposweep.config.points import Points
-from grposweep.config.read import read_setting
 from grposweep.config.session import Session, open_session
+from grposweep.config.to_setting import read_setting
 from grposweep.rules import check, errors
-from grposweep.search.census import Census, take_census
-from grposweep.search.judge import Judge
+from grposweep.search.grid import Census, take_census
 from grposweep.search.parse import parse_space
+from grposweep.search.validity import Judge
 
 GRID = [
     "lr=1e-6,3e-6,1e-5,3e-5,1e-4,3e-4,1e-3,3e-3,1e-2,3e-2",

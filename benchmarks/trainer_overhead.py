@@ -30,11 +30,12 @@ from trl import GRPOTrainer
 
 from grposweep.config.compose import to_experiment
 from grposweep.files import append_line, write_text
-from grposweep.train import grpo, watchdog
+from grposweep.train import process as watchdog
+from grposweep.train import trl as grpo
 from grposweep.train.attempt import Attempt, load_attempt
 from grposweep.train.models import Loaded, load_model
-from grposweep.train.options import build_config
 from grposweep.train.tasks import Data, load_data
+from grposweep.train.trl import build_config
 
 PAIRS, STEPS, WARM_UP = 12, 32, 2  # optimizer steps a training, the first of which are not counted
 RESAMPLES = 10_000

@@ -5,7 +5,7 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from grposweep.entry import command, run_single
+from grposweep.cli.run import command, run_single
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")

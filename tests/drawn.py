@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from grposweep.config.read import KEYS
-from grposweep.memory.architecture import Architecture
+from grposweep.architecture import Architecture
+from grposweep.config.to_setting import KEYS
 from grposweep.setting import Setting
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from grposweep.cli.run import _composer
 from grposweep.config.points import Points
 from grposweep.config.session import open_session
-from grposweep.entry import _composer
-from grposweep.search.curves import Curve, State
+from grposweep.search.early_stopping import GO_ON, Action, Decision, Never
+from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.search.stopping import GO_ON, Action, Decision, Never
 from grposweep.sweep import build, run
 
 Sweep = Callable[..., Path]

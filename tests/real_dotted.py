@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grposweep.frameworks.load import Options, build_recipe
+from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.lint.edit import render_value
-from grposweep.lint.judge import Verdict, changed, judge
+from grposweep.lint.linter import Verdict, changed, judge
 
 ASKS = Path(__file__).resolve().parents[1] / "benchmarks" / "frameworks"
 PROMPTS = 4096

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grposweep.frameworks.ms_swift import VERSION
-from grposweep.lint.judge import Verdict, changed, judge
+from grposweep.frameworks.ms_swift.reader import VERSION
+from grposweep.lint.linter import Verdict, changed, judge
 from grposweep.plan import completions_per_rollout, micro_steps_per_generation
 from grposweep.recipe import Recipe
 

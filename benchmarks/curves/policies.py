@@ -2,7 +2,7 @@
 
 from rehearsal import ORACLE, Policy
 
-from grposweep.search import stopping
+from grposweep.search import early_stopping as stopping
 from grposweep.search.sampler import ADAPTIVE
 
 DEFAULT = "default"

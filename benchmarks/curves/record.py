@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from grposweep.sweep.curves import SIGNALS, CurveReader
+from grposweep.sweep.early_stopping import SIGNALS, CurveReader
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "src" / "run.py"

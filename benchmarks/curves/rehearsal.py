@@ -10,9 +10,9 @@ from pathlib import Path
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
-from grposweep.search.curves import Curve, State
+from grposweep.search.early_stopping import GO_ON, Action, Decision, Never, Stopping, build_stopping
+from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.sampler import Valid
-from grposweep.search.stopping import GO_ON, Action, Decision, Never, Stopping, build_stopping
 from grposweep.search.study import SweepStudy
 
 ORACLE = "oracle"

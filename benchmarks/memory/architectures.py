@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from grposweep.memory.architecture import Architecture
+from grposweep.architecture import Architecture
 from grposweep.memory.estimate import GIB, find_activations
 from grposweep.memory.layers import FLOAT
 from grposweep.memory.need import Need

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.memory.recipes import MODELS
+from grposweep.memory.catalog import MODELS
 from grposweep.setting import Setting
 
 GIB = 2**30

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grposweep.memory.architecture import Architecture
+from grposweep.architecture import Architecture
 
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs

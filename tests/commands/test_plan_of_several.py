@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.commands import show_plan
-from grposweep.frameworks.load import Options
+from grposweep.cli.plan import show_plan
+from grposweep.frameworks.parsing.load import Options
 
 TRL = """\
 num_generations: 8

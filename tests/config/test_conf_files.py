@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.checks import check_words
 from grposweep.config.compose import PROJECT, to_experiment
 from grposweep.config.points import Points
-from grposweep.config.schema import GROUPS, Experiment
-from grposweep.search.judge import Judge
+from grposweep.config.validate import check_words
+from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval
+from grposweep.search.validity import Judge
 
 Compose = Callable[[list[str]], DictConfig]
 Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make

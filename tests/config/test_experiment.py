@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.checks import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
-from grposweep.config.compose import load_experiment, render_experiment, to_experiment
-from grposweep.config.schema import Experiment
-from grposweep.config.words import known_keys, unknown_key, unknown_option
+from grposweep.config.compose import (
+    known_keys,
+    load_experiment,
+    render_experiment,
+    to_experiment,
+    unknown_key,
+    unknown_option,
+)
+from grposweep.config.validate import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
 from grposweep.errors import BadInput
+from grposweep.schema import Experiment
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -107,7 +113,7 @@ def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -
 def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None:
     """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
     now, frozen = sorted(known_keys()), KNOBS.read_text().split()
-    show = 'from grposweep.config.words import *; print(*sorted(known_keys()), sep="\n")'
+    show = 'from grposweep.config.compose import *; print(*sorted(known_keys()), sep="\n")'
     accept = f"PYTHONPATH=src python -c '{show}' > {KNOBS}"
     assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
 

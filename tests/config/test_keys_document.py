@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.config import document
-from grposweep.config.words import known_keys
+from grposweep.config import docs as document
+from grposweep.config.compose import known_keys
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.compose import to_experiment
+from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.points import Points
-from grposweep.config.read import KEYS, experiment_id, read_setting, sweep_identity
-from grposweep.config.schema import Experiment
-from grposweep.config.words import known_keys
+from grposweep.config.to_setting import KEYS, experiment_id, read_setting, sweep_identity
 from grposweep.errors import BadInput
+from grposweep.schema import Experiment
 from grposweep.setting import Setting
 
 Compose = Callable[[list[str]], DictConfig]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.ms_swift import VERSION
-from grposweep.lint.judge import judge
+from grposweep.frameworks.ms_swift.reader import VERSION
+from grposweep.lint.linter import judge
 from grposweep.recipe import Recipe
 
 CORPUS = os.environ.get("GRPOSWEEP_CORPUS")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grposweep.fixes import find_fixes
-from grposweep.frameworks import trl
+from grposweep.frameworks.trl import reader as trl
 from grposweep.recipe import Recipe
 from grposweep.rules import check, errors
 from grposweep.setting import Setting

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.load import Options, build_recipe
-from grposweep.lint.judge import choose, judge
+from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.lint.linter import choose, judge
 
 CORPUS = os.environ.get("GRPOSWEEP_CORPUS")
 pytestmark = pytest.mark.skipif(CORPUS is None, reason="GRPOSWEEP_CORPUS does not name a folder with known.jsonl")

@@ -20,21 +20,22 @@ from typing import Any
 
 import optuna
 
+from grposweep.cli.run import _composer
 from grposweep.config.compose import load_experiment
 from grposweep.config.points import Compose, Points
-from grposweep.config.schema import Experiment
 from grposweep.config.session import open_session
-from grposweep.entry import _composer
-from grposweep.launch.local import Local
-from grposweep.search.census import take_census
-from grposweep.search.curves import Curve, State
-from grposweep.search.judge import Judge
+from grposweep.launchers.local import Local
+from grposweep.schema import Experiment
+from grposweep.search.early_stopping import GO_ON, Action, Decision, Never, Stopping
+from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.grid import take_census
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.search.stopping import GO_ON, Action, Decision, Never, Stopping
-from grposweep.sweep import build, lease, run
+from grposweep.search.validity import Judge
+from grposweep.storage import lease
+from grposweep.storage.folders import SweepFolder
+from grposweep.sweep import build, run
 from grposweep.sweep.doctor import visit
-from grposweep.sweep.folder import SweepFolder
 from grposweep.train import attempt
 from support import is_running
 
@@ -189,7 +190,7 @@ class Remembered(Points):
 def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
     """The scenario with everything imported."""
     import grposweep.train.fake
-    import grposweep.train.life  # noqa: F401 - so that forks need not
+    import grposweep.train.worker  # noqa: F401 - so that forks need not
 
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(scenario.arguments)), {}, session.loader)

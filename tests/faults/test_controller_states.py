@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from optuna.trial import TrialState
 
+from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
-from grposweep.entry import _composer
 from grposweep.files import append_line, write_json
-from grposweep.launch.base import CRASHED, FINISHED, STOPPED, Busy, End, Job
-from grposweep.search.curves import Curve, State
-from grposweep.search.judge import Judge
+from grposweep.launchers.base import CRASHED, FINISHED, STOPPED, Busy, End, Job
+from grposweep.search.early_stopping import GO_ON, Action, Decision
+from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.search.stopping import GO_ON, Action, Decision
+from grposweep.search.validity import Judge
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.doctor.trial import check_attempts
-from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.overseer import Overseer
-from grposweep.sweep.proposals import Proposals
-from grposweep.sweep.rebuild import open_study
-from grposweep.sweep.settler import Settler
-from grposweep.train.record import Metrics
+from grposweep.sweep.doctor.checks import check_attempts
+from grposweep.sweep.early_stopping import Overseer
+from grposweep.sweep.outcomes import Settler
+from grposweep.sweep.recovery import open_study
+from grposweep.sweep.trial_queue import Proposals
+from grposweep.train.records import Metrics
 
 from .sweeps import EASY, Remembered
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from grposweep.frameworks import keys, read
-from grposweep.frameworks.load import Options, load_recipe
-from grposweep.frameworks.yaml_text import parse_yaml
-from grposweep.lint.judge import choose, judge
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.lint.linter import choose, judge
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 

@@ -8,9 +8,9 @@ import pytest
 from grposweep import plan
 from grposweep.errors import BadInput
 from grposweep.frameworks import detect, read
-from grposweep.frameworks.dotted import parse_nested, parse_override, resolve
-from grposweep.frameworks.load import Options, build_recipe, load_recipe
-from grposweep.lint.judge import build_plan, judge
+from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
+from grposweep.frameworks.parsing.overrides import parse_nested, parse_override, resolve
+from grposweep.lint.linter import build_plan, judge
 from grposweep.setting import Setting
 
 ACTOR = "actor_rollout_ref.actor"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import BadInput
-from grposweep.frameworks.load import Options, load_recipe
-from grposweep.frameworks.shell import parse_script
-from grposweep.lint.judge import judge
+from grposweep.frameworks.parsing.bash import parse_script
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.linter import judge
 from grposweep.recipe import Recipe
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from grposweep import frameworks, plan
 from grposweep.errors import BadInput
-from grposweep.frameworks import ms_swift, ms_swift_keys
-from grposweep.frameworks.load import Options, load_recipe
-from grposweep.lint.judge import Verdict, judge
+from grposweep.frameworks.ms_swift import keys as ms_swift_keys
+from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.linter import Verdict, judge
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from grposweep import frameworks, plan
-from grposweep.frameworks import ms_swift
-from grposweep.lint.judge import judge
+from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.lint.linter import judge
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe

@@ -6,8 +6,8 @@ import pytest
 
 from grposweep.errors import BadInput
 from grposweep.frameworks import Reading, detect, keys, native, read
-from grposweep.frameworks.values import convert
-from grposweep.frameworks.yaml_text import parse_yaml
+from grposweep.frameworks.parsing.values import convert
+from grposweep.frameworks.parsing.yaml_text import parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from grposweep import plan
 from grposweep.frameworks import read, write
-from grposweep.frameworks.dotted import flatten
-from grposweep.frameworks.load import Options, build_recipe, load_recipe
-from grposweep.frameworks.written import Written
-from grposweep.lint.judge import Verdict, build_plan, judge
+from grposweep.frameworks.base import Written
+from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
+from grposweep.frameworks.parsing.overrides import flatten
+from grposweep.lint.linter import Verdict, build_plan, judge
 from grposweep.setting import IN_PROMPTS, Setting
 
 SIZED = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from grposweep.errors import BadInput
-from grposweep.report.page.content import page_content
-from grposweep.report.page.series import page_data
-from grposweep.report.page.write import script_json
-from grposweep.report.read import read_sweep
-from grposweep.report.show import trial_screen
+from grposweep.report.html.content import page_content
+from grposweep.report.html.series import page_data
+from grposweep.report.html.write import script_json
 from grposweep.report.status import status_json, status_screen
+from grposweep.report.trial_screen import trial_screen
+from grposweep.report.view import read_sweep
 
 from .damage import damaged, json_values, lines, object_file, try_all
 from .test_sweep_files import ATTEMPTS, METRICS, RECORD, RESULT, RUNS, put, sweep  # noqa: F401 - a fixture among them

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from grposweep.config.schema import Cluster
 from grposweep.errors import BadInput
-from grposweep.launch import queue
-from grposweep.launch.base import Busy
+from grposweep.launchers.base import Busy
+from grposweep.launchers.slurm import commands as queue
+from grposweep.schema import Cluster
 
 from .damage import LENGTHS, damaged, try_all
 

@@ -7,10 +7,9 @@ from time import monotonic
 
 import pytest
 
-from grposweep.frameworks.load import Options
-from grposweep.lint.files import Asked, lint_files
-from grposweep.lint.judge import choose
-from grposweep.lint.lines import lint_lines
+from grposweep.frameworks.parsing.load import Options
+from grposweep.lint.command import Asked, lint_files, lint_lines
+from grposweep.lint.linter import choose
 
 from .damage import LENGTHS, changed_object, damaged, try_all
 

@@ -11,20 +11,20 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from grposweep import runs
-from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import as_number, read_json
-from grposweep.launch.base import End
+from grposweep.launchers.base import End
+from grposweep.schema import Experiment
 from grposweep.search.space import Space, read_space
-from grposweep.sweep import lease as lease_module
+from grposweep.storage import lease as lease_module
+from grposweep.storage import runs
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.lease import Lease
 from grposweep.sweep.doctor import visit
 from grposweep.sweep.failures import classify, read_evidence
-from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.lease import Lease
-from grposweep.sweep.opening import open_folder
-from grposweep.sweep.rebuild import open_study
-from grposweep.train.record import Control, Metrics, summarise
+from grposweep.sweep.recovery import open_study
+from grposweep.sweep.start import open_folder
+from grposweep.train.records import Control, Metrics, summarise
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all
 

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
 from grposweep.errors import BadInput
-from grposweep.launch.local import build_local
-from grposweep.launch.processes import Fresh
+from grposweep.launchers.local import build_local
+from grposweep.process import Fresh
 from support import Ended, lines, trials
 
 pytestmark = [

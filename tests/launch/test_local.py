@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from grposweep.config.compose import render_experiment
-from grposweep.config.schema import Cluster, Experiment
 from grposweep.errors import BadInput
 from grposweep.files import append_line, read_json
-from grposweep.launch.base import Job
-from grposweep.launch.local import TRAINING, Local, build_local, visible_gpus
-from grposweep.launch.processes import Fresh, Warm
+from grposweep.launchers.base import Job
+from grposweep.launchers.local import TRAINING, Local, build_local, visible_gpus
+from grposweep.process import Fresh, Warm
+from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import PROJECT
-from grposweep.config.schema import Cluster, Generation
-from grposweep.launch.base import Job
-from grposweep.launch.script import render_script, submit_environment
+from grposweep.launchers.base import Job
+from grposweep.launchers.slurm.script import render_script, submit_environment
+from grposweep.schema import Cluster, Generation
 
 GOLDEN = Path(__file__).parent
 ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launch/test_script.py"

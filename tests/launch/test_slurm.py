@@ -8,13 +8,13 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
-from grposweep.config.schema import Cluster
 from grposweep.errors import BadInput
 from grposweep.files import append_line, write_json
-from grposweep.launch.base import Busy, End, Job
-from grposweep.launch.queue import wait_status
-from grposweep.launch.slurm import Slurm
-from grposweep.runs import start_run
+from grposweep.launchers.base import Busy, End, Job
+from grposweep.launchers.slurm.commands import wait_status
+from grposweep.launchers.slurm.launcher import Slurm
+from grposweep.schema import Cluster
+from grposweep.storage.runs import start_run
 from grposweep.sweep.cancel import cancel_sweep
 from support import Ended, lines, read, trials, wait_for
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.frameworks import easyr1, schema, verl
-from grposweep.frameworks.load import Options
-from grposweep.lint.judge import choose
-from grposweep.lint.lines import lint_lines
+from grposweep.frameworks import dotted_keys as schema
+from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.parsing.load import Options
+from grposweep.frameworks.verl import reader as verl
+from grposweep.lint.command import lint_lines
+from grposweep.lint.linter import choose
 from grposweep.setting import IN_PROMPTS
 
 KEYS = {"easyr1": [*schema.easyr1(), *easyr1.KEYS.values(), "worker.actor.kl_loss_coef"],

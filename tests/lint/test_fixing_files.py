@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.frameworks.load import Options, load_recipe
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.apply_fixes import repair_file
 from grposweep.lint.edit import edit, render_value
-from grposweep.lint.judge import Finding, Verdict, choose, judge
-from grposweep.lint.repair import repair_file
+from grposweep.lint.linter import Finding, Verdict, choose, judge
 from support import Ended
 
 Lint = Callable[..., Ended]

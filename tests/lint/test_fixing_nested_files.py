@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.lint.edit_nested import edit_nested
+from grposweep.lint.edit import edit_nested
 from support import Ended
 
 TEXT = """\

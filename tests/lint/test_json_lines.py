@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.frameworks import trl
 from grposweep.frameworks.keys import parse_version, table
-from grposweep.frameworks.load import Options, build_recipe
-from grposweep.lint.judge import choose, judge
-from grposweep.lint.lines import lint_lines
+from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.frameworks.trl import reader as trl
+from grposweep.lint.command import lint_lines
+from grposweep.lint.linter import choose, judge
 
 
 def ask(*records: Any, options: Options = Options()) -> tuple[int, list[dict[str, Any]]]:  # noqa: B008  # frozen

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from grposweep.frameworks.keys import parse_version
-from grposweep.frameworks.load import Options, load_recipe
-from grposweep.lint.judge import Finding, choose, judge
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.linter import Finding, choose, judge
 from grposweep.recipe import Duplicate, Launch, Recipe
 
 GV = choose(["GV"])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.load import Options, build_recipe
-from grposweep.lint.judge import Finding, judge
+from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.lint.linter import Finding, judge
 
 ACTOR = "actor_rollout_ref.actor"
 EASYR1: dict[str, Any] = {

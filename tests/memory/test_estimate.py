@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
+from grposweep.architecture import Architecture
 from grposweep.errors import BadInput
-from grposweep.memory.architecture import Architecture
+from grposweep.memory.catalog import MODELS, find_model, known_model, memory_of
 from grposweep.memory.estimate import COMMUNICATION, FRAGMENTATION, GIB, PARTS, Memory, estimate, memory_gib
 from grposweep.memory.fit import fit, fit_gpus
-from grposweep.memory.gpus import memory_of
-from grposweep.memory.recipes import MODELS, find_model, known_model
-from grposweep.report.memory import memory_bars
+from grposweep.report.plan import memory_bars
 from grposweep.setting import Setting
 
 QWEN = MODELS["qwen2.5-1.5b"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.estimate import estimate
+from grposweep.search.replication import estimate
 from support import PROJECT, Ended, grposweep, read, trials
 
 Run = Callable[..., Ended]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
-from grposweep.repeats import TIMES
+from grposweep.storage.provenance import TIMES
 from support import Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slow

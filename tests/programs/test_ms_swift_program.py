@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import PROJECT
-from grposweep.config.schema import Trainer
-from grposweep.programs.ms_swift import NAME, LoggingLog, build
-from grposweep.programs.program import Place, Trial
-from grposweep.train.program import without_report
+from grposweep.external.base import Place, Trial
+from grposweep.external.ms_swift import NAME, LoggingLog, build
+from grposweep.schema import Trainer
+from grposweep.train.external import without_report
 from support import Ended
 
 PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"

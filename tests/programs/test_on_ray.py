@@ -8,12 +8,12 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
+from grposweep.config.base_recipe import write_program
 from grposweep.config.points import Points
-from grposweep.config.read import read_setting
-from grposweep.programs.on_ray import as_entries
-from grposweep.programs.trial import write_program
-from grposweep.search.judge import Judge
+from grposweep.config.to_setting import read_setting
+from grposweep.external.ray import as_entries
 from grposweep.search.space import Space
+from grposweep.search.validity import Judge
 from support import read
 
 EASYR1 = """

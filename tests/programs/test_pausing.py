@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.search.stopping import Action
+from grposweep.search.early_stopping import Action
 from grposweep.train.tiny import tiny_folder
 from in_process import Sweep, Waits, sweeps_in
 from outside.test_own_script import BLOCK, DOCUMENT

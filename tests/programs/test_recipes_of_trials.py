@@ -8,11 +8,11 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
+from grposweep.config.base_recipe import write_program
 from grposweep.config.points import Points
-from grposweep.config.read import read_setting
-from grposweep.programs.trial import write_program
-from grposweep.search.judge import Judge
+from grposweep.config.to_setting import read_setting
 from grposweep.search.space import Space
+from grposweep.search.validity import Judge
 
 Recipe = Callable[..., dict[str, Any]]
 
@@ -99,9 +99,9 @@ def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) 
 
 def test_several_machines_meet_at_the_first(here: Path) -> None:
     """One process of ours a machine; accelerate and torchrun are told which it is."""
-    from grposweep.config.schema import Trainer
-    from grposweep.programs import build_program
-    from grposweep.programs.program import Place, Trial
+    from grposweep.external import build_program
+    from grposweep.external.base import Place, Trial
+    from grposweep.schema import Trainer
 
     place = Place(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
     for launcher, words in {

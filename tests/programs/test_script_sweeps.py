@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grposweep.programs.marked import MARK
+from grposweep.process import MARK
 from support import Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from grposweep.programs.program import Entry, Program
-from grposweep.train.program import Watch
-from grposweep.train.record import Control, Metrics
+from grposweep.external.base import Entry, Program
+from grposweep.train.external import Watch
+from grposweep.train.records import Control, Metrics
 
 
 def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:

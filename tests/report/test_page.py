@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import BadInput
-from grposweep.report.page import write_report
-from grposweep.report.page.series import page_data, thin
-from grposweep.report.page.write import render_report, script_json
-from grposweep.report.read import SweepView, read_sweep
-from grposweep.report.trial import CurvePoint
+from grposweep.report.html import write_report
+from grposweep.report.html.series import page_data, thin
+from grposweep.report.html.write import render_report, script_json
+from grposweep.report.trial_view import CurvePoint
+from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_sweep
 
 from .conftest import Desk

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grposweep.report.page import write_report
-from grposweep.report.read import read_sweep
+from grposweep.report.html import write_report
+from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
 
 from .browser import FIGURES, open_page, start_browser

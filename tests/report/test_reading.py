@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import BadInput
-from grposweep.report.read import read_sweep
-from grposweep.report.trial import State
+from grposweep.report.trial_view import State
+from grposweep.report.view import read_sweep
 from made import Made, make_sweep
 
 

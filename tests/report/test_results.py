@@ -16,13 +16,13 @@ from scipy import stats
 
 from grposweep import frameworks
 from grposweep.config.compose import load_experiment
-from grposweep.config.read import read_setting
-from grposweep.frameworks.load import Options, load_recipe
-from grposweep.report.overlay import at, overlay
-from grposweep.report.read import read_sweep
-from grposweep.report.significance import Values
-from grposweep.report.significance import compare as compare_values
-from grposweep.translate.kept import differences
+from grposweep.config.to_setting import read_setting
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.report.chart import at, overlay
+from grposweep.report.compare import Values
+from grposweep.report.compare import compare as compare_values
+from grposweep.report.view import read_sweep
+from grposweep.translate import differences
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.standings import Standing, race_of, standings
-from grposweep.report.trial import State, TrialView
-from grposweep.search.replicates import Replication
+from grposweep.report.ranking import Standing, race_of, standings
+from grposweep.report.trial_view import State, TrialView
+from grposweep.search.replication import Replication
 
 
 def trial(number: int, lr: float, value: float | None, **attributes: Any) -> TrialView:

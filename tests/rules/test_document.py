@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grposweep.rules import document
+from grposweep.lint import rule_docs as document
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from grposweep.config.read import KEYS
+from grposweep.architecture import Architecture
+from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes
-from grposweep.memory.architecture import Architecture
 from grposweep.memory.estimate import GIB, estimate
 from grposweep.rules import Problem, check, errors
 from grposweep.setting import Setting

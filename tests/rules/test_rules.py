@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from drawn import NAMES, draw_settings
-from grposweep.config.read import KEYS
+from grposweep.architecture import Architecture
+from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes, render_problem
-from grposweep.memory.architecture import Architecture
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules import registry as registry_module
 from grposweep.setting import Setting

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.load import Options, build_recipe
-from grposweep.lint.judge import Verdict, changed, judge
+from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.lint.linter import Verdict, changed, judge
 from grposweep.recipe import Launch, Recipe
 from grposweep.rules import REGISTRY
 from grposweep.rules.on_recipes import RECIPE_RULES

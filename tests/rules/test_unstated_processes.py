@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from drawn import draw_settings
 from grposweep.fixes import find_fixes
-from grposweep.rules import REGISTRY, check, counts, errors
+from grposweep.rules import REGISTRY, check, errors
+from grposweep.rules import process_counts as counts
 from grposweep.setting import Setting
 
 UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)

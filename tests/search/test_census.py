@@ -10,12 +10,12 @@ import pytest
 from omegaconf import DictConfig
 
 from grposweep.config.points import Points
-from grposweep.config.read import read_setting
+from grposweep.config.to_setting import read_setting
 from grposweep.errors import BadInput
 from grposweep.rules import check, errors
-from grposweep.search.census import take_census
-from grposweep.search.judge import Judge
+from grposweep.search.grid import take_census
 from grposweep.search.parse import parse_space
+from grposweep.search.validity import Judge
 
 Compose = Callable[[list[str]], DictConfig]
 

@@ -6,11 +6,10 @@ import pytest
 
 from grposweep.config.points import Compose, Points
 from grposweep.errors import BadInput
-from grposweep.search.effects import Effect, find_effects
-from grposweep.search.judge import Judge
-from grposweep.search.one_factor import judge_one_by_one
+from grposweep.search.grid import judge_one_by_one
 from grposweep.search.parse import parse_space
-from grposweep.search.race import Runner
+from grposweep.search.replication import Effect, Runner, find_effects
+from grposweep.search.validity import Judge
 
 SEEDS = range(5)
 

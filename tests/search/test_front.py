@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 
-from grposweep.config.objectives import split_objectives
-from grposweep.config.schema import Search
+from grposweep.config.compose import split_objectives
 from grposweep.errors import BadInput
-from grposweep.search.front import Further, pareto_front
+from grposweep.schema import Search
+from grposweep.search.pareto import Further, pareto_front
 from grposweep.search.sampler import Valid
 from grposweep.search.space import Dial, Interval, Space
 from grposweep.search.study import SweepStudy

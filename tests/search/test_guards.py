@@ -2,8 +2,8 @@
 
 import pytest
 
-from grposweep.search.curves import Curve, State
-from grposweep.search.guards import look
+from grposweep.search.early_stopping.guards import look
+from grposweep.search.early_stopping.learning_curve import Curve, State
 
 
 def curve(held_out: list[float], start: float | None = 0.4, **signals: list[float | None]) -> Curve:

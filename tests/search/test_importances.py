@@ -2,7 +2,7 @@
 
 import random
 
-from grposweep.search.importances import ENOUGH, find_importances
+from grposweep.search.importance import ENOUGH, find_importances
 from grposweep.search.space import Choice, Dial, Interval, Point
 
 DIALS = {

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.estimate import difference, estimate
-from grposweep.search.race import FIRST_LOOK, Runner, Standing, fresh_seeds, race
+from grposweep.search.replication import FIRST_LOOK, Runner, Standing, difference, estimate, fresh_seeds, race
 
 SEEDS = fresh_seeds(0, 6)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.curves import Curve, State
-from grposweep.search.stopping import STOPPINGS, Action, build_stopping
+from grposweep.search.early_stopping import STOPPINGS, Action, build_stopping
+from grposweep.search.early_stopping.learning_curve import Curve, State
 
 STOPPING = [name for name in STOPPINGS if name != "none"]
 

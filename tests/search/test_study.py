@@ -6,9 +6,8 @@ import pytest
 from optuna.trial import TrialState
 
 from grposweep.search.sampler import Valid
-from grposweep.search.scratch import Scratch
 from grposweep.search.space import Choice, Dial, Interval, Space
-from grposweep.search.study import SweepStudy
+from grposweep.search.study import Scratch, SweepStudy
 
 SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from cluster_jobs import ours, slurm
 
-from grposweep.repeats import TIMES
-from grposweep.runs import read_runs
+from grposweep.storage.provenance import TIMES
+from grposweep.storage.runs import read_runs
 from support import RUN, Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm

@@ -8,13 +8,12 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from grposweep.config.schema import Search
+from grposweep.schema import Search
 from grposweep.search.space import Dial, Interval, Space
 from grposweep.search.study import SweepStudy
 from grposweep.setting import Setting
-from grposweep.sweep.budget import Budget
-from grposweep.sweep.expectation import Expectation
-from grposweep.sweep.proposals import Proposals
+from grposweep.sweep.budget import Budget, Expectation
+from grposweep.sweep.trial_queue import Proposals
 
 HOUR = 3600.0
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.search.curves import State
-from grposweep.sweep.curves import CurveReader, whole_completions
-from grposweep.train.record import Metrics
+from grposweep.search.early_stopping.learning_curve import State
+from grposweep.sweep.early_stopping import CurveReader, whole_completions
+from grposweep.train.records import Metrics
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line, write_json
-from grposweep.sweep import lease as lease_module
+from grposweep.storage import lease as lease_module
+from grposweep.storage.lease import Lease
 from grposweep.sweep.doctor import visit
-from grposweep.sweep.lease import Lease
 from support import environment, read, trials
 
 from .test_rebuild import load

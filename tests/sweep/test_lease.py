@@ -8,8 +8,8 @@ import pytest
 
 from grposweep.errors import BadInput, LostLease
 from grposweep.files import read_json, write_json
-from grposweep.sweep import lease as module
-from grposweep.sweep.lease import Lease
+from grposweep.storage import lease as module
+from grposweep.storage.lease import Lease
 
 
 @pytest.fixture(autouse=True)

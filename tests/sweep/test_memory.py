@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from grposweep.config.compose import to_experiment
-from grposweep.config.read import read_setting
+from grposweep.config.to_setting import read_setting
 from grposweep.files import append_line
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
-from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.memory import LARGEST, SMALLEST, correction, note_peak, too_large
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.sweep.oom import LARGEST, SMALLEST, correction, note_peak, too_large
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from grposweep.config.schema import Search
-from grposweep.search.curves import Curve, State
+from grposweep.schema import Search
+from grposweep.search.early_stopping import Action, Decision, Never
+from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.space import Choice, Dial, Space
-from grposweep.search.stopping import Action, Decision, Never
 from grposweep.search.study import SweepStudy
-from grposweep.sweep.endings import write_pruned
-from grposweep.sweep.folder import Asked, SweepFolder
-from grposweep.sweep.overseer import Overseer
-from grposweep.train.record import Metrics
+from grposweep.storage.folders import Asked, SweepFolder
+from grposweep.sweep.early_stopping import Overseer
+from grposweep.sweep.outcomes import write_pruned
+from grposweep.train.records import Metrics
 
 SPACE = Space((Dial("lr", Choice((1e-3, 2e-3), (1e-3, 2e-3))),))
 

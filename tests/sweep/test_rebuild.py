@@ -11,8 +11,8 @@ import pytest
 from grposweep.config.session import open_session
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.sweep.folder import SweepFolder
-from grposweep.sweep.rebuild import GONE, open_study
+from grposweep.storage.folders import SweepFolder
+from grposweep.sweep.recovery import GONE, open_study
 from support import Ended, read, trials
 
 from .conftest import GRID

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.recorded import changed
-from grposweep.config.schema import Experiment
+from grposweep.config.rerun_overrides import changed
 from grposweep.config.session import Session, open_session
 from grposweep.errors import BadInput
-from grposweep.repeats import first_difference
+from grposweep.schema import Experiment
+from grposweep.storage.provenance import first_difference
 from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]

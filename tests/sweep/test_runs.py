@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import runs
+from grposweep.storage import runs
 
 
 @pytest.fixture

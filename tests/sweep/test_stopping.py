@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.repeats import TIMES
-from grposweep.search.stopping import Never, choose_stopping
+from grposweep.search.early_stopping import Never, choose_stopping
+from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits, sweeps_in
 from support import lines, read, trials
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.learning import learning
-from grposweep.config.read import read_setting
+from grposweep.config.groups import learning
+from grposweep.config.to_setting import read_setting
 from support import Ended, read, run_in, trials
 
 Run = Callable[..., Ended]

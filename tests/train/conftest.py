@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
-from grposweep.config.schema import Experiment
 from grposweep.files import append_line, read_json, read_lines, write_text
+from grposweep.schema import Experiment
 
 SMALL = [
     f"task.rewards=[{Path(__file__).with_name('dense.py')}:dense]",
@@ -74,7 +74,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 def metrics_of(folder: Path, timeless: bool = False) -> list[dict[str, Any]]:
     """The trial's metrics; ``timeless`` without what may differ from run to run."""
-    from grposweep.repeats import TIMES
+    from grposweep.storage.provenance import TIMES
 
     drop = TIMES if timeless else ()
     return [{k: v for k, v in line.items() if k not in drop} for line in read_lines(folder / "metrics.jsonl")]

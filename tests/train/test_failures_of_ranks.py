@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.launch.base import End
+from grposweep.launchers.base import End
 from grposweep.sweep.failures import Failure, classify, read_evidence
 from support import environment
 

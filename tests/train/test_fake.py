@@ -10,7 +10,7 @@ import pytest
 
 from grposweep.files import append_line, read_json
 from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED
-from grposweep.train.life import run_attempt
+from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

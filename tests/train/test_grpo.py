@@ -8,10 +8,10 @@ import torch
 
 from grposweep.errors import BadInput
 from grposweep.files import append_line
-from grposweep.train import grpo
+from grposweep.train import trl as grpo
 from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt
-from grposweep.train.callbacks import HeldOut, mean_over_prompts
-from grposweep.train.life import run_attempt
+from grposweep.train.trl_callbacks import HeldOut, mean_over_prompts
+from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from grposweep.sweep.failures.healing import SPLITTABLE
+from grposweep.sweep.oom import SPLITTABLE
 from grposweep.train.attempt import FINISHED
-from grposweep.train.life import run_attempt
+from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, metrics_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grposweep.config.schema import Lora, Model
 from grposweep.errors import BadInput
+from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
 

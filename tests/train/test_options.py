@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.config.schema import Experiment, Generation, Model
-from grposweep.train.options import vllm_options
-from grposweep.train.serve import server_command
+from grposweep.schema import Experiment, Generation, Model
+from grposweep.train.trl import vllm_options
+from grposweep.train.vllm_server import server_command
 
 
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:

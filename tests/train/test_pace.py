@@ -4,7 +4,7 @@ import pytest
 
 from grposweep.plan import boundary_steps
 from grposweep.setting import Setting
-from grposweep.train.pace import build_pace
+from grposweep.train.records import build_pace
 
 
 def walk(setting: Setting, steps: int) -> list[tuple[bool, int]]:

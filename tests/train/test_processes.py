@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow  # torch and real training: the default tier is fo
 # What the launcher's warm server does: import everything, fork, train in the child.
 FORK = """
 import os, sys
-import grposweep.train.grpo
-from grposweep.train.life import run_attempt
+import grposweep.train.trl
+from grposweep.train.worker import run_attempt
 from pathlib import Path
 child = os.fork()
 if child == 0:

@@ -8,7 +8,7 @@ import pytest
 
 from grposweep.errors import BadInput
 from grposweep.files import read_json
-from grposweep.train.record import Control, Heartbeat, Metrics, Objective, check_objective, summarise
+from grposweep.train.records import Control, Heartbeat, Metrics, Objective, check_objective, summarise
 
 from .conftest import control
 

@@ -10,7 +10,7 @@ from trl import GRPOConfig
 
 from grposweep.errors import BadInput
 from grposweep.memory.states import BUCKET
-from grposweep.train.sharding import check_sharding, deepspeed_config, sharding_options
+from grposweep.train.trl import check_sharding, deepspeed_config, sharding_options
 
 from .conftest import build_experiment
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_sharded_here_is_refused_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, sharding: str, words: str
 ) -> None:
     """Before a model is loaded."""
-    monkeypatch.setattr("grposweep.train.sharding.find_spec", lambda _: None)
+    monkeypatch.setattr("grposweep.train.trl.find_spec", lambda _: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(BadInput, match=words):
         check_sharding(build_experiment(f"trainer.sharding={sharding}"))

@@ -5,8 +5,8 @@ import time
 import pytest
 
 pytest.importorskip("torch")
-from grposweep.train import stopwatch
-from grposweep.train.stopwatch import Stopwatch
+from grposweep.train import trl_callbacks as stopwatch
+from grposweep.train.trl_callbacks import Stopwatch
 
 
 @pytest.fixture

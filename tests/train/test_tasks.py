@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from grposweep.config.schema import Task
 from grposweep.errors import BadInput
+from grposweep.schema import Task
 from grposweep.train.tasks import load_data
 
 GSM8K = [

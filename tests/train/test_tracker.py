@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grposweep.config import schema
+from grposweep import schema
 from grposweep.errors import BadInput
 from grposweep.files import write_json
 from grposweep.train import tracker
 from grposweep.train.attempt import FAILED, FINISHED, STOPPED
-from grposweep.train.life import run_attempt
+from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
 

@@ -8,7 +8,7 @@ import torch.distributed
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from grposweep.train.updates import Sample
+from grposweep.train.trl_callbacks import Sample
 
 
 def moved(dtype: torch.dtype, by: float, every: int = 1) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.train import watchdog
+from grposweep.train import process as watchdog
 
 
 @pytest.mark.parametrize("minutes", [0.02, 30.0])

@@ -10,8 +10,7 @@ from grposweep import frameworks, plan
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.rules import check, errors
 from grposweep.setting import IN_PROMPTS, Setting
-from grposweep.translate.command import read_back, translate
-from grposweep.translate.kept import differences
+from grposweep.translate import differences, read_back, translate
 
 WRITERS = sorted(name for name, framework in FRAMEWORKS.items() if framework.write is not None)
 # A number that a framework cannot keep is named by one of these words in what the translation says is lost.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grposweep import translate as own
 from grposweep.setting import Setting
-from grposweep.translate import own
 from support import PROJECT, Ended, environment
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B

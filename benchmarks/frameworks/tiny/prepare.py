@@ -13,7 +13,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2] / "src")]
 
-from grposweep.config.schema import Task  # noqa: E402  # found through the line above
+from grposweep.schema import Task  # noqa: E402  # found through the line above
 from grposweep.train.tasks.arithmetic import load  # noqa: E402  # same
 from grposweep.train.tiny import tiny_folder  # noqa: E402  # same
 

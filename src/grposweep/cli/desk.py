@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app, examples
-from grposweep.cli.names import Named, Outputs, Sweep, Trial
+from grposweep.cli.app import Named, Outputs, Sweep, Trial, answer, app, examples
 
 
 @app.command(
@@ -26,7 +25,7 @@ def status(
     """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost."""
 
     def work() -> int:
-        from grposweep.report.desk import show_status
+        from grposweep.report.screens import show_status
 
         show_status(sweep, outputs, watch, json, sys.stdout)
         return 0
@@ -43,7 +42,7 @@ def show(
     """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command."""
 
     def work() -> int:
-        from grposweep.report.desk import show_trial
+        from grposweep.report.screens import show_trial
 
         show_trial(trial, sweep, outputs)
         return 0
@@ -58,7 +57,7 @@ def list_(
     """List the sweeps in and below a folder, the latest first."""
 
     def work() -> int:
-        from grposweep.report.desk import show_sweeps
+        from grposweep.report.screens import show_sweeps
 
         show_sweeps(folder)
         return 0
@@ -81,7 +80,7 @@ def report(
     """
 
     def work() -> int:
-        from grposweep.report.desk import show_report
+        from grposweep.report.screens import show_report
 
         show_report(sweep, outputs, output)
         return 0

@@ -107,8 +107,8 @@ def lint(
     """
 
     def work() -> int:
-        from grposweep.frameworks.load import Options
-        from grposweep.lint.judge import choose
+        from grposweep.frameworks.parsing.load import Options
+        from grposweep.lint.linter import choose
 
         version = _version(trl_version)
         gib = _gpu(gpu, gpu_memory_gib)
@@ -117,12 +117,12 @@ def lint(
         if unsafe_fixes and not fix:
             raise BadInput("--unsafe-fixes says which fixes --fix may write. Add --fix.")
         if stdin_jsonl:
-            from grposweep.lint.lines import lint_lines
+            from grposweep.lint.command import lint_lines
 
             if files or fix:
                 raise BadInput("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
             return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
-        from grposweep.lint.files import Asked, lint_files
+        from grposweep.lint.command import Asked, lint_files
 
         if not files:
             raise BadInput("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
@@ -139,7 +139,7 @@ def rules(
     """List the rules, or explain one."""
 
     def work() -> int:
-        from grposweep.lint.explain import explain_rules
+        from grposweep.lint.output import explain_rules
 
         explain_rules(code, sys.stdout)
         return 0
@@ -174,8 +174,8 @@ def plan(
     """
 
     def work() -> int:
-        from grposweep.commands import show_plan, training_processes
-        from grposweep.frameworks.load import Options
+        from grposweep.cli.plan import show_plan, training_processes
+        from grposweep.frameworks.parsing.load import Options
 
         version = _version(trl_version)
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
@@ -205,8 +205,8 @@ def fit(
     """
 
     def work() -> int:
-        from grposweep.commands import show_fit
-        from grposweep.frameworks.load import Options
+        from grposweep.cli.plan import show_fit
+        from grposweep.frameworks.parsing.load import Options
 
         options = Options(framework.value, None, processes)
         return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
@@ -238,9 +238,9 @@ def translate(
     """
 
     def work() -> int:
-        from grposweep.commands import training_processes
-        from grposweep.frameworks.load import Options
-        from grposweep.translate.command import translate_file
+        from grposweep.cli.plan import training_processes
+        from grposweep.frameworks.parsing.load import Options
+        from grposweep.translate import translate_file
 
         ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
         return translate_file(
@@ -252,7 +252,7 @@ def translate(
 
 def _gpu(name: str | None, gib: float | None) -> float | None:
     """The memory of the GPU that was named, in GiB; a number wins."""
-    from grposweep.memory.gpus import memory_of
+    from grposweep.memory.catalog import memory_of
 
     return gib if gib is not None or name is None else memory_of(name, "--gpu")
 

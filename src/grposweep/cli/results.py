@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app, examples
-from grposweep.cli.names import Named, Outputs, Sweep, Trial, complete_sweep
+from grposweep.cli.app import Named, Outputs, Sweep, Trial, answer, app, complete_sweep, examples
 from grposweep.errors import BadInput
 
 
@@ -52,8 +51,8 @@ def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> None:
     """
 
     def work() -> int:
-        from grposweep.report.read import open_sweep
-        from grposweep.sweep.sync import sync_sweep
+        from grposweep.report.view import open_sweep
+        from grposweep.sweep.wandb_sync import sync_sweep
 
         return sync_sweep(open_sweep(sweep, outputs))
 
@@ -108,8 +107,8 @@ def best(
     """Show a sweep's best trial, or write it for others to use."""
 
     def work() -> int:
-        from grposweep.report.read import open_sweep
-        from grposweep.report.winner import show_best
+        from grposweep.report.export import show_best
+        from grposweep.report.view import open_sweep
 
         show_best(open_sweep(sweep, outputs), export, None if form is None else form.value)
         return 0
@@ -130,8 +129,8 @@ def export(
 
     def work() -> int:
         from grposweep.files import write_text
-        from grposweep.report.read import open_sweep
-        from grposweep.report.rows import render_rows
+        from grposweep.report.export import render_rows
+        from grposweep.report.view import open_sweep
 
         text = render_rows(open_sweep(sweep, outputs), format.value)
         if output is None:
@@ -163,7 +162,7 @@ def compare(
 
     def work() -> int:
         from grposweep.report.compare import compare_all
-        from grposweep.report.desk import build_console
+        from grposweep.report.screens import build_console
 
         build_console().print(compare_all(names, outputs))
         return 0

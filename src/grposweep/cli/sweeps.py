@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app, examples
-from grposweep.cli.names import Required
+from grposweep.cli.app import Required, answer, app, examples
 
 
 @app.command(
@@ -23,7 +22,7 @@ def space(
     """
 
     def work() -> int:
-        from grposweep.commands import show_space
+        from grposweep.cli.plan import show_space
 
         return show_space(arguments)
 

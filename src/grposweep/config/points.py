@@ -1,4 +1,8 @@
-"""A point's experiment without composing it through Hydra each time: one composition a group option, then patches.
+"""A person's recipe as options of our groups: ``batch=recipe``, ``kl=recipe``, ... for Hydra to compose points from.
+
+So every other option still replaces a whole group, and every key a single number, whatever the recipe says.
+
+A point's experiment without composing it through Hydra each time: one composition a group option, then patches.
 
 Composing costs 40-190 ms a point; a group option sets only keys of its own group, so a point is the base with a few
 sections exchanged. A test holds this against Hydra's own composition.
@@ -8,13 +12,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import explain, resolved, to_experiment, typed
-from grposweep.config.schema import GROUPS, Experiment
+from grposweep.config.groups import NUMBERS, own_values
 from grposweep.errors import BadInput
-from grposweep.programs.offer import offer_recipe
+from grposweep.external import is_program
+from grposweep.schema import GROUPS, Experiment, Trainer
+
+OPTION = "recipe"  # the name of the options, and of the group that chooses them all
+
+
+def offer_recipe(composed: DictConfig) -> list[str]:
+    """Offer the recipe that a composition names as options; the overrides that choose them where nothing else is chosen.
+
+    None for trainers of our own.
+    """
+    if not is_program(str(composed.trainer.kind)):
+        return []
+    trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
+    assert isinstance(trainer, Trainer)  # structured() keeps the type
+    values = own_values(base_of(trainer, int(composed.cluster.processes)))
+    store = ConfigStore.instance()
+    for group in NUMBERS:
+        store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")
+    chosen: dict[str, Any] = {"defaults": [*({f"override /{group}": OPTION} for group in NUMBERS), "_self_"], **values}
+    store.store(group=OPTION, name=OPTION, node=chosen, package="_global_", provider="grposweep")
+    return [f"{OPTION}={OPTION}"]
+
 
 MOST_KEPT = 1000  # experiments, some 20 KB each
 

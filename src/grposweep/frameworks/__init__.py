@@ -10,26 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.frameworks import (
-    easyr1,
-    easyr1_write,
-    keys,
-    ms_swift,
-    ms_swift_keys,
-    ms_swift_write,
-    open_r1,
-    schema,
-    trl,
-    trl_write,
-    verl,
-    verl_write,
-)
+from grposweep.frameworks import dotted_keys as schema
+from grposweep.frameworks import keys
+from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import native as in_trl_words
+from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.easyr1 import writer as easyr1_write
 from grposweep.frameworks.keys import Key
 from grposweep.frameworks.keys import known as known_keys
-from grposweep.frameworks.native import native as in_trl_words
-from grposweep.frameworks.trl import Reading
-from grposweep.frameworks.written import Written
-from grposweep.memory.recipes import known_model
+from grposweep.frameworks.ms_swift import keys as ms_swift_keys
+from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.frameworks.ms_swift import writer as ms_swift_write
+from grposweep.frameworks.open_r1 import recipe as open_r1
+from grposweep.frameworks.trl import reader as trl
+from grposweep.frameworks.trl import writer as trl_write
+from grposweep.frameworks.trl.reader import Reading
+from grposweep.frameworks.verl import reader as verl
+from grposweep.frameworks.verl import writer as verl_write
+from grposweep.memory.catalog import known_model
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting, Version
 

@@ -4,7 +4,7 @@ Sources: EasyR1 0.3.3 verl/trainer/core_algos.py, verl/workers/fsdp_workers.py; 
 workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/replica.py.
 """
 
-from grposweep.frameworks.verl import ACTOR, OPTIM, ROLLOUT
+from grposweep.frameworks.verl.reader import ACTOR, OPTIM, ROLLOUT
 
 _EASYR1_KL = ("kl", "abs", "mse", "low_var_kl", "full")
 _VERL_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")

@@ -1,6 +1,10 @@
 """Which keys each framework takes, by version: the table made from TRL's own releases, and Open-R1's additions.
 
 ``trl_keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time.
+
+Keys that came and went: what to set instead of one that this version does not take.
+
+Sources: the releases themselves (frameworks/trl_keys.json), transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
 """
 
 import json
@@ -154,3 +158,103 @@ def near(name: str, names: Iterable[str]) -> list[str]:
 def _version(name: str) -> Version:
     major, minor, patch = (int(part) for part in name.split("."))
     return major, minor, patch
+
+
+RENAMES = {  # old word: new word, with the same meaning
+    "evaluation_strategy": "eval_strategy",
+    "torch_dtype": "dtype",
+    "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "wandb_log_unique_prompts": "log_unique_prompts",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_token": "hub_token",
+    "push_to_hub_model_id": "hub_model_id",
+    "no_cuda": "use_cpu",
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+}
+BACK = {new: old for old, new in RENAMES.items()}
+# Keys without a successor: why, and the values that changed nothing, so that the key can go.
+DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "max_prompt_length": ("TRL no longer cuts prompts: filter long ones out of the dataset", (None,)),
+    "use_liger_loss": ("its work is done by use_liger_kernel, or by TRL's own chunked loss", (None, False)),
+    "overwrite_output_dir": ("the output folder is written to in any case", (None, True, False)),
+    "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode says which", (None, "auto")),
+    "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
+    "vllm_enable_prefix_caching": ("vLLM caches prefixes in any case", (None, True)),
+    "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR says where logs go", (None,)),
+    "save_safetensors": ("weights are always saved as safetensors", (None, True)),
+    "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
+    "tp_size": ("parallelism_config holds the parallel sizes", (None, 0, 1)),
+    "dispatch_batches": ("accelerator_config holds it", (None,)),
+    "split_batches": ("accelerator_config holds it", (None, False)),
+    "gradient_checkpointing_use_reentrant": ("gradient_checkpointing_kwargs holds it", (None,)),
+    "adafactor": ("optim: adafactor replaced it", (None, False)),
+    "use_mps_device": ("the device is found by itself", (None, True, False)),
+    "use_ipex": ("transformers dropped it", (None, False)),
+    "half_precision_backend": ("there is one backend", (None, "auto")),
+    "fp16_backend": ("there is one backend", (None, "auto")),
+    "include_tokens_per_second": ("transformers dropped it", (None, False)),
+    "ray_scope": ("transformers dropped it", (None, "last")),
+    "past_index": ("transformers dropped it", (None, -1)),
+}
+# Words of other libraries and of habit, which no spelling distance finds.
+HABITS = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "kl_coef": "beta",
+    "kl_beta": "beta",
+    "group_size": "num_generations",
+    "num_samples": "num_generations",
+    "rollout_n": "num_generations",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "max_new_tokens": "max_completion_length",
+    "max_seq_length": "max_completion_length",
+    "clip_range": "epsilon",
+    "model_name": "model_name_or_path",
+    "model": "model_name_or_path",
+    "dataset": "dataset_name",
+}
+
+
+class Instead(NamedTuple):
+    """What to do about a key: why, the change of keys (None removes one), and whether training stays the same."""
+
+    why: str = ""
+    change: dict[str, Any] | None = None
+    safe: bool = False
+
+
+def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, Key]) -> Instead:
+    """The way out of a key that these versions do not take."""
+    value = config.get(key)
+    if key == "warmup_ratio":
+        return _warmup(value, config)
+    new = RENAMES.get(key) or BACK.get(key, "")
+    if new in takes:
+        if new not in config:
+            return Instead(f"it is called {new}", {key: None, new: value}, safe=True)
+        return Instead(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
+    if key in DROPPED:
+        why, harmless = DROPPED[key]
+        return Instead(why, {key: None}, safe=_among(value, harmless))
+    return Instead("", {key: None} if value is None else None, safe=value is None)
+
+
+def _warmup(ratio: Any, config: Mapping[str, Any]) -> Instead:
+    """Transformers 5 reads warmup_steps below 1 as a share; steps, where both were set, came first before too."""
+    steps = config.get("warmup_steps")
+    if not ratio or steps:
+        return Instead("warmup_steps says it all", {"warmup_ratio": None}, safe=True)
+    why = "warmup_steps below 1 is a share of all steps"
+    is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
+    return Instead(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Instead(why)
+
+
+def _among(value: Any, harmless: tuple[Any, ...]) -> bool:
+    """Equal in value and type: 1 is not true here."""
+    return any(type(value) is type(other) and value == other for other in harmless)

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from math import gcd
 from typing import Any
 
+from grposweep.memory.catalog import GPUS
 from grposweep.memory.estimate import GIB, estimate
-from grposweep.memory.gpus import GPUS
 from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting
 

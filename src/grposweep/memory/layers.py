@@ -7,7 +7,7 @@ values are repeated for every query head, and the boolean mask becomes a bias of
 
 from dataclasses import dataclass
 
-from grposweep.memory.architecture import Architecture
+from grposweep.architecture import Architecture
 
 FLOAT = 4  # bytes of a float32
 INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))  # that share theirs

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from grposweep.memory.architecture import Architecture
+from grposweep.architecture import Architecture
 from grposweep.memory.layers import FLOAT, Lora
 from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting

@@ -1,11 +1,18 @@
-"""``grposweep compare``: sweeps (by their best trials) and trials side by side, and what their difference is worth."""
+"""What differs between two resolved configurations, key by key.
 
-from collections.abc import Iterator, Sequence
+Whether two results differ by more than chance: from several seeds where there are some, else from the evaluations' errors.
+
+``grposweep compare``: sweeps (by their best trials) and trials side by side, and what their difference is worth.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from string import ascii_uppercase
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,15 +20,88 @@ from rich.table import Table
 from rich.text import Text
 
 from grposweep.errors import BadInput
-from grposweep.report.differences import ABSENT, differences
-from grposweep.report.overlay import overlay
-from grposweep.report.read import BEST, SweepView, read_sweep
-from grposweep.report.significance import Values, compare
+from grposweep.labels import count, label_text, short
+from grposweep.report.chart import overlay
 from grposweep.report.status import worth
-from grposweep.report.trial import TrialView
-from grposweep.report.words import count, label_text, short
-from grposweep.sweep.find import find_sweep
-from grposweep.sweep.provenance import difference
+from grposweep.report.trial_view import TrialView
+from grposweep.report.view import BEST, SweepView, read_sweep
+from grposweep.storage.find import find_sweep
+from grposweep.storage.provenance import difference
+
+NAMING = ("name", "outputs", "force")  # of the sweep, not of a trial
+ABSENT = "(not set)"
+
+
+class Difference(NamedTuple):
+    """One key: its value here and there."""
+
+    key: str
+    here: Any
+    there: Any
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+    """All keys whose values differ, dotted, in the order of the first."""
+    left, right = dict(_flat(here)), dict(_flat(there))
+    keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
+    pairs = (Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys)
+    return [pair for pair in pairs if pair.here != pair.there]
+
+
+def _flat(content: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{head}{name}.")
+        else:
+            yield f"{head}{name}", value
+
+
+LEAST = 1e-6  # nobody's model of the errors is good for less
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one side was found to be worth: a value a seed, and the standard error of each one's evaluation."""
+
+    values: Sequence[float]
+    errors: Sequence[float | None]
+
+
+def compare(one: Values, other: Values) -> str:
+    """The difference of ``other`` to ``one``, how likely chance alone makes one as large, and what that rests on."""
+    difference = fmean(other.values) - fmean(one.values)
+    if len(one.values) > 1 and len(other.values) > 1:
+        return f"{difference:+.4f}, {_welch(one.values, other.values)}"
+    errors = [error for side in (one, other) for error in side.errors[:1]]
+    if len(errors) < 2 or None in errors or not any(errors):
+        return (
+            f"{difference:+.4f}; neither several seeds a side nor standard errors: nothing says whether this is chance"
+        )
+    return f"{difference:+.4f} {_from_errors(difference, [error or 0.0 for error in errors])}"
+
+
+def _welch(one: Sequence[float], other: Sequence[float]) -> str:
+    """Welch's t-test, two-sided, unequal variances."""
+    from scipy import stats  # half a second
+
+    found = stats.ttest_ind(other, one, equal_var=False)
+    if math.isnan(found.pvalue):
+        return f"over {len(one)} and {len(other)} seeds that all agree: no spread to test against"
+    return f"{_chance(found.pvalue)} (Welch's t-test over {len(one)} and {len(other)} seeds)"
+
+
+def _from_errors(difference: float, errors: Sequence[float]) -> str:
+    error = math.hypot(*errors)
+    p = 2 * (1 - NormalDist().cdf(abs(difference) / error))
+    return (
+        f"± {error:.4f}, {_chance(p)} (z-test from the evaluations' standard errors: the choice of prompts only; "
+        "without several seeds a side nothing is known of others)"
+    )
+
+
+def _chance(p: float) -> str:
+    return f"p = {p:.2g}" if p >= LEAST else f"p < {LEAST:g}"
+
 
 MOST = 6  # side by side in 80 columns
 # What no number depends on, and what only repeats another key.

@@ -1,11 +1,16 @@
-"""What each turn of a dial does, in a sweep of one factor at a time: a table for the terminal."""
+"""What each turn of a dial does, in a sweep of one factor at a time: a table for the terminal.
+
+Which dials decided a sweep, from its folder.
+"""
 
 from rich import box
 from rich.table import Table
 
-from grposweep.report.words import label_text
-from grposweep.search.effects import Comparison, Effect
-from grposweep.search.estimate import Estimate
+from grposweep.labels import label_text
+from grposweep.report.view import SweepView
+from grposweep.search.importance import find_importances
+from grposweep.search.replication import Comparison, Effect, Estimate
+from grposweep.search.space import read_space
 
 
 def effects_table(comparison: Comparison, metric: str) -> Table:
@@ -35,3 +40,14 @@ def effect_text(effect: Effect) -> str:
         return ""
     half = f" ± {effect.effect.margin:.4f}" if effect.effect.count > 1 else ""
     return f"{effect.effect.mean:+.4f}{half}"
+
+
+def importances(view: SweepView) -> dict[str, float]:
+    """Each dial's share, most first; empty where there are too few finished trials or dials, or the space is unreadable."""
+    try:
+        dials = {dial.name: dial for dial in read_space(view.settings.get("space") or ()).dials}
+    except (KeyError, TypeError, AttributeError):
+        return {}
+    finished = [trial for trial in view.ranked if trial.role == "search" and set(trial.point) <= set(dials)]
+    points, values = [dict(trial.point) for trial in finished], [trial.objective or 0.0 for trial in finished]
+    return find_importances(dials, points, values, maximize=view.direction == "maximize")

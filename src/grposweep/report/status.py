@@ -8,15 +8,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.labels import count, short
+from grposweep.report.cost import ended, forecast, seconds_left, standing, target
 from grposweep.report.effects import effect_text
-from grposweep.report.forecast import forecast
-from grposweep.report.progress import ended, seconds_left, standing, target
-from grposweep.report.read import SweepView
-from grposweep.report.standings import Standing
+from grposweep.report.ranking import Standing
 from grposweep.report.tables import clock
-from grposweep.report.trial import State, TrialView
-from grposweep.report.words import count, short
-from grposweep.sweep.failures.kinds import words_of
+from grposweep.report.trial_view import State, TrialView
+from grposweep.report.view import SweepView
+from grposweep.storage.failure_class import words_of
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # without a sign of life

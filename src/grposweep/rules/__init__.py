@@ -9,23 +9,17 @@ from collections.abc import Collection
 from grposweep.rules import (
     advice,
     batch,
-    clipping,
-    data,
     easyr1,
-    engines,
     evaluation,
     kl,
-    kl_places,
+    kl_placement,
     loss,
     memory,
     ms_swift,
-    padded,
-    prompts,
-    reference,
-    rollouts,
+    rollout_batch,
     schedule,
-    sizes,
     topology,
+    verl,
 )
 from grposweep.rules.registry import FAMILIES, REGISTRY, Broken, Problem, Rule, Severity, choose, errors
 from grposweep.rules.unstated import judge_unstated  # last: it counts with all the others
@@ -37,23 +31,17 @@ __all__ = ["FAMILIES", "REGISTRY", "Broken", "Problem", "Rule", "Severity", "che
 FILES = (
     advice,
     batch,
-    clipping,
-    data,
     easyr1,
-    engines,
     evaluation,
     kl,
-    kl_places,
+    kl_placement,
     loss,
     memory,
     ms_swift,
-    padded,
-    prompts,
-    reference,
-    rollouts,
+    rollout_batch,
     schedule,
-    sizes,
     topology,
+    verl,
 )
 
 

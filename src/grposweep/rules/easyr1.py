@@ -4,7 +4,8 @@ Symbols as in ``prompts``. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, ve
 (_init_dist_mesh), verl/protocol.py (chunk, split).
 """
 
-from grposweep.rules.prompts import (
+from grposweep.rules.registry import Broken, rule
+from grposweep.rules.rollout_batch import (
     EASYR1,
     ROLLOUT,
     SIZED,
@@ -17,7 +18,6 @@ from grposweep.rules.prompts import (
     ranks,
     shared,
 )
-from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 
 

@@ -5,7 +5,7 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 
 from math import gcd
 
-from grposweep.rules import counts
+from grposweep.rules import process_counts as counts
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import TRL_LIKE, Setting
 

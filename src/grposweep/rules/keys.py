@@ -1,18 +1,120 @@
-"""GV: keys that a version takes, with values it can read; on the recipe, because a setting has no words for these.
+"""GV: values that a key can hold, as TRL's own parser reads them; part of the family of ``keys``.
+
+Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies).
+
+GV: keys that a version takes, with values it can read; on the recipe, because a setting has no words for these.
 
 Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py; which key exists when is in
 frameworks/trl_keys.json, read from the releases.
+
+GM: what was asked of a recipe's memory and cannot be answered; part of the family of ``memory``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import easyr1, keys, ms_swift, open_r1, trl, verl
-from grposweep.frameworks.renames import HABITS, instead
+from grposweep import frameworks
+from grposweep.frameworks import keys
+from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.keys import HABITS, instead
+from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.frameworks.open_r1 import recipe as open_r1
+from grposweep.frameworks.parsing.values import convert
+from grposweep.frameworks.trl import reader as trl
+from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Broken, recipe_rule
-from grposweep.rules.values import cut, show
-from grposweep.setting import EVERY, IN_PROMPTS
+from grposweep.setting import EVERY, FRAMEWORKS, IN_PROMPTS, TRL, TRL_FAMILY
+
+LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
+STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+@recipe_rule("GV103", "warning")
+def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
+    """A number that YAML reads as a string: YAML 1.1 wants a dot and a signed exponent, so ``3e-06`` is text.
+
+    TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
+    with it, or misreads it: the text "false" counts as true.
+    """
+    takes = keys.known(recipe.framework, recipe.version)
+    for key, value in recipe.config.items():
+        if isinstance(value, str) and key in takes and key not in recipe.unresolved:
+            found = convert(value, takes[key].type)
+            if found.trouble == "string":
+                yield Broken(
+                    what=f"{key}: {show(value)}",
+                    why=f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not",
+                    instead=f"Write {key}: {show(found.value)}.",
+                    fields=(key,),
+                    suggestions=({key: found.value},),
+                    without_effect=frozenset({key}),
+                )
+
+
+@recipe_rule("GV104", "error")
+def values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
+    """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
+
+    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
+    loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
+    """
+    takes = keys.known(recipe.framework, recipe.version)
+    for key, value in recipe.config.items():
+        if key in recipe.unresolved:
+            continue
+        if key in STRATEGIES and isinstance(value, (bool, str)) and value not in STRATEGIES[key]:
+            yield _strategy(key, value)
+        elif key in LISTS and key in takes and isinstance(value, str):
+            change = {key: [value]}
+            yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
+        elif key == "env" and not isinstance(value, dict):
+            yield _mistyped(key, value, "a mapping of environment variables", None)
+        elif key in takes and (found := convert(value, takes[key].type)).trouble == "type":
+            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, found.value))
+        elif key == "num_generations" and value is None:
+            yield _mistyped(key, value, WANTED["int"], {key: 8})
+
+
+def _strategy(key: str, value: Any) -> Broken:
+    if value is False:
+        return Broken(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
+                      ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
+    choices = ", ".join(STRATEGIES[key])
+    return Broken(f"{key}={show(value)}", f"there are {choices}", "Choose one of them.", (key,))
+
+
+def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Broken:
+    suggestions = (dict(change),) if change else ()
+    return Broken(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+
+
+def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
+    """8.0 for a count is 8; a share of warmup has a key of its own in transformers 4."""
+    if isinstance(value, float) and number is not None and number == value:
+        return {key: number}
+    if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
+        return {key: None, "warmup_ratio": value}
+    return None
+
+
+def show(value: Any) -> str:
+    """A value as YAML would write it, cut short, on one line."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return cut(str(value))
+
+
+def cut(text: str) -> str:
+    """One line of at most 40 characters, none of which moves a cursor."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= 40 else text[:37] + "..."
+
 
 # `trl grpo` hands these to accelerate launch, also from the YAML.
 LAUNCHER_KEYS = frozenset(
@@ -205,3 +307,42 @@ def _set(recipe: Recipe, key: str) -> str:
 
 def _show_key(key: Any) -> str:
     return cut(str(key))
+
+
+@recipe_rule("GM203", "warning", of=frozenset(FRAMEWORKS))
+def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Broken]:
+    """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
+
+    Estimated are recipes of TRL and Open-R1 whose model is one of those that are known by name (docs/memory.md), as the
+    newest TRL uses memory: it goes over the logits in tiles (trl kernels/chunked_logprob.py), which older releases did not.
+    """
+    if recipe.gpu_gib is None:
+        return
+    if frameworks.read(recipe).setting.architecture is not None:
+        if recipe.version < TRL:
+            yield _older(recipe)
+        return
+    if recipe.framework not in TRL_FAMILY:
+        yield Broken(
+            what=f"a GPU of {recipe.gpu_gib:g} GiB",
+            why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",
+            instead="Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that.",
+        )
+        return
+    name = recipe.config.get("model_name_or_path")
+    yield Broken(
+        what=f"a GPU of {recipe.gpu_gib:g} GiB",
+        why="no model is named" if name is None else f"the shape of model_name_or_path={name} is not known",
+        instead="Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out.",
+        fields=() if name is None else ("model_name_or_path",),
+    )
+
+
+def _older(recipe: Recipe) -> Broken:
+    judged = ".".join(map(str, recipe.version))
+    return Broken(
+        what=f"a GPU of {recipe.gpu_gib:g} GiB",
+        why=f"memory is estimated as TRL {'.'.join(map(str, TRL))} uses it, and TRL {judged} may hold all logits of a "
+        "micro-batch at once (micro-batch x completion length x vocabulary)",
+        instead="Leave some memory free, or take a newer TRL.",
+    )

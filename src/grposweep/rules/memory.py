@@ -8,7 +8,7 @@ from typing import Any
 
 from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS, find_prompt
-from grposweep.rules import counts
+from grposweep.rules import process_counts as counts
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import Setting
 

@@ -4,7 +4,7 @@ Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL 
 """
 
 from grposweep import plan
-from grposweep.rules import counts
+from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
 from grposweep.rules.registry import Broken, rule

@@ -3,7 +3,7 @@
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
 
-from grposweep.rules import counts
+from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, whole_groups
 from grposweep.rules.registry import Broken, rule
 from grposweep.setting import TRL_LIKE, Setting

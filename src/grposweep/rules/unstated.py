@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 
-from grposweep.rules import counts
+from grposweep.rules import process_counts as counts
 from grposweep.rules.registry import REGISTRY, Broken, Problem, Rule, rule
 from grposweep.setting import FRAMEWORKS, Setting
 

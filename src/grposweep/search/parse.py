@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
-from grposweep.config.words import malformed
+from grposweep.config.compose import malformed
 from grposweep.errors import BadInput
 from grposweep.search.space import Choice, Dial, Interval, Label, Space, build_space
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
+
 ADAPTIVE = "tpe"  # what auto is where a space has no list of points
 LISTED = ("grid", "one_factor")  # all their points are known beforehand
 FREE_DRAWS = 64  # candidates before turning to the list of valid combinations

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grposweep.errors import BadInput
-from grposweep.launch.base import Job, Launcher
-from grposweep.programs import is_program
-from grposweep.search.judge import Verdict
+from grposweep.external import is_program
+from grposweep.launchers.base import Job, Launcher
+from grposweep.search.validity import Verdict
+from grposweep.storage.folders import Begun, TrialFolder
 from grposweep.sweep.failures import log_sizes
-from grposweep.sweep.folder import Begun, TrialFolder
-from grposweep.sweep.pulse import Pulse
-from grposweep.sweep.settler import Running
+from grposweep.sweep.outcomes import Pulse, Running
 
 
 @dataclass

@@ -1,11 +1,107 @@
-"""A budget of GPU hours that a sweep plans for: nothing is started that what is left could not finish, by estimate."""
+"""What a trial is going to take, by those that have finished: for the order at the end of a sweep, and for its budget.
 
-from dataclasses import dataclass
+A budget of GPU hours that a sweep plans for: nothing is started that what is left could not finish, by estimate.
 
-from grposweep.cost import HOUR
-from grposweep.report.words import count
+What a sweep has spent, what its running trials are still going to take, and whether its budget holds another one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.cost import HOUR, Work, find_work, fit_rates
+from grposweep.labels import count
+from grposweep.plan import build_plan
 from grposweep.search.space import Point
-from grposweep.sweep.expectation import Expectation
+from grposweep.search.study import SweepStudy
+from grposweep.search.validity import Judge
+from grposweep.setting import Setting
+from grposweep.storage import runs
+from grposweep.storage.folders import SweepFolder
+from grposweep.sweep.outcomes import Running
+
+Effective = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds on the clock, and device-seconds."""
+
+    seconds: float
+    device_seconds: float
+
+
+@dataclass
+class Expectation:
+    """Costs of trials that ran to their end, by the settings that decide about them; the learning rate does not."""
+
+    judge: Judge
+    _noted: dict[int, tuple[Point, Cost]] = field(default_factory=dict)
+    _digested: int = 0  # of these
+    _alike: dict[Effective, list[Cost]] = field(default_factory=dict)
+    _seen: list[tuple[Work, Cost]] = field(default_factory=list)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any trial has finished."""
+        return bool(self._noted)
+
+    @property
+    def mean(self) -> Cost | None:
+        """Of a trial so far."""
+        return _mean([cost for _, cost in self._noted.values()]) if self._noted else None
+
+    def note(self, trial: FrozenTrial, seconds: float, device_seconds: float) -> None:
+        """What a trial took; only where it finished."""
+        if trial.state == TrialState.COMPLETE and seconds > 0:
+            self._noted.setdefault(trial.number, (dict(trial.params), Cost(seconds, device_seconds)))
+
+    def seconds(self, point: Point) -> float | None:
+        """On the clock."""
+        cost = self.of(point)
+        return None if cost is None else cost.seconds
+
+    def of(self, point: Point) -> Cost | None:
+        """What a trial of this point is to take: as others with its settings, otherwise by its tokens."""
+        if not self.is_known:
+            return None
+        self._digest()
+        setting = self.judge.fields.setting(point)
+        if alike := self._alike.get(effective(setting)):
+            return _mean(alike)
+        return self._by_work(find_work(setting)) or self.mean
+
+    def _by_work(self, work: Work | None) -> Cost | None:
+        """By what a token has cost all of them."""
+        seconds = fit_rates([(seen, cost.seconds) for seen, cost in self._seen])
+        device_seconds = fit_rates([(seen, cost.device_seconds) for seen, cost in self._seen])
+        if work is None or seconds is None or device_seconds is None:
+            return None
+        return Cost(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
+
+    def _digest(self) -> None:
+        """Sort what is new by its settings; only where somebody asks."""
+        for point, cost in list(self._noted.values())[self._digested :]:
+            setting = self.judge.fields.setting(point)
+            self._alike.setdefault(effective(setting), []).append(cost)
+            if (work := find_work(setting)) is not None:
+                self._seen.append((work, cost))
+        self._digested = len(self._noted)
+
+
+def effective(setting: Setting) -> Effective:
+    """What decides how long a training takes."""
+    plan = build_plan(setting)
+    return (
+        setting.parameters, setting.max_completion_length, setting.num_generations, setting.num_iterations, setting.beta > 0,
+        plan.processes, plan.per_device_train_batch_size, plan.completions_per_rollout, plan.total_completions,
+    )  # fmt: skip
+
+
+def _mean(costs: list[Cost]) -> Cost:
+    return Cost(fmean(cost.seconds for cost in costs), fmean(cost.device_seconds for cost in costs))
 
 
 @dataclass
@@ -40,3 +136,83 @@ class Budget:
         if fitting >= target:
             return f"{count(target, 'trial')} fit {named}, {each}"
         return f"about {fitting} of {count(target, 'trial')} fit {named}, {each}"
+
+
+@dataclass
+class Spending:
+    """One sweep's; a rank without a GPU counts as one."""
+
+    folder: SweepFolder
+    study: SweepStudy
+    budget: Budget
+    running: Mapping[int, Running]  # the controller's own
+    overspent: bool = False  # the budget is
+    _costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # of ended trials
+    _caught_up: bool = False  # whether trials of earlier controllers have been learned from
+
+    def hours(self) -> float:
+        """GPU hours of all trials so far, those that run among them."""
+        return sum(self.cost(trial)[1] for trial in self.study.started) / HOUR
+
+    def cost(self, trial: FrozenTrial) -> tuple[float, float]:
+        """Seconds and device-seconds of a trial so far; of one that has ended they are read once."""
+        if trial.number in self._costs:
+            return self._costs[trial.number]
+        path = self.folder.trial(trial.number, trial.user_attrs["experiment"]).path
+        cost = runs.cost(path, trial.number in self.running)
+        if trial.state.is_finished():
+            self._costs[trial.number] = cost
+        return cost
+
+    def seconds(self, point: Point) -> float | None:
+        """What a trial is going to take on the clock; None where nobody knows yet."""
+        self._catch_up()
+        return self.budget.expectation.seconds(point)
+
+    def is_over(self) -> bool:
+        """Whether the budget is spent, and nothing more may be started; what runs goes on."""
+        limit = self.budget.hours
+        self.overspent = limit is not None and self.hours() >= limit
+        return self.overspent
+
+    def affords(self, point: Point, done: float = 0.0) -> bool:
+        """Whether the budget also holds what is left of this trial, beside what it has promised to those that run."""
+        if self.budget.hours is None:
+            return True
+        self._catch_up()
+        affords = self.budget.holds(point, self.hours() * HOUR, self.promised(), done)
+        self.overspent = not affords
+        return affords
+
+    def promised(self) -> float:
+        """Device-seconds that the running trials are still going to take."""
+        costs = (
+            (self.budget.expectation.of(running.point), runs.cost(running.folder.path, True)[1])
+            for running in self.running.values()
+        )
+        return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)
+
+    def promise(self, planned: int) -> str:
+        """How many of the planned trials fit the budget, in words."""
+        self._catch_up()
+        return self.budget.promise(len(self.study.started), planned, self.hours() * HOUR, self.promised())
+
+    def look_back(self, trial: FrozenTrial, planned: int) -> str:
+        """Learn from a trial that has just ended; what is news of the budget then: the first one tells how many it holds."""
+        known = self.budget.expectation.is_known
+        self._learn(trial)
+        if self.budget.hours is None or known or not self.budget.expectation.is_known:
+            return ""
+        return self.promise(planned)
+
+    def _learn(self, trial: FrozenTrial) -> None:
+        """What a finished trial took is what the next ones will."""
+        if trial.state == TrialState.COMPLETE:
+            self.budget.expectation.note(trial, *self.cost(trial))
+
+    def _catch_up(self) -> None:
+        """Learn from what finished under earlier controllers, once somebody wants to know."""
+        if not self._caught_up:
+            self._caught_up = True
+            for trial in self.study.started:
+                self._learn(trial)

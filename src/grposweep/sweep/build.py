@@ -7,28 +7,27 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from grposweep.launch.base import Launcher
-from grposweep.launch.build import is_dry
+from grposweep.launchers import is_dry
+from grposweep.launchers.base import Launcher
 from grposweep.report.tables import invalid_table
 from grposweep.rules import errors
+from grposweep.search.early_stopping import build_stopping, choose_stopping
 from grposweep.search.journal import Direction
-from grposweep.search.replicates import build_replication
+from grposweep.search.replication import build_replication
 from grposweep.search.sampler import LISTED
 from grposweep.search.space import freeze
-from grposweep.search.stopping import build_stopping, choose_stopping
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.storage.folders import SweepFolder
+from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.folder import SweepFolder
+from grposweep.sweep.early_stopping import Overseer
 from grposweep.sweep.further import further_of
-from grposweep.sweep.judged import Judged
-from grposweep.sweep.lease import Lease
-from grposweep.sweep.memory import too_large
-from grposweep.sweep.opening import write_invalid
-from grposweep.sweep.overseer import Overseer
-from grposweep.sweep.proposals import Proposals
-from grposweep.sweep.rebuild import open_study
-from grposweep.sweep.settler import Settler
+from grposweep.sweep.oom import too_large
+from grposweep.sweep.outcomes import Settler
+from grposweep.sweep.recovery import open_study
+from grposweep.sweep.start import Judged, write_invalid
 from grposweep.sweep.summary import invalid_rows
+from grposweep.sweep.trial_queue import Proposals
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
 

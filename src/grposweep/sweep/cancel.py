@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from grposweep.errors import BadInput
-from grposweep.launch import queue
-from grposweep.launch.script import sweep_name
-from grposweep.launch.states import ALIVE
-from grposweep.sweep.find import find_sweep
-from grposweep.sweep.lease import Lease
+from grposweep.launchers.slurm import commands as queue
+from grposweep.launchers.slurm.commands import ALIVE
+from grposweep.launchers.slurm.script import sweep_name
+from grposweep.storage.find import find_sweep
+from grposweep.storage.lease import Lease
 
 
 def cancel_sweep(named: str, outputs: Path) -> str:

@@ -8,18 +8,16 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from grposweep.launch.base import CRASHED, Busy, End, Launcher
-from grposweep.search.judge import Verdict
+from grposweep.launchers.base import CRASHED, Busy, End, Launcher
+from grposweep.search.validity import Verdict
+from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
+from grposweep.storage.lease import Lease
 from grposweep.sweep.attempts import Attempts, running_of
-from grposweep.sweep.budget import Budget
-from grposweep.sweep.expectation import Expectation
-from grposweep.sweep.folder import Asked, SweepFolder, TrialFolder
-from grposweep.sweep.lease import Lease
-from grposweep.sweep.overseer import NEVER_PROMOTED, Overseer
-from grposweep.sweep.proposals import Proposals
-from grposweep.sweep.settler import Running, Settler
-from grposweep.sweep.spending import Spending
-from grposweep.sweep.trial import write_trial
+from grposweep.sweep.budget import Budget, Expectation, Spending
+from grposweep.sweep.early_stopping import NEVER_PROMOTED, Overseer
+from grposweep.sweep.outcomes import Running, Settler
+from grposweep.sweep.trial_queue import Proposals
+from grposweep.sweep.write_trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

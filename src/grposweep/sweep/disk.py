@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from grposweep.config.schema import Experiment
+from grposweep.schema import Experiment
 
 BYTES_TRAINED = 12  # a checkpointed parameter: float32 weight and AdamW's two moments
 LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously

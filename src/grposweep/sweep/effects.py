@@ -6,10 +6,9 @@ from rich.table import Table
 
 from grposweep.files import write_json
 from grposweep.report.effects import effects_table
-from grposweep.search.effects import Comparison, compare
-from grposweep.search.estimate import CHANCE, Estimate
+from grposweep.search.replication import CHANCE, Comparison, Estimate, compare
 from grposweep.search.study import SweepStudy
-from grposweep.sweep.folder import SweepFolder
+from grposweep.storage.folders import SweepFolder
 
 NAME = "effects.json"
 

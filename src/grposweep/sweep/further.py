@@ -6,9 +6,9 @@ from dataclasses import replace
 from optuna.trial import FrozenTrial
 
 from grposweep.report.tables import Row
-from grposweep.search.front import Further, Values
+from grposweep.search.pareto import Further, Values
 from grposweep.search.study import SweepStudy
-from grposweep.sweep.folder import SweepFolder
+from grposweep.storage.folders import SweepFolder
 
 
 def further_of(folder: SweepFolder, directions: Mapping[str, str]) -> Further:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grposweep.report.tables import Row
-from grposweep.search.race import Standing, on_fresh_seeds
+from grposweep.search.replication import Standing, on_fresh_seeds
 
 
 def with_seeds(rows: Sequence[Row], standing: Standing | None) -> list[Row]:

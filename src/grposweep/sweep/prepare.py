@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from grposweep.config.compose import render_experiment
-from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
-from grposweep.launch.base import BAD_INPUT
-from grposweep.launch.preparer import Preparer
-from grposweep.sweep.folder import SweepFolder
+from grposweep.launchers.base import BAD_INPUT
+from grposweep.launchers.preparation import Preparer
+from grposweep.schema import Experiment
+from grposweep.storage.folders import SweepFolder
 
 
 class Interrupted(Protocol):

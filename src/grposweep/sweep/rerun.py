@@ -12,21 +12,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import load_experiment, register
 from grposweep.config.points import Points
-from grposweep.config.read import experiment_id, prepared_key, read_setting, sweep_identity
-from grposweep.config.recorded import changed
-from grposweep.config.schema import Experiment, Search
+from grposweep.config.rerun_overrides import changed
 from grposweep.config.session import open_session
+from grposweep.config.to_setting import experiment_id, prepared_key, read_setting, sweep_identity
 from grposweep.errors import BadInput
+from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
-from grposweep.launch.snapshot import is_present_code
-from grposweep.programs import is_program
+from grposweep.launchers.code_snapshot import is_present_code
 from grposweep.redaction import redact
-from grposweep.repeats import first_difference
-from grposweep.report.read import read_sweep
+from grposweep.report.view import read_sweep
+from grposweep.schema import Experiment, Search
 from grposweep.search.space import Space
-from grposweep.sweep.find import find_sweep, newest_sweep
-from grposweep.sweep.folder import SweepFolder, TrialFolder
-from grposweep.sweep.provenance import collect_provenance, difference
+from grposweep.storage.find import find_sweep, newest_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.provenance import collect_provenance, difference, first_difference
 from grposweep.sweep.run import EXIT_FINISHED, run_sweep
 
 _SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script

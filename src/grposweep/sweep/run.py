@@ -1,35 +1,169 @@
-"""A sweep from its space to its leaderboard; a single run is a sweep of one point."""
+"""``search.on_end``: a shell line of the user's own, run once when a sweep ends; what it needs to know is in its environment.
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+Ticking until nothing is left: what is shown meanwhile, and what Ctrl-C means.
+
+A sweep from its space to its leaderboard; a single run is a sweep of one point.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from rich.console import Console
 
-from grposweep.config.checks import check_tracker, check_words
 from grposweep.config.points import Points
-from grposweep.config.read import sweep_identity
-from grposweep.config.schema import Search
-from grposweep.launch.build import build_launcher, build_preparer, is_dry
-from grposweep.launch.controller_job import hands_over, submit_controller
-from grposweep.launch.local import build_processes
+from grposweep.config.to_setting import sweep_identity
+from grposweep.config.validate import check_tracker, check_words
+from grposweep.launchers import build_launcher, build_preparer, is_dry
+from grposweep.launchers.local import build_processes
+from grposweep.launchers.slurm.controller import hands_over, submit_controller
+from grposweep.report.live import Display
 from grposweep.report.tables import build_console
-from grposweep.search.journal import Direction
-from grposweep.search.mirror import Mirror
+from grposweep.schema import Search
+from grposweep.search.journal import Direction, Mirror
 from grposweep.search.space import Space
-from grposweep.sweep.at_end import run_on_end
+from grposweep.storage.lease import Lease
+from grposweep.storage.progress import Outlook, write_outlook
+from grposweep.storage.provenance import collect_provenance
 from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.judged import Judged, judge_space
-from grposweep.sweep.lease import Lease
-from grposweep.sweep.opening import default_name, describe_sweep, open_folder
 from grposweep.sweep.prepare import prepare
-from grposweep.sweep.provenance import collect_provenance
-from grposweep.sweep.say import detached, say_results, say_scale
+from grposweep.sweep.say import detached, say_results, say_scale, trial_line
+from grposweep.sweep.start import Judged, default_name, describe_sweep, judge_space, open_folder
+from grposweep.sweep.summary import outlook, snapshot
 from grposweep.sweep.warm_start import NAME as WARM_START
 from grposweep.sweep.warm_start import check_sources
-from grposweep.sweep.work import Interrupts, counting_interrupts, work
+
+PATIENCE_SECONDS = 600.0  # then it is ended: nobody watches a sweep's controller
+
+
+def run_on_end(controller: Controller) -> str | None:
+    """Run the command that the sweep names; what went wrong, in one line, or None."""
+    command = controller.search.on_end
+    if command is None:
+        return None
+    try:
+        done = subprocess.run(
+            ["sh", "-c", command],
+            env={**os.environ, **told(controller)},
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return f"search.on_end failed: {error}"
+    return f"search.on_end failed with exit code {done.returncode}: {command}" if done.returncode else None
+
+
+def told(controller: Controller) -> dict[str, str]:
+    """How the sweep ended, for the command's environment; empty text where there is no best trial.
+
+    With several objectives all trials on the Pareto front are named, separated by blanks, with the first objective's values.
+    """
+    best = controller.study.best
+    winners = controller.study.front or ([] if best is None else [best])
+    return {
+        "GRPOSWEEP_SWEEP": str(controller.folder.path),
+        "GRPOSWEEP_STATUS": status(controller),
+        "GRPOSWEEP_METRIC": controller.search.metric,
+        "GRPOSWEEP_BEST_TRIAL": " ".join(controller.trial_folder(trial).path.name for trial in winners),
+        "GRPOSWEEP_OBJECTIVE": " ".join(repr(trial.value) for trial in winners),
+    }
+
+
+def status(controller: Controller) -> str:
+    """``finished``; ``stopped``: by itself, something is to be mended; ``budget``: it is spent; ``failed``: no result."""
+    if controller.stopped_itself:
+        return "stopped"
+    if controller.study.best is None:
+        return "failed"
+    return "budget" if controller.spending.overspent and controller.ended < controller.proposals.planned else "finished"
+
+
+POLL_SECONDS = 0.1
+SHOW_SECONDS = 0.5
+
+
+@dataclass
+class Interrupts:
+    """How often somebody asked us to stop."""
+
+    count: int = 0
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+@contextmanager
+def counting_interrupts() -> Iterator[Interrupts]:
+    """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way."""
+    interrupts = Interrupts()
+    before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def work(controller: Controller, console: Console, interrupts: Interrupts, invalid: int, mirror: Mirror | None) -> None:
+    """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
+    said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
+    seen, shown, notice, told = 0, 0.0, "", Outlook()
+    with Display(console) as display:
+        while True:
+            if interrupts.count and controller.launcher.outlives:
+                return
+            if interrupts.count > seen:
+                seen = interrupts.count
+                notice = _interrupt(controller, seen)
+                display.say(notice)
+            done = controller.tick()
+            if mirror is not None:
+                mirror.show(controller.study.trials)
+            while controller.settler.news:
+                display.say(controller.settler.news.pop(0))
+            for trial in controller.started:
+                if trial.state.is_finished() and trial.number not in said:
+                    said.add(trial.number)
+                    display.say(trial_line(controller, trial))
+            if done:
+                _tell(controller, invalid, told)
+                return
+            if time.monotonic() - shown > SHOW_SECONDS:
+                shown = time.monotonic()
+                told = _tell(controller, invalid, told)
+                display.show(
+                    snapshot(controller, invalid, notice or controller.trouble or (mirror.problem if mirror else ""))
+                )
+            time.sleep(POLL_SECONDS)
+
+
+def _tell(controller: Controller, invalid: int, told: Outlook) -> Outlook:
+    """Write down what only we know, where that has changed, for whoever looks at the folder meanwhile."""
+    now = outlook(controller, invalid)
+    if now != told:
+        with contextlib.suppress(OSError):  # a full disk is reported by whoever writes something that matters
+            write_outlook(controller.folder.path, now)
+    return now
+
+
+def _interrupt(controller: Controller, count: int) -> str:
+    """Act on a request to stop; what to tell the person."""
+    if count == 1:
+        controller.stop()
+        return "stopping at the next rollout boundary; Ctrl-C again ends the trials now (both can be resumed)"
+    controller.kill()
+    return "ending the trials now"
+
 
 EXIT_FINISHED, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 130
 

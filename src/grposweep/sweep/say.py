@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
-from grposweep.config.schema import Experiment
+from grposweep.labels import count
 from grposweep.report.tables import Row, leaderboard
-from grposweep.report.words import count
-from grposweep.search.importances import find_importances
-from grposweep.search.replicates import is_replicate
+from grposweep.schema import Experiment
+from grposweep.search.importance import find_importances
+from grposweep.search.replication import is_replicate
 from grposweep.search.study import SweepStudy
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.disk import disk_report, estimate_bytes

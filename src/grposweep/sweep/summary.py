@@ -5,17 +5,17 @@ import time
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.files import as_number, read_lines
+from grposweep.labels import label_text, short, short_names
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
-from grposweep.report.words import label_text, short, short_names
-from grposweep.search.judge import Verdicts
 from grposweep.search.space import Point
+from grposweep.search.validity import Verdicts
+from grposweep.storage.progress import Outlook
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.curves import whole_completions
+from grposweep.sweep.early_stopping import whole_completions
 from grposweep.sweep.further import with_further
 from grposweep.sweep.on_seeds import with_seeds
-from grposweep.sweep.outlook import Outlook
-from grposweep.sweep.settler import Running
+from grposweep.sweep.outcomes import Running
 
 STATUS = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed", TrialState.PRUNED: "stopped early"}
 LATEST = 20  # finished trials whose times say how long the next ones take

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.learning import is_same_point, learning, numbers, sizes
-from grposweep.config.read import read_setting
-from grposweep.config.schema import GROUPS, Experiment, Search
+from grposweep.config.groups import is_same_point, learning, numbers, sizes
+from grposweep.config.to_setting import read_setting
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json
-from grposweep.search.judge import Judge
+from grposweep.schema import GROUPS, Experiment, Search
 from grposweep.search.space import Dial, Interval, Label, Point, Space, freeze
+from grposweep.search.validity import Judge
 from grposweep.setting import Setting
-from grposweep.sweep.find import find_sweep
-from grposweep.sweep.folder import SweepFolder, TrialFolder
+from grposweep.storage.find import find_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder
 
 NAME = "warm_start.json"
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones

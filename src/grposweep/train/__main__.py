@@ -22,12 +22,12 @@ def main(arguments: list[str]) -> int:
 
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 2 and arguments[0] == "serve":
-        from grposweep.train.serve import serve
+        from grposweep.train.vllm_server import serve
 
         serve(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):
-        from grposweep.train.life import run_attempt
-        from grposweep.train.ranks import take_slurm_place
+        from grposweep.train.process import take_slurm_place
+        from grposweep.train.worker import run_attempt
 
         folder = Path(arguments[0])
         take_slurm_place(folder)

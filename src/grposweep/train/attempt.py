@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grposweep.config.base_recipe import trial_setting
 from grposweep.config.compose import load_experiment
-from grposweep.config.read import prepared_key, read_setting
-from grposweep.config.schema import Experiment
+from grposweep.config.to_setting import prepared_key, read_setting
 from grposweep.errors import BadInput
+from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
-from grposweep.healed import load_healed
 from grposweep.plan import Plan, build_plan
-from grposweep.programs import is_program
-from grposweep.programs.recipe import trial_setting
+from grposweep.schema import Experiment
 from grposweep.setting import Setting
-from grposweep.train import watchdog
-from grposweep.train.pace import Pace, build_pace
-from grposweep.train.record import Control, Heartbeat, Metrics
+from grposweep.storage.oom_fix import load_healed
+from grposweep.train import process as watchdog
+from grposweep.train.records import Control, Heartbeat, Metrics, Pace, build_pace
 from grposweep.train.tracker import Tracker, build_tracker
 
 FINISHED, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3  # exit codes

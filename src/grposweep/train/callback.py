@@ -13,8 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json
-from grposweep.train.pace import Pace
-from grposweep.train.record import Control, Heartbeat, Metrics
+from grposweep.train.records import Control, Heartbeat, Metrics, Pace
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed

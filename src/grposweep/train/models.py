@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from grposweep.config.schema import Model
 from grposweep.errors import BadInput
+from grposweep.schema import Model
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
 
 DTYPES = ("float32", "bfloat16")  # float16 weights cannot be trained: their gradients cannot be unscaled

@@ -16,11 +16,11 @@ from typing import Any
 from datasets import Dataset
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.schema import Experiment
 from grposweep.errors import BadInput
 from grposweep.files import read_json, write_json, write_text
-from grposweep.launch.processes import exists
+from grposweep.process import exists
 from grposweep.redaction import redact
+from grposweep.schema import Experiment
 from grposweep.train.attempt import BAD_INPUT, FINISHED
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -101,8 +101,8 @@ def prepare_model(
     experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = nobody
 ) -> dict[str, Any]:
     """The model's shape; its tokenizer must be able to read the prompts."""
-    from grposweep.train.grpo import calm  # torch and TRL: only for a real model
     from grposweep.train.models import load_model, read_shape
+    from grposweep.train.trl import calm  # torch and TRL: only for a real model
 
     calm()
     loaded = load_model(experiment.model, progress)

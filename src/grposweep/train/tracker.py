@@ -8,14 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grposweep.config import schema
+from grposweep import schema
 from grposweep.errors import BadInput
 from grposweep.files import read_json, read_lines
+from grposweep.labels import short_names
 from grposweep.plan import Plan
-from grposweep.report.words import short_names
 
 if TYPE_CHECKING:
     import wandb
+
 
 _RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")  # W&B's folder of a run
 

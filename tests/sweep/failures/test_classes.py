@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.launch.base import End
+from grposweep.launchers.base import End
 from grposweep.sweep.failures import POLICIES, Evidence, Failure, classify, log_sizes, read_evidence
 
 PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second", "blind_third")

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grposweep import plan
-from grposweep.config.read import KEYS, read_setting
-from grposweep.config.schema import Experiment
-from grposweep.healed import load_healed, write_healed
+from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.rules import check, errors
+from grposweep.schema import Experiment
 from grposweep.setting import Setting
+from grposweep.storage.oom_fix import load_healed, write_healed
 from grposweep.sweep.failures import heal
-from grposweep.sweep.failures.healing import SPLITTABLE
+from grposweep.sweep.oom import SPLITTABLE
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 

@@ -1,5 +1,159 @@
-"""``grposweep doctor``: what a sweep's files should agree on, where they do not, and what would mend it."""
+"""``grposweep doctor``: what a sweep's files should agree on, where they do not, and what would mend it.
 
-from grposweep.sweep.doctor.visit import visit
+Which of a sweep's attempts still run, where no controller is at work.
+
+The doctor's round: every check in turn, the findings in words, and their cures under the sweep's lease.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TextIO
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.launchers.base import Job
+from grposweep.launchers.slurm import commands as queue
+from grposweep.launchers.slurm.commands import ALIVE
+from grposweep.launchers.slurm.script import job_name
+from grposweep.schema import Cluster
+from grposweep.storage.find import find_sweep
+from grposweep.storage.folders import Begun, TrialFolder
+from grposweep.storage.lease import Lease, is_held
+from grposweep.sweep.doctor.checks import (
+    Sweep,
+    check_attempts,
+    check_files,
+    check_journal,
+    check_lease,
+    check_leftovers,
+    check_metrics,
+    check_study,
+    end_attempt,
+    read_sweep,
+)
+from grposweep.sweep.doctor.findings import Finding, check_json
 
 __all__ = ["visit"]
+
+
+class Jobs:
+    """The queue, read once and only where somebody asks for a Slurm job."""
+
+    def __init__(self, sweep: Path) -> None:
+        self._sweep = sweep
+
+    def runs(self, trial: TrialFolder, begun: Begun) -> bool | None:
+        """Whether an open attempt waits or runs; None where Slurm does not answer."""
+        on_slurm = begun.job_id.isdigit() if begun.job_id else any(trial.path.glob("job-*.sbatch"))
+        if not on_slurm:
+            return False  # what runs on this machine ends with its controller
+        if self._queue is None:
+            return None
+        name = job_name(Job(trial.path, begun.number, Cluster()), self._sweep)
+        return any(
+            entry.state in ALIVE and (entry.job_id == begun.job_id or entry.name == name)
+            for entry in self._queue.values()
+        )
+
+    @cached_property
+    def _queue(self) -> dict[str, queue.Entry] | None:
+        try:
+            return queue.read_queue()
+        except queue.Unreachable:
+            return None
+
+
+SOUND, PROBLEMS = 0, 1
+ROUNDS = 3  # of curing: one cure may show what another problem hid
+
+
+def visit(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
+    """Examine a sweep, given by name or path, and cure it where that is wanted; the exit code.
+
+    Raises BadInput where there is no such sweep, or where a controller works on what should be cured.
+    """
+    sweep = read_sweep(find_sweep(named, outputs))
+    round_ = Round(sweep, quiet=not is_held(sweep.folder.path / "lease.json"))
+    left = list(round_.findings())
+    if not round_.quiet:
+        print("a controller is at work: only what it is not changing now was looked at", file=out)
+    if repair and left:
+        with Lease(sweep.folder.path / "lease.json"):
+            left = _cure(round_, left, out)
+    for finding in left:
+        print(finding, file=out)
+    print(_summary(sweep, left, repair), file=out)
+    return PROBLEMS if left else SOUND
+
+
+def _cure(round_: "Round", found: list[Finding], out: TextIO) -> list[Finding]:
+    """Mend what can be mended, until nothing more can; what is left."""
+    for _ in range(ROUNDS):
+        curable = [finding for finding in found if finding.mend is not None]
+        for finding in curable:
+            assert finding.mend is not None  # for mypy
+            finding.mend()
+            print(f"repaired: {finding}", file=out)
+        found = list(round_.findings(lease=False))
+        if not curable:
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class Round:
+    """One look at everything; ``quiet``: no controller is at work."""
+
+    sweep: Sweep
+    quiet: bool
+
+    def findings(self, lease: bool = True) -> Iterator[Finding]:
+        """All that is wrong now; ``lease``: with the lease itself, which may be ours by now."""
+        folder = self.sweep.folder
+        if found := check_json(folder.path / "prepared.json", "prepared.json", "the sweep's command prepares again"):
+            yield found
+        if self.quiet:
+            yield from check_lease(folder) if lease else ()
+            yield from check_leftovers(folder)
+            yield from check_journal(self.sweep)
+        trials = self.sweep.trials()
+        if folder.journal.exists():  # of a missing one check_journal has spoken
+            yield from check_study(self.sweep, trials)
+        yield from self._trials(trials)
+
+    def _trials(self, trials: list[FrozenTrial]) -> Iterator[Finding]:
+        jobs = Jobs(self.sweep.folder.path)
+        for trial in self.sweep.folder.trials():
+            yield from check_files(trial, trials[trial.number] if trial.number < len(trials) else None)
+            if self.quiet:
+                yield from _check_quiet(trial, jobs)
+
+
+def _check_quiet(trial: TrialFolder, jobs: Jobs) -> Iterator[Finding]:
+    """What only stands still where the trial's attempt does not run."""
+    begun = trial.open_attempt()
+    runs = jobs.runs(trial, begun) if begun is not None else False
+    if runs is not False:
+        return
+    yield from check_attempts(trial)
+    yield from check_metrics(trial)
+    if begun is not None:
+        yield end_attempt(trial, begun)
+
+
+def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
+    started = [trial for trial in sweep.trials() if not trial.user_attrs.get("invalid")]
+    finished = sum(trial.state == TrialState.COMPLETE for trial in started)
+    failed = sum(trial.state == TrialState.FAIL for trial in started)
+    stopped = sum(trial.state == TrialState.PRUNED for trial in started)
+    left_over = len(started) - finished - failed - stopped
+    early = f"{stopped} stopped early, " if stopped else ""
+    counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
+    if not left:
+        return f"{sweep.folder.path.name} is sound: {counts}"
+    curable = sum(finding.mend is not None for finding in left)
+    hint = "; --repair mends it" if curable == 1 else f"; --repair mends {curable} of them" if curable else ""
+    problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
+    return f"{sweep.folder.path.name} has {problems}{'' if repair else hint} ({counts})"

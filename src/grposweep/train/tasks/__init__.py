@@ -10,8 +10,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from grposweep.config.schema import Task
 from grposweep.errors import BadInput
+from grposweep.schema import Task
 from grposweep.train.tasks import arithmetic, gsm8k, jsonl
 from grposweep.train.tasks.rows import Row
 

@@ -2,8 +2,8 @@
 
 import random
 
-from grposweep.config.schema import Task
 from grposweep.errors import BadInput
+from grposweep.schema import Task
 from grposweep.train.tasks.rows import Row
 
 # The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out

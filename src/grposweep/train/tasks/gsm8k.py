@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.schema import Task
 from grposweep.errors import BadInput
+from grposweep.schema import Task
 from grposweep.train.tasks.rows import SUFFIXES, Row, hold_out, load_rows, shuffled, take_column
 
 HUB = "openai/gsm8k"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from grposweep.config.schema import Task
 from grposweep.errors import BadInput
+from grposweep.schema import Task
 from grposweep.train.tasks.rows import Row, as_prompts, hold_out, load_rows, shuffled
 
 

@@ -1,0 +1,178 @@
+"""What ``grposweep plan`` and ``grposweep space`` do: numbers and verdicts, without training anything."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from grposweep import frameworks
+from grposweep.cost import Rates, find_work
+from grposweep.errors import BadInput
+from grposweep.fixes import render_problem
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.linter import build_plan
+from grposweep.memory.catalog import known_model
+from grposweep.memory.estimate import estimate, memory_gib
+from grposweep.memory.fit import fit, fit_gpus
+from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
+from grposweep.report.tables import build_console, invalid_table
+from grposweep.rules import check
+from grposweep.setting import Setting
+
+
+def show_plan(
+    items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None, measured: str | None = None
+) -> int:
+    """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
+    named = _settings(items, options, gpu_gib)
+    rates = None if measured is None else _rates(measured)
+    hours = [
+        None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
+    ]
+    if as_json:
+        for (name, setting), cost in zip(named, hours, strict=True):
+            shown = {**build_plan(setting), "memory_gib": memory_gib(setting), "gpu_hours": cost}
+            print(json.dumps({"file": name or None, "plan": shown}))
+    else:
+        console = build_console()
+        _print_plans(console, named)
+        for (name, _), cost in zip(named, hours, strict=True):
+            if cost is not None and rates is not None:
+                head = f"{name}: " if name else ""
+                console.print(f"{head}about {cost:.3g} GPU hours, by {rates.trials} finished trials of {measured}")
+    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+
+
+def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:
+    """How far a model's sizes can go on one GPU, or on each of the table; 1 where it fits on none."""
+    ((_, setting),) = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
+    memory = estimate(setting)
+    if memory is None:
+        raise BadInput(
+            "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
+            "model.shape, or give a recipe whose model is one of those in docs/memory.md."
+        )
+    found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
+    if as_json:
+        for name, fitted in found:
+            print(json.dumps({"gpu": name or None, **fitted.as_dict()}))
+    else:
+        console = build_console()
+        console.print(gpu_table(found) if setting.gpu_memory_gib is None else fit_table(setting, found[0][1]))
+        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
+    return int(not any(fitted.fits for _, fitted in found))
+
+
+def _rates(sweep: str) -> Rates:
+    """What a token has cost a sweep's finished trials."""
+    from grposweep.report.cost import measured_rates  # sweeps: not for plans alone
+    from grposweep.report.view import read_sweep
+    from grposweep.storage.find import find_sweep
+
+    rates = measured_rates(read_sweep(find_sweep(sweep, Path("outputs"))))
+    if rates is None:
+        raise BadInput(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
+    return rates
+
+
+def _are_files(items: Sequence[str]) -> bool:
+    return any("=" not in item for item in items)
+
+
+def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> list[tuple[str, Setting]]:
+    """The settings behind files, each with its name, or behind overrides."""
+    files = [item for item in items if "=" not in item]
+    if files and len(files) < len(items):
+        raise BadInput(
+            f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
+        )
+    named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
+    if gpu_gib is None:
+        return named
+    return [(name, setting.altered({"gpu_memory_gib": gpu_gib})) for name, setting in named]
+
+
+def training_processes(gpus: int | None, server_gpus: int) -> int | None:
+    """GPUs that train, a rank each: those of a vLLM server are none. 8 GPUs with one for vLLM are 7 processes."""
+    if gpus is None:
+        return None
+    if gpus <= server_gpus:
+        raise BadInput(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
+    return gpus - server_gpus
+
+
+def show_space(arguments: Sequence[str]) -> int:
+    """Count a sweep's points: how many are valid, which rules prune the others, what each value of a dial would need."""
+    from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+    from grposweep.config.session import open_session
+    from grposweep.search.grid import take_census
+    from grposweep.search.parse import parse_space, split_tokens
+    from grposweep.search.validity import Judge
+    from grposweep.sweep.summary import invalid_rows
+
+    tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
+    with open_session() as session:
+        space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
+        if not space.dials:
+            raise BadInput("nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch).")
+        judge = Judge(space, Points(session.compose, fixed))
+        judge.check_dials()
+        census = take_census(judge)
+        console = build_console()
+        console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
+        if census.invalid:
+            console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+            console.print(_label_table(census.valid_by_label()))
+    return 0 if census.valid else 1
+
+
+def _of_file(path: Path, options: Options) -> Setting:
+    try:
+        recipe = load_recipe(path, options)
+        return known_model(frameworks.read(recipe).setting, recipe.config)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
+    from grposweep.config.points import Points  # Hydra: not for recipes
+    from grposweep.config.session import open_session
+    from grposweep.config.to_setting import read_setting
+
+    with open_session() as session:
+        counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
+        setting = read_setting(Points(session.compose, list(overrides)).base, counted)
+    return setting if options.processes is None else replace(setting, processes=options.processes)
+
+
+def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
+    console.print(plan_table(named))
+    console.print(SYMBOLS, style="dim")
+    for name, setting in named:
+        memory = estimate(setting)
+        if memory is not None:
+            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
+    for name, setting in named:
+        head = f"{name}: " if len(named) > 1 else ""
+        for note in notes(setting):
+            console.print(f"{head}{note}", markup=False)
+        for problem in check(setting):
+            style = "red" if problem.severity == "error" else "yellow"
+            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)
+
+
+def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
+    """Each dial's values with the share of their points that is valid; those that never are stand out."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("dial", "value", "valid points", ""):
+        table.add_column(name, justify="right" if name == "valid points" else "left")
+    for dial, labels in by_label.items():
+        for label, (good, whole) in labels.items():
+            note = "" if good else "never valid with the other dials as they are"
+            table.add_row(dial, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
+    return table

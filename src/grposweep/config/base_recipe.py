@@ -1,0 +1,188 @@
+"""A person's recipe as the base of a sweep: its numbers in our words, and a point's numbers back in its own.
+
+Only what a point changes is written into the recipe; whatever no dial touches stays as its author wrote it.
+
+What a program of its own needs in a trial's folder: the point's recipe, what the point changed in it, and its command.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grposweep import frameworks
+from grposweep.config.compose import to_experiment
+from grposweep.config.groups import own_values
+from grposweep.config.to_setting import read_setting
+from grposweep.errors import BadInput
+from grposweep.external import PROGRAMS, build_program
+from grposweep.external.base import RECIPE, Place, Trial
+from grposweep.files import read_json, write_json, write_text
+from grposweep.frameworks.keys import parse_version, text
+from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grposweep.frameworks.units import in_completions
+from grposweep.plan import micro_steps_per_generation
+from grposweep.recipe import Recipe
+from grposweep.redaction import refuse_secrets
+from grposweep.schema import Experiment, Trainer
+from grposweep.setting import IN_PROMPTS, TRL_FAMILY, Setting, Version
+
+# A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+ASKED = "from importlib.metadata import version; print(version('{package}'))"
+
+
+def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
+    """The recipe to start from, an empty one where there is none.
+
+    Raises BadInput where it cannot be read.
+    """
+    framework = PROGRAMS[trainer.kind].framework
+    version = installed_version(trainer.python or sys.executable, framework)
+    if trainer.recipe is None:
+        return Recipe(framework, version, {}, processes)
+    path = Path(trainer.recipe)
+    try:
+        return _loaded(path, _stamp(path), Options(framework, version, processes))
+    except BadInput as error:
+        raise BadInput(f"trainer.recipe={trainer.recipe}: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
+    """A recipe in the program's own words; one in another framework's is translated."""
+    theirs = load_recipe(path, replace(options, framework="auto", version=None))
+    refuse_secrets(theirs.config)
+    if theirs.framework == options.framework or {theirs.framework, options.framework} <= TRL_FAMILY:
+        return load_recipe(path, options)
+    written = frameworks.write(frameworks.read(theirs).setting, options.framework)
+    return parse_recipe(Path(written.file_name), written.recipe, options)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time and size of a file; zeros where there is none, which its reader says better."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=16)
+def installed_version(python: str, framework: str) -> Version:
+    """The TRL that an interpreter would import, for frameworks that are TRL; otherwise the framework's own."""
+    known = frameworks.version_of(framework, None)
+    if not frameworks.FRAMEWORKS[framework].follows_trl:
+        return known
+    try:
+        asked = [python, "-c", ASKED.format(package="trl")]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+    except OSError as error:
+        raise BadInput(
+            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
+        ) from error
+    return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
+
+
+def base_of(trainer: Trainer, processes: int) -> Setting:
+    """The base's numbers, sizes in completions; nothing in it counts as set by a person, since a point sets everything."""
+    setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
+    return setting.altered({"given": frozenset(), "lines": {}, "processes": processes})
+
+
+def point_recipe(
+    base: Recipe, before: Setting, after: Setting, key: str, output: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The base with what differs between two settings of ours, and with the trial's output folder; and what differs.
+
+    ``before`` is the base itself, ``after`` the point, both as this package configures them.
+    """
+    old, new = _native(before, base), _native(after, base)
+    changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
+    recipe = {name: value for name, value in base.config.items() if name not in changed}
+    if not changed.keys().isdisjoint(SIZES) and recipe.pop("generation_batch_size", None) is not None:
+        changed["steps_per_generation"] = micro_steps_per_generation(after)
+    recipe |= {name: value for name, value in changed.items() if value is not None}
+    return {**recipe, key: str(output)}, dict(sorted(changed.items()))
+
+
+def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
+    """A setting in the words of the base's framework and release."""
+    named = s.altered({"framework": base.framework, "version": base.version})
+    if frameworks.FRAMEWORKS[base.framework].is_dotted:
+        written = frameworks.write(named, base.framework)
+        return parse_recipe(Path(written.file_name), written.recipe, Options(base.framework)).config
+    return frameworks.FRAMEWORKS[base.framework].native_keys(named, base.framework, base.version)
+
+
+def render_recipe(recipe: Mapping[str, Any], framework: str) -> str:
+    """A recipe as a file; verl's is a configuration of Hydra's, on top of its own."""
+    content = dict(recipe)
+    if frameworks.FRAMEWORKS[framework].is_dotted:
+        own = {"defaults": content.pop("defaults", ["ppo_trainer", "_self_"])} if framework == "verl" else {}
+        content = {**own, **_nested(content)}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as a nested mapping; nulls stay, they may stand for something."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return found
+
+
+def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
+    """The recipe in a trial's folder, as it was when the trial was written."""
+    framework = PROGRAMS[experiment.trainer.kind].framework
+    noted = read_json(folder / "changed.json") or {}
+    version = parse_version(noted["version"]) if "version" in noted else None
+    options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
+    return load_recipe(folder / RECIPE, options)
+
+
+def trial_setting(folder: Path, experiment: Experiment) -> Setting:
+    """The numbers of the recipe in a trial's folder."""
+    setting = frameworks.read(load_trial_recipe(folder, experiment)).setting
+    return setting if setting.framework in IN_PROMPTS else in_completions(setting)[0]
+
+
+def write_program(folder: Path, experiment: Experiment, setting: Setting) -> None:
+    """Write recipe.yaml, changed.json (which keys the point set, and for which release) and program.sh (to read, or to
+    repeat by hand; several nodes each run their own).
+    """
+    trainer = experiment.trainer
+    base = load_base(trainer, experiment.cluster.processes)
+    trial = Trial(trainer, folder.resolve(), {}, Place(experiment.cluster.processes))
+    key = PROGRAMS[trainer.kind].output
+    recipe, changed = point_recipe(base, unchanged(experiment), setting, key, trial.output)
+    write_text(trial.file, render_recipe(recipe, base.framework))
+    noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
+    write_json(folder / "changed.json", noted)
+    program = build_program(Trial(trainer, trial.folder, recipe, trial.place))
+    lines = [
+        f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()
+    ]
+    start = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
+    write_text(folder / "program.sh", "\n".join(["#!/bin/sh", start, *lines, shlex.join(program.command)]) + "\n")
+
+
+def unchanged(experiment: Experiment) -> Setting:
+    """The setting of the recipe itself, as a point that changes nothing would have it."""
+    own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
+    own["optimizer"]["learning_rate"] = own["lr"]
+    kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
+    return read_setting(to_experiment({**own, **kept}))
+
+
+__all__ = ["RECIPE", "unchanged", "write_program"]

@@ -1,0 +1,97 @@
+"""Writes docs/configuration.md from the schema, its docstrings and conf/: ``python -m grposweep.config.docs [FILE]``."""
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from grposweep.config.compose import PROJECT
+from grposweep.config.validate import WORDS
+from grposweep.schema import Experiment
+
+COMMAND = "python -m grposweep.config.docs"
+HEAD = f"""# Configuration
+
+Made from the schema and `conf/` by `{COMMAND}` (or `make docs`); do not edit. Every key can be
+given on the command line of `run.py` (`batch.num_generations=8`), swept with `-m` (`batch.num_generations=8,16`), and set in a
+file of `sweeps/`. A group's option (`batch=small`) sets several keys at once. An unknown key is an error that names the nearest
+one. `python src/run.py --cfg job` prints what a command line comes to.
+
+Defaults here are the schema's; an option may set others, and `conf/config.yaml` chooses an option of each group.
+"""
+
+
+def render() -> str:
+    """The whole document."""
+    return "\n".join([HEAD, *_section("", Experiment)])
+
+
+def _section(name: str, schema: Any) -> Iterator[str]:
+    """One section: its docstring, its options, its keys, then the sections within."""
+    hints = get_type_hints(schema)
+    yield f"{'##' if '.' not in name else '###'} {name or 'At the root'}\n"
+    yield inspect.cleandoc(schema.__doc__).replace("``", "`") + "\n"
+    if options := list(_options(name)):
+        yield "\n".join(["Options:\n", *options]) + "\n"
+    keys = [field for field in fields(schema) if not is_dataclass(hints[field.name])]
+    if keys:
+        yield "\n".join(
+            ["| key | type | default |", "|---|---|---|", *(_row(name, key, hints[key.name]) for key in keys)]
+        )
+        yield ""
+    for field in fields(schema):
+        if is_dataclass(hints[field.name]):
+            yield from _section(f"{name}.{field.name}" if name else field.name, hints[field.name])
+
+
+def _options(group: str) -> Iterator[str]:
+    """The group's options with the first comment of each."""
+    for path in sorted((PROJECT / "conf" / group).glob("*.yaml")) if group else ():
+        comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+        about = [line for line in comments if not line.startswith("@package")]
+        yield f"- `{group}={path.stem}`" + (f": {about[0]}" if about else "")
+
+
+def _row(section: str, key: "Field[Any]", kind: Any) -> str:
+    name = f"{section}.{key.name}" if section else key.name
+    words = " \\| ".join(f"`{word}`" for word in WORDS.get(name, ()))
+    return f"| `{name}` | {words or type_text(kind)} | `{_default(key)}` |"
+
+
+def _default(key: "Field[Any]") -> str:
+    value = key.default if key.default_factory is MISSING else key.default_factory()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def type_text(kind: Any) -> str:
+    """A type as YAML's readers call it."""
+    if isinstance(kind, UnionType):
+        return " or ".join(type_text(part) for part in get_args(kind))
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is list:
+        return f"list of {type_text(parts[0])}"
+    if origin is dict:
+        return f"mapping of {type_text(parts[1])}"
+    names = {
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+        str: "text",
+        NoneType: "null",
+        Any: "anything",
+    }
+    return names.get(kind, str(kind))
+
+
+def main(target: Path) -> None:
+    """Write the document."""
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/configuration.md"))

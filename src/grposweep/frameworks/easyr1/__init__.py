@@ -1,0 +1,1 @@
+"""easyr1: its reader, writer and keys."""

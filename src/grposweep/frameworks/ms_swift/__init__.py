@@ -1,0 +1,1 @@
+"""ms_swift: its reader, writer and keys."""

@@ -1,0 +1,130 @@
+"""Which keys `swift rlhf` takes, how its parser reads their values, and how a key may be spelled.
+
+``ms_swift_keys.json`` is written by benchmarks/tools/ms_swift_keys.py from ms-swift's own parser. Source of the rest:
+ms-swift cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
+
+ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
+
+A step takes ``global_batch_size`` completions in micro-batches of ``micro_batch_size`` a data rank; ``steps_per_generation``
+counts optimizer steps, not micro-steps. Its other keys are not judged: their table needs Megatron itself.
+Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/grpo.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from grposweep.frameworks.keys import Key
+from grposweep.frameworks.parsing.values import Value, convert
+from grposweep.recipe import Recipe
+
+ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The committed table."""
+    return dict(json.loads(files("grposweep.frameworks").joinpath("ms_swift_keys.json").read_text(encoding="utf-8")))
+
+
+@cache
+def known() -> Mapping[str, Key]:
+    """Every key, with its type and default."""
+    return {name: Key(entry[0], entry[1]) for name, entry in table()["keys"].items()}
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """The words that a key may hold, none where it may hold any."""
+    entry = table()["keys"][name]
+    return tuple(entry[2]) if len(entry) > 2 else ()
+
+
+@lru_cache(maxsize=4096)
+def spelled(name: str) -> str:
+    """A key as the parser understands it: dashes for underscores, and the beginning of one key only."""
+    plain = name.replace("-", "_")
+    if plain in known() or plain == ENVIRONMENT:
+        return plain
+    meant = [key for key in known() if key.startswith(plain)]
+    return meant[0] if len(meant) == 1 else plain
+
+
+def read_value(value: Any, kind: str) -> Value:
+    """What the parser makes of a value, which reaches it as text: ``null`` as the word None, ``8.0`` as no whole number."""
+    if kind.startswith("list"):
+        return Value(value if isinstance(value, list) else [value], "" if value not in ([], None) else "type")
+    if isinstance(value, list):
+        return Value(None, "type") if len(value) != 1 else read_value(value[0], kind)
+    if value is None:
+        return Value(None, "type")
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    found = convert(text, kind.rstrip("?"))
+    return Value(found.value, "" if found.trouble == "string" else found.trouble)
+
+
+MARKS = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
+COUNTS = {  # and their defaults
+    "micro_batch_size": 1, "global_batch_size": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1, "num_generations": 8, "generation_batch_size": None, "steps_per_generation": None,
+    "train_iters": None, "num_train_epochs": None, "num_iterations": 1, "lr_warmup_iters": 0,
+}  # fmt: skip
+NUMBERS = {"lr": None, "lr_warmup_fraction": None}
+KEYS = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "global_batch_size",
+    "learning_rate": "lr",
+    "max_steps": "train_iters",
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "pipeline_parallel_size": "pipeline_model_parallel_size",
+}
+
+
+def is_megatron(recipe: Recipe) -> bool:
+    """Whether a recipe is for this back-end: by its command, or by words that the other one does not have."""
+    return bool(MARKS & recipe.config.keys()) or (recipe.launch is not None and recipe.launch.launcher == "megatron")
+
+
+def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers behind the sizes and the schedule; the default for what cannot be read."""
+    found: dict[str, Any] = {**COUNTS, **NUMBERS}
+    for name in found.keys() & config.keys():
+        value = read_value(config[name], "int" if name in COUNTS else "float")
+        found[name] = found[name] if value.trouble else value.value
+    return found
+
+
+def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
+    """The ranks that have data of their own."""
+    shared = v["tensor_model_parallel_size"] * v["pipeline_model_parallel_size"] * v["context_parallel_size"]
+    return None if processes is None else max(processes // max(shared, 1), 1)
+
+
+def completions(v: Mapping[str, Any]) -> int:
+    """Of a rollout, as given or as so many optimizer steps."""
+    total, steps = v["generation_batch_size"], v["steps_per_generation"]
+    return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
+
+
+def fields_of(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
+    """The fields of a setting, in micro-steps of the data ranks as far as they divide; GB503 says where they do not."""
+    v = read_numbers(config)
+    ranks, step, rollout = data_ranks(v, processes), v["global_batch_size"], completions(v)
+    accumulation = max(step // max(v["micro_batch_size"] * (ranks or 1), 1), 1)
+    found = {
+        "data_processes": ranks,
+        "tensor_parallel_size": v["tensor_model_parallel_size"],
+        "pipeline_parallel_size": v["pipeline_model_parallel_size"],
+        "context_parallel_size": v["context_parallel_size"],
+        "per_device_train_batch_size": v["micro_batch_size"],
+        "gradient_accumulation_steps": accumulation,
+        "generation_batch_size": rollout,
+        "steps_per_generation": accumulation * max(rollout // max(step, 1), 1),
+        "max_steps": v["train_iters"],
+        "epochs": None if v["train_iters"] else v["num_train_epochs"],
+        "warmup_steps": v["lr_warmup_fraction"] or float(v["lr_warmup_iters"]),
+        "evaluates": False,
+        "eval_strategy": "no",
+    }
+    return found | ({"learning_rate": v["lr"]} if v["lr"] is not None else {})

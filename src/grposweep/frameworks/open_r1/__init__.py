@@ -1,0 +1,1 @@
+"""open_r1: its reader, writer and keys."""

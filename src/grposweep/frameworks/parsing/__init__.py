@@ -1,0 +1,1 @@
+"""Parsers for recipes: YAML, overrides, bash, launch commands."""

@@ -1,0 +1,229 @@
+"""Files into recipes: what kind of file it is, what it refers to, and one sentence where it is no recipe at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grposweep.errors import BadInput
+from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
+from grposweep.frameworks.dotted_keys import easyr1_example
+from grposweep.frameworks.ms_swift.keys import ENVIRONMENT
+from grposweep.frameworks.parsing.launch import (
+    SHIPPED,
+    Start,
+    accelerate_file,
+    build_config,
+    count_processes,
+    count_visible_gpus,
+    find_launch,
+)
+from grposweep.frameworks.parsing.overrides import Overrides, flatten, is_dotted_launch, parse_nested, read_overrides
+from grposweep.frameworks.parsing.yaml_text import Flat, parse_yaml
+from grposweep.recipe import Recipe
+from grposweep.setting import Version
+
+DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.is_dotted)
+SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
+EASYR1_EXAMPLE = "examples/config.yaml"  # on which its scripts build
+LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
+MOST_KEYS = 2000  # verl's longest configuration has about 700
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says beside the files."""
+
+    framework: str = "auto"
+    version: Version | None = None
+    processes: int | None = None
+    train_prompts: int | None = None
+    own_version: str | None = None  # of EasyR1 or verl
+    gpu_gib: float | None = None  # memory of the GPU to judge by
+
+
+def load_recipe(path: Path, options: Options) -> Recipe:
+    """The recipe in a file: a flat YAML (JSON is YAML), or the launch in a shell script."""
+    return parse_recipe(path, load_text(path), options)
+
+
+def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
+    """The recipe in a text that stands, or will stand, in this file."""
+    if path.suffix in SHELLS or text.startswith("#!"):
+        return _from_script(path, text, options)
+    flat = parse_yaml(text)
+    framework = detect(flat.config, str(path)) if options.framework == "auto" else options.framework
+    return _from_yaml(path, parse_nested(text) if framework in DOTTED else flat, replace(options, framework=framework))
+
+
+def load_text(path: Path) -> str:
+    """A file's text, line ends as they are; one sentence for what is no text."""
+    try:
+        if path.is_dir():
+            raise BadInput("it is a folder. Name the files in it.")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise BadInput(f"it cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # a null byte in the name
+        raise BadInput(f"it cannot be read: {error}.") from None
+    if len(data) > LARGEST:
+        raise BadInput(f"it has more than {LARGEST // 2**20} MiB, so it is no recipe.")
+    if b"\0" in data:
+        raise BadInput("it is binary, not text.")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"it is not UTF-8 (byte {error.start}). Save it as UTF-8.") from None
+
+
+def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
+    """A recipe for the framework that was asked for or is told by keys and paths, its version filled in."""
+    framework = detect(config, *paths) if options.framework == "auto" else options.framework
+    processes = options.processes if options.processes is not None else more.pop("processes", None)
+    more.pop("processes", None)
+    version = version_of(framework, options.version, options.own_version)
+    if FRAMEWORKS[framework].is_dotted:
+        config = flatten(config)
+    if len(config) > MOST_KEYS:
+        raise BadInput(f"it has {len(config):,} keys, so it is no recipe.")
+    return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, **more)
+
+
+def _from_yaml(path: Path, flat: Flat, options: Options) -> Recipe:
+    if {"distributed_type", "compute_environment"} & flat.config.keys():
+        raise BadInput("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
+    return build_recipe(
+        flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates
+    )
+
+
+def _from_script(path: Path, text: str, options: Options) -> Recipe:
+    start = find_launch(text)
+    if is_dotted_launch(start) if options.framework == "auto" else options.framework in DOTTED:
+        return _from_overrides(path, start, options)
+    flat = _config_of(start, path)
+    base = {**flat.config}
+    named = (str(path), start.launch.program, *_config_name(start))
+    framework = detect({**base, **start.options}, *named) if options.framework == "auto" else options.framework
+    config = {**base, **build_config(start, takes(framework, version_of(framework, options.version)))}
+    start.environment = {**given_environment(base), **start.environment}
+    processes, trouble = _processes(start, path)
+    if processes is not None and start.server_gpus and base.get("use_vllm") is True:
+        processes = max(processes - start.server_gpus, 0) or None
+        trouble = "" if processes else "the only node is the vLLM server's"
+    unresolved = {name: text for name, text in start.unresolved.items() if name != "config"}
+    if trouble:
+        unresolved["num_processes"] = trouble
+    if options.processes is not None:
+        unresolved.pop("num_processes", None)
+    if not start.lines.keys() & {"num_processes"} and processes is not None:
+        config.pop("num_processes", None)
+    return build_recipe(
+        config,
+        replace(options, framework=framework),
+        processes=processes,
+        file=str(path),
+        lines={name: line for name, line in start.lines.items() if name in config},
+        duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
+        unresolved=unresolved,
+        launch=replace(
+            start.launch,
+            config=next(iter(_config_name(start)), ""),
+            visible_gpus=count_visible_gpus(start.environment),
+        ),
+    )
+
+
+def _from_overrides(path: Path, start: Start, options: Options) -> Recipe:
+    """The overrides of a command line, over the configuration that it names, where that is found."""
+    said = read_overrides(start)
+    framework = options.framework
+    if framework == "auto":
+        framework = detect(said.config, start.launch.program, str(path))
+    base = _base_of(said, framework, path, options)
+    return build_recipe(
+        {**base.config, **said.config},
+        replace(options, framework=framework),
+        file=str(path),
+        lines=said.lines,
+        duplicates=said.duplicates,
+        unresolved=said.unresolved,
+        launch=replace(start.launch, config=said.base),
+        base=said.base,
+    )
+
+
+def _base_of(said: Overrides, framework: str, script: Path, options: Options) -> Flat:
+    """The YAML behind ``config=`` or ``--config-name``; EasyR1's own example where just that is named and not found."""
+    if not said.base:
+        return Flat({}, {}, ())
+    if "$" in said.base and framework != "verl":
+        raise BadInput(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
+    found = find_near(said.base, script)
+    if found is not None:
+        try:
+            return parse_nested(load_text(found))
+        except BadInput as error:
+            raise BadInput(f"{said.base}: {error}") from None
+    if framework == "easyr1" and said.base.removeprefix("./") == EASYR1_EXAMPLE:
+        return Flat(dict(easyr1_example(version_of(framework, None, options.own_version))), {}, ())
+    if framework == "verl":
+        return Flat({}, {}, ())  # Hydra's own configuration, or one that is not at hand: GV407 says so
+    raise BadInput(
+        f"config={said.base}: no such file from here or from the script's folders. Lint the configuration itself."
+    )
+
+
+def given_environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that a recipe of ms-swift brings along (``ENV``); what is set already stays."""
+    found = config.get(ENVIRONMENT)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _config_name(start: Start) -> list[str]:
+    return list(start.options.get("config") or [])[:1]
+
+
+def _config_of(start: Start, script: Path) -> Flat:
+    """The YAML behind ``--config``; without it most keys are unknown, so nothing could be judged."""
+    names = _config_name(start)
+    if not names:
+        return Flat({}, {}, ())
+    if "config" in start.unresolved:
+        raise BadInput(f"--config {names[0]}: only a running shell knows which file that is. Lint the recipe itself.")
+    path = find_near(names[0], script)
+    if path is None:
+        raise BadInput(
+            f"--config {names[0]}: no such file from here or from the script's folders. Lint the recipe itself."
+        )
+    try:
+        return parse_yaml(load_text(path))
+    except BadInput as error:
+        raise BadInput(f"--config {names[0]}: {error}") from None
+
+
+def find_near(name: str, script: Path) -> Path | None:
+    """A file that a script names: from the working directory, or from the script's folder and those above it."""
+    wanted = Path(name)
+    folders = [Path(), *list(script.absolute().parents)[:5]]
+    candidates = [wanted] if wanted.is_absolute() else [folder / wanted for folder in folders]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _processes(start: Start, script: Path) -> tuple[int | None, str]:
+    """The launcher's own count, or that of the accelerate configuration it names."""
+    count, trouble = count_processes(start)
+    name = accelerate_file(start)
+    if count is not None or trouble or name is None:
+        return count, trouble
+    if name in SHIPPED:
+        return SHIPPED[name], ""
+    path = find_near(name, script)
+    try:
+        value = parse_yaml(load_text(path)).config.get("num_processes") if path else None
+    except BadInput:
+        value = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value, ""
+    return None, f"{name} (the accelerate configuration was not found, or states none)"

@@ -1,0 +1,1 @@
+"""trl: its reader, writer and keys."""

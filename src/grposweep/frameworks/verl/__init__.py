@@ -1,0 +1,1 @@
+"""verl: its reader, writer and keys."""

@@ -1,1 +1,0 @@
-"""Where attempts run: one contract (submit, poll, cancel) for every launcher."""

@@ -1,0 +1,51 @@
+"""Where attempts run: one contract (submit, poll, cancel) for every launcher.
+
+Which launcher a configuration means: the registry of the places where attempts run.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from grposweep.errors import BadInput
+from grposweep.external import is_program
+from grposweep.launchers.base import Launcher
+from grposweep.launchers.dry_run import DryRun
+from grposweep.launchers.local import build_local
+from grposweep.launchers.preparation import AsJob, Here, Preparer
+from grposweep.launchers.slurm.launcher import build_slurm, code_for
+from grposweep.process import Processes
+from grposweep.schema import Cluster, Experiment
+
+
+def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
+    """The launcher of ``cluster.kind``; ``processes`` start what runs on this machine.
+
+    Raises BadInput where this machine cannot serve as one.
+    """
+    parallel, gpus = experiment.search.parallel, experiment.generation.vllm_gpus
+    if gpus and is_program(experiment.trainer.kind):
+        raise BadInput(
+            f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks itself, so the job has no "
+            "server of its own. Set generation=transformers, and let the program or another job run one."
+        )
+    match experiment.cluster.kind:
+        case "slurm":
+            return build_slurm(experiment.cluster, sweep, parallel)
+        case "dry_run":
+            code = code_for(experiment.cluster, sweep)
+            return DryRun(sweep, code, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        case _:
+            return build_local(experiment, parallel or 1, processes)
+
+
+def build_preparer(cluster: Cluster, sweep: Path, processes: Processes) -> Preparer:
+    """Who prepares models and data: this machine, or with ``cluster.prepare=job`` a job."""
+    if cluster.kind == "slurm" and cluster.prepare == "job":
+        return AsJob(cluster, code_for(cluster, sweep))
+    return Here(processes)
+
+
+def is_dry(experiment: Experiment) -> bool:
+    """Whether nothing is to run at all."""
+    return experiment.cluster.kind == "dry_run"

@@ -1,0 +1,234 @@
+"""Slurm's commands and the text they speak: sbatch, squeue, sacct, scancel. Nothing here remembers anything.
+
+What Slurm's job states mean for an attempt: going on, taken away, or failed and why.
+"""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from grposweep.errors import BadInput
+from grposweep.launchers.base import CRASHED, FINISHED, SERVER_ENDED, STOPPED, Busy, End
+from grposweep.launchers.slurm.script import submit_command, submit_environment
+from grposweep.process import die_with
+from grposweep.schema import Cluster
+
+PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
+_COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
+
+# What sbatch says where the job would be taken later.
+_FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
+_UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
+# What sbatch says of what will never be taken, and the key that a person should look at.
+_REFUSED = (
+    ("partition", "partition", "sinfo lists the partitions"),
+    ("account", "account", "sacctmgr show associations user=$USER lists yours"),
+    ("qos", "qos", "sacctmgr show associations user=$USER lists yours"),
+    ("feature", "constraint", "sinfo --format='%f' lists the features"),
+    ("node configuration", "nodes", "sinfo --format='%N %c %m %G' lists what nodes have"),
+    ("time limit", "walltime_min", "sinfo --format='%P %l' lists the partitions' limits"),
+    ("node name", "exclude", "sinfo --format='%N' lists the nodes"),
+)
+
+
+class Unreachable(Exception):
+    """The scheduler gave no answer; what it knew before still holds."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One job as Slurm shows it; ``status`` is a wait status (exit code times 256, plus a signal)."""
+
+    job_id: str
+    state: str
+    status: int = 0
+    reason: str = ""
+    name: str = ""
+    nodes: str = ""
+
+    @property
+    def code(self) -> int:
+        """The batch script's exit code; negative for a signal."""
+        signal = self.status & 0x7F
+        return -signal if signal else self.status >> 8
+
+
+def submit(script: Path, cluster: Cluster) -> str:
+    """Submit a script; returns the job's id.
+
+    Raises Busy where it may be taken later, BadInput where never.
+    """
+    done = _run(submit_command(script), submit_environment(cluster))
+    if done.returncode == 0:
+        lines = done.stdout.split()  # a site's plugins may greet first
+        job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" where there are several
+        if _is_id(job_id):
+            return job_id
+        raise Busy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
+    said = _last_error(done.stderr)
+    if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
+        raise Busy(f"Slurm takes no job now ({said}); trying again")
+    raise BadInput(_refusal(said, done.stderr, cluster, script))
+
+
+def read_queue() -> dict[str, Entry]:
+    """All of this user's jobs, the recently ended ones among them, in one call.
+
+    Raises Unreachable.
+    """
+    form = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+    done = _run(["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", f"--Format={form}"])
+    if done.returncode:
+        raise Unreachable(_last_error(done.stderr))
+    return {entry.job_id: entry for entry in map(_entry, done.stdout.splitlines()) if entry is not None}
+
+
+def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
+    """What accounting says of jobs, by their ids or by their name; nothing where a cluster keeps no accounts."""
+    which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
+    columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
+    done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
+    found = {}
+    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+        job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
+        # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
+        if _is_id(job_id) and state.strip():
+            found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
+    return found
+
+
+def cancel(job_ids: list[str]) -> None:
+    """End jobs; those that have ended already are no error."""
+    if job_ids:
+        _run(["scancel", *job_ids])
+
+
+def _entry(line: str) -> Entry | None:
+    fields, at = [], 0
+    for _, width in _COLUMNS:
+        fields.append(line[at : at + width].strip())
+        at += width
+    job_id, state, status, reason, nodes, name = fields
+    return Entry(job_id, state, wait_status(status), reason, name, nodes) if _is_id(job_id) and state else None
+
+
+def wait_status(text: str) -> int:
+    """``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
+    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
+    if found is None:
+        return 0
+    code, signal = found.groups()
+    return int(code) if signal is None else int(code) * 256 + int(signal or 0)
+
+
+def _is_id(text: str) -> bool:
+    """Whether this is a job's number; arrays and steps are not ours."""
+    return re.fullmatch(r"[0-9]{1,18}", text) is not None
+
+
+def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """One command, which dies with this process: a submission must not happen after we are gone."""
+    try:
+        return subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            start_new_session=True,  # a Ctrl-C in the terminal is the controller's alone
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", f"{command[0]}: not found")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: timed out after {PATIENCE_SECONDS:.0f} s")
+
+
+def _last_error(text: str) -> str:
+    lines = [line.split("error:", 1)[-1].strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
+    """Three parts, with the key that Slurm seems to complain about."""
+    for word, key, look in _REFUSED:
+        if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
+            value = getattr(cluster, key)
+            shown = f"cluster.{key}={'null' if value is None else value}"
+            return (
+                f"{shown}: Slurm refuses the job ({said}). Set another cluster.{key}; {look}. The script is {script}."
+            )
+    return (
+        f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."
+    )
+
+
+# A job in one of these will end, or run again, by itself.
+ALIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+    "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+}  # fmt: skip
+VANISHED = "VANISHED"  # ours: neither the queue nor accounting knows it any more
+
+
+class Meaning(NamedTuple):
+    """A state's kind in our words, what to tell a person, and whether a new attempt goes on."""
+
+    kind: str
+    message: str
+    again: bool
+
+
+MEANINGS = {
+    "TIMEOUT": Meaning("timeout", "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True),
+    "DEADLINE": Meaning("timeout", "its deadline ended it", True),
+    "PREEMPTED": Meaning("preempted", "another job took its place", True),
+    "NODE_FAIL": Meaning("node_fail", "a node failed under it", True),
+    "BOOT_FAIL": Meaning("node_fail", "a node did not come up for it", True),
+    "REVOKED": Meaning("preempted", "the cluster gave it back", True),
+    VANISHED: Meaning("vanished", "Slurm does not know it any more, and it left no result", True),
+    "OUT_OF_MEMORY": Meaning("out_of_memory", "it used more memory than it asked for; set cluster.mem_gb higher", False),
+    "CANCELLED": Meaning("cancelled", "somebody cancelled it", False),
+}  # fmt: skip
+# A pending job with one of these reasons stays pending for ever; the key that a person should look at first.
+HOPELESS = {
+    "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",
+    "PartitionConfig": "partition", "InvalidAccount": "account", "InvalidQOS": "qos",
+    "QOSMaxWallDurationPerJobLimit": "walltime_min",
+    "AssocMaxWallDurationPerJobLimit": "walltime_min", "QOSMaxNodePerJobLimit": "nodes",
+}  # fmt: skip
+
+
+def is_alive(job_id: str) -> bool:
+    """Whether Slurm has a job of this user that waits or runs; no where this machine has no Slurm."""
+    try:
+        entry = read_queue().get(job_id)
+    except Unreachable:
+        return False
+    return entry is not None and entry.state in ALIVE
+
+
+def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:
+    """How an attempt ended: the job's last state, and the status in the result it left (None: none).
+
+    A result outranks the exit code: srun's is the highest of all ranks', and it kills those left over by a signal.
+    """
+    if status == "finished":
+        return End(FINISHED)
+    meaning = MEANINGS.get(entry.state)
+    if meaning is not None:
+        message = f"Slurm job {entry.job_id} {entry.state}: {meaning.message}"
+        return End(entry.code or CRASHED, meaning.kind, message, meaning.again)
+    if entry.code == SERVER_ENDED:
+        return End(SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why")
+    if status == "stopped":
+        # Nobody asked for it, so a signal did: the job's warning, or preemption.
+        return End(STOPPED) if asked_to_stop else End(STOPPED, "stopped", "a signal stopped it", again=True)
+    return End(entry.code or CRASHED)

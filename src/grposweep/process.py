@@ -1,0 +1,224 @@
+"""Processes on this machine that never outlive their controller: forked from a warm server, or fresh.
+
+Both kinds get the same arguments, environment and log file, a session of their own (a Ctrl-C in the terminal reaches the
+controller alone), and die with their parent.
+
+Every process that a program has started, whoever its parent is by now: found by a mark in its environment, and ended.
+
+Launchers put their ranks into sessions of their own, and Ray's processes leave their parents, so neither process groups
+nor parents reach them all. Run as a script this module is a guard: it ends them when the process that holds its standard
+input ends, in whatever way.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Protocol
+
+SOURCE = Path(__file__).resolve().parents[1]  # the folder on whose path grposweep lies
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+
+
+def die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent, that process, dies; elsewhere the lifeline pipe alone does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died between the fork and our asking
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Processes(Protocol):
+    """Starts ``python -m grposweep.train <arguments>`` and watches it."""
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        """Start one process; its output goes to ``log`` (None: this terminal). Returns its pid."""
+
+    def poll(self, pid: int, timeout: float = 0.0) -> int | None:
+        """Its exit code (negative: the signal that ended it), None while it runs; waits up to ``timeout`` seconds."""
+
+    def close(self) -> None:
+        """End what still runs."""
+
+
+class Fresh:
+    """A new interpreter for each process: 4-13 s of imports, and nothing shared."""
+
+    def __init__(self, code: Path = SOURCE) -> None:
+        """``code`` is the folder whose grposweep they run."""
+        self._code = code
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        output = None if log is None else log.open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "grposweep.train", *arguments],
+            env={**inherited(self._code), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+        if output is not None:
+            output.close()
+        self._running[process.pid] = process
+        return process.pid
+
+    def poll(self, pid: int, timeout: float = 0.0) -> int | None:
+        process = self._running[pid]
+        try:
+            return process.wait(timeout) if timeout > 0 else process.poll()
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        for process in self._running.values():
+            if process.poll() is None:
+                end_session(process.pid)
+                process.wait()
+
+
+class Warm:
+    """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
+
+    It speaks JSON lines over its standard input and output; the end of its input is the end of it and its children.
+    The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
+    """
+
+    def __init__(self, preload: list[str], code: Path = SOURCE) -> None:
+        """``preload`` are module names that the server imports before the first fork; it starts when first needed.
+
+        ``code`` is the folder whose grposweep it runs.
+        """
+        self._preload, self._code = preload, code
+        self._ended: dict[int, int] = {}
+        self._buffer = b""
+
+    @cached_property
+    def _server(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "grposweep.train.warm_server", *self._preload],
+            env=inherited(self._code),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
+        assert self._server.stdin is not None  # opened above
+        self._server.stdin.write((json.dumps(request) + "\n").encode())
+        self._server.stdin.flush()
+        while True:
+            for event in self._events(timeout=60.0):
+                if "started" in event:
+                    return event["started"]
+            if self._server.poll() is not None:
+                raise ChildProcessError(f"the warm server ended with code {self._server.returncode}")
+
+    def poll(self, pid: int, timeout: float = 0.0) -> int | None:
+        if pid not in self._ended:
+            self._events(timeout)
+        if pid not in self._ended and self._server.poll() is not None:
+            return -signal.SIGKILL  # its children died with it
+        return self._ended.get(pid)
+
+    def close(self) -> None:
+        if "_server" not in self.__dict__:
+            return  # never needed
+        if self._server.stdin is not None:
+            self._server.stdin.close()
+        try:
+            self._server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            end_session(self._server.pid)
+            self._server.wait()
+
+    def _events(self, timeout: float) -> list[dict[str, int]]:
+        """What the server says within ``timeout`` seconds; ends are remembered, until the system gives the number to another."""
+        assert self._server.stdout is not None  # opened above
+        readable, _, _ = select.select([self._server.stdout], [], [], timeout)
+        if readable:
+            self._buffer += os.read(self._server.stdout.fileno(), 65536)
+        *lines, self._buffer = self._buffer.split(b"\n")
+        events: list[dict[str, int]] = [json.loads(line) for line in lines]
+        for event in events:
+            if "started" in event:
+                self._ended.pop(event["started"], None)
+            if "ended" in event:
+                self._ended[event["ended"]] = event["code"]
+        return events
+
+
+def inherited(code: Path = SOURCE) -> dict[str, str]:
+    """This process's environment with the grposweep in ``code`` importable, installed or not."""
+    path = os.pathsep.join(part for part in (str(code), os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def exists(pid: object) -> bool:
+    """Whether a process of this machine has this id, anybody's; no for what is no id."""
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end_session(pid: int) -> None:
+    """Kill a process and all of its session's group that we started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+MARK = "GRPOSWEEP_PROGRAM"  # the variable; its value is an attempt's own
+
+
+def marked(mark: str) -> list[int]:
+    """The processes of this user, zombies apart, whose environment holds the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # gone by now, or another user's
+            continue
+    return found
+
+
+def end_marked(mark: str, seconds: float = 10.0) -> None:
+    """Kill them until none is left: one may have been starting another."""
+    until = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < until:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+
+
+def start_guard(mark: str) -> "subprocess.Popen[bytes]":
+    """A process that outlives this one just long enough to end whatever is marked; closing its input ends it."""
+    command = [sys.executable, "-I", __file__, mark]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # until its other end is closed
+    end_marked(sys.argv[1])

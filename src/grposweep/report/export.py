@@ -1,0 +1,190 @@
+"""``grposweep export``: one row a trial for spreadsheets and notebooks; dials as columns under their full names.
+
+``grposweep best``: the winner on one screen, and written down for others: for Hydra, for TRL or Open-R1, as a command.
+"""
+
+import csv
+import io
+import json
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from grposweep.errors import BadInput
+from grposweep.files import write_text
+from grposweep.labels import count, short
+from grposweep.report.screens import build_console
+from grposweep.report.status import worth
+from grposweep.report.trial_view import TrialView
+from grposweep.report.view import SweepView
+
+AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
+
+
+def render_rows(view: SweepView, form: str) -> str:
+    """All trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
+    rows = [row(trial, view.dials, view.further) for trial in view.trials]
+    if form == "json":
+        return json.dumps(rows, indent=1) + "\n"
+    text = io.StringIO()
+    further = [f"objective.{name}" for name in view.further]
+    columns = ["trial", "folder", "state", "role", *view.dials, "objective", *further, *AFTER]
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dict[str, Any]:
+    """One trial; None (nothing in CSV) for what there is not, such as a dial that was not asked.
+
+    ``further`` are objectives beside the first, each under ``objective.`` and its name: ``gpu_hours`` is always there.
+    """
+    values = trial.further(further) or [None] * len(further)
+    known: Mapping[str, Any] = {
+        "trial": trial.number,
+        "folder": trial.name,
+        "state": str(trial.state),
+        "role": trial.role,
+        **{name: trial.point.get(name) for name in dials},
+    }
+    return {
+        **known,
+        "objective": trial.objective,
+        **{f"objective.{name}": value for name, value in zip(further, values, strict=True)},
+        "objective_se": trial.error,
+        "start": trial.start,
+        "step": trial.step,
+        "completions": trial.result.get("completions"),
+        "seconds": round(trial.seconds, 3),
+        "gpu_hours": round(trial.gpu_hours, 6),
+        "failure": trial.reason or None,
+    }
+
+
+OF_SWEEP = ("name", "force", "outputs", "search", "tracker", "rules")  # no part of what the winner is
+
+
+def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
+    """Print the winner, and where a file or a form is named write it so.
+
+    Raises BadInput where there is none yet, or the form does not go with the file.
+    """
+    best = view.best
+    if best is None:
+        status = shlex.join(["grposweep", "status", view.name])
+        raise BadInput(f"{view.name} has no finished trial yet. How far it is: {status}")
+    if file is None and form is not None:
+        print(write_winner(view, best, form, Path("best.yaml")), end="")
+        return
+    console = build_console()
+    console.print(_screen(view, best), soft_wrap=True)
+    if file is not None:
+        form = form or default_form(best, file)
+        try:
+            write_text(file, write_winner(view, best, form, file))
+        except OSError as error:
+            raise BadInput(
+                f"--export {file}: it cannot be written ({error.strerror}). Name a file that can."
+            ) from error
+        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
+
+
+def default_form(best: TrialView, file: Path) -> str:
+    """What a file of this name holds: a shell script the command, a YAML all that Hydra needs, or a program's own recipe.
+
+    Raises BadInput for other names.
+    """
+    if file.suffix == ".sh":
+        return "command"
+    if file.suffix in (".yaml", ".yml"):
+        return "recipe" if (best.path / "recipe.yaml").is_file() else "hydra"
+    raise BadInput(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
+
+
+def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
+    """The winner's text in a form, under a line that says what it is."""
+    head = f"trial {best.number} of {view.name}, {view.metric} {best.objective:.4f}"
+    return FORMS.get(form, _recipe)(view, best, form, head, file)
+
+
+def _screen(view: SweepView, best: TrialView) -> Text:
+    screen = Text.assemble((f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {worth(best)}\n")
+    screen.append(f"{short(best.point)}\n")
+    others = [trial for trial in view.ranked if trial.number != best.number and trial.role != "confirm"]
+    if others:
+        second = others[0]
+        screen.append(f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {worth(second)}\n")
+    if len(view.front) > 1:
+        named = ", ".join(str(number) for number in view.front if number != best.number)
+        screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
+    if (best.path / "model").is_dir():
+        screen.append(f"model: {best.path / 'model'}\n")
+    return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")
+
+
+def _command(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
+    return f"#!/bin/sh\n# {head}\n{best.command}\n"
+
+
+def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
+    """The recipe that the trial's program read, and the command it read it with."""
+    path = best.path / "recipe.yaml"
+    if not path.is_file():
+        raise BadInput(f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra.")
+    return f"# {head}; {best.path / 'program.sh'} launched it\n{path.read_text(encoding='utf-8')}"
+
+
+def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path) -> str:
+    """Every value of the experiment over conf/config.yaml; what refers to another there does so here."""
+    from omegaconf import OmegaConf
+
+    from grposweep.config.compose import PROJECT, load_experiment, register
+    from grposweep.config.rerun_overrides import follow
+
+    if file.stem == "config":
+        raise BadInput(
+            f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
+        )
+    register()
+    experiment = load_experiment(best.path / "config.yaml")
+    content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
+    search = experiment.search
+    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
+    text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
+    command = [
+        "python",
+        str(PROJECT / "src" / "run.py"),
+        "--config-dir",
+        str(file.resolve().parent),
+        "--config-name",
+        file.stem,
+    ]
+    return f"# {shlex.join(command)}\n# {head}; add overrides, or -m and dials\ndefaults: [config, _self_]\n\n{text}"
+
+
+def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path) -> str:
+    """A framework's recipe, read back; what it cannot say stands above it in comments, and what was not kept is said."""
+    from grposweep.config.compose import load_experiment
+    from grposweep.config.to_setting import prepared_key, read_setting
+    from grposweep.translate import render, translate
+
+    experiment = load_experiment(best.path / "config.yaml")
+    setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
+    if setting.model_name_or_path is None and experiment.model.path != "embedded":
+        setting = setting.altered({"model_name_or_path": experiment.model.path})
+    translation = translate(setting, form)
+    for text in translation.changed:
+        print(f"not kept: {text}", file=sys.stderr)
+    task = experiment.task
+    unsaid = f"# Not in it: prompts and rewards (here task.kind={task.kind}, task.rewards={','.join(task.rewards)}).\n"
+    return unsaid + render(translation, head, form)
+
+
+Write = Callable[[SweepView, TrialView, str, str, Path], str]
+FORMS: Mapping[str, Write] = {"command": _command, "recipe": _own_recipe, "hydra": _hydra}  # all others are frameworks

@@ -1,5 +1,0 @@
-"""``grposweep report``: one HTML file that opens from disk, without a network, now and in ten years."""
-
-from grposweep.report.page.write import write_report
-
-__all__ = ["write_report"]

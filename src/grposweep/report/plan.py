@@ -1,0 +1,252 @@
+"""A plan as a table: every number with its formula and what stands in it; recipes side by side.
+
+Memory on the terminal: a bar a phase, and what fits which GPU.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from textwrap import wrap
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from grposweep import plan
+from grposweep.memory.estimate import GIB, Memory
+from grposweep.memory.fit import Fit
+from grposweep.setting import IN_PROMPTS, Setting
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number of a plan: its name, its formula in symbols, the formula with numbers, and how it follows."""
+
+    name: str
+    formula: str
+    value: Callable[[Setting], Any]
+    numbers: Callable[[Setting], str] = lambda _: ""
+
+
+def _b(s: Setting) -> str:
+    return str(s.per_device_train_batch_size)
+
+
+def _w(s: Setting) -> int | None:
+    """The processes that a batch is split over."""
+    return s.processes if s.data_processes is None else s.data_processes
+
+
+def _mu_s_a(s: Setting) -> str:
+    return f"{s.num_iterations} x {plan.micro_steps_per_generation(s)} / {s.gradient_accumulation_steps}"
+
+
+DATA = Line("processes with data of their own", "W", lambda s: _w(s))
+LINES = (
+    Line("training processes", "all ranks", lambda s: s.processes),
+    DATA,
+    Line(
+        "completions per rollout", "B W S", plan.completions_per_rollout,
+        lambda s: f"{_b(s)} x {_w(s)} x {plan.micro_steps_per_generation(s)}",
+    ),
+    Line(
+        "prompts per rollout", "B W S / G", plan.prompts_per_rollout,
+        lambda s: f"{plan.completions_per_rollout(s)} / {s.num_generations}",
+    ),
+    Line(
+        "completions per optimizer step", "B W A", plan.completions_per_step,
+        lambda s: f"{_b(s)} x {_w(s)} x {s.gradient_accumulation_steps}",
+    ),
+    Line(
+        "of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps,
+        lambda s: f"{_b(s)} x {s.gradient_accumulation_steps}",
+    ),
+    Line(
+        "prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
+        lambda s: f"{plan.completions_per_step(s)} / {s.num_generations}",
+    ),
+    Line("optimizer steps per rollout", "mu S / A", plan.steps_per_rollout, _mu_s_a),
+    Line(
+        "rollouts per epoch", "floor(D / P)", plan.rollouts_per_epoch,
+        lambda s: f"floor({s.train_prompts} / {plan.prompts_per_rollout(s)})",
+    ),
+    Line(
+        "prompts dropped per epoch", "D mod P", plan.dropped_prompts,
+        lambda s: f"{s.train_prompts} mod {plan.prompts_per_rollout(s)}",
+    ),
+    Line(
+        "optimizer steps per epoch", "ceil(N mu S / A)", plan.steps_per_epoch,
+        lambda s: f"ceil({plan.rollouts_per_epoch(s)} x {_mu_s_a(s)})",
+    ),
+    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, lambda s: _length(s)),
+    Line(
+        "evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
+        lambda s: f"ceil({s.eval_prompts} x {s.num_generations_eval or s.num_generations} / "
+        f"({s.per_device_eval_batch_size} x {s.processes}))",
+    ),
+    Line(
+        "steps between checkpoints", "a multiple of the rollout boundary", plan.save_every,
+        lambda s: f"boundary every {plan.boundary_steps(s)}",
+    ),
+)  # fmt: skip
+
+
+def _kl(s: Setting) -> str:
+    """Where KL is, by which estimator, with which coefficient."""
+    places = {
+        "loss": (s.kl_estimator or "k3", s.beta),
+        "reward": (s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
+    }
+    asked = ("loss", "reward") if s.kl_placement == "both" else (s.kl_placement,)
+    words = [
+        f"{place}, {places[place][0]} x {places[place][1]:g}" for place in asked if place in places and places[place][1]
+    ]
+    return " and ".join(words) or "none"
+
+
+COMPARED = (  # what tells recipes apart, beside their sizes
+    Line("learning rate", "at its peak", lambda s: f"{s.learning_rate:g}"),
+    Line("loss", "in TRL's words", lambda s: s.loss_type),
+    Line("KL", "place, estimator x coefficient", _kl),
+)
+SYMBOLS = (
+    "B per_device_train_batch_size, W processes (that hold data of their own), A gradient_accumulation_steps, "
+    "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training prompts, P prompts per rollout, "
+    "N rollouts per epoch, E epochs, U steps per epoch"
+)
+
+
+def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
+    """One column a recipe; for a single one the formulas with its numbers beside them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    for name, _ in items:
+        table.add_column(name or "value", justify="right", overflow="fold")
+    table.add_column("formula", overflow="fold")
+    if len(items) == 1:
+        table.add_column("with numbers", overflow="fold", style="dim")
+    for line in LINES + COMPARED if len(items) > 1 else LINES:
+        values = [_value(line, setting) for _, setting in items]
+        if all(value is None for value in values):
+            continue
+        if line is DATA and all(_w(s) == s.processes for _, s in items):
+            continue  # nothing is shared
+        cells = ["?" if value is None else _text(value) for value in values]
+        numbers = [line.numbers(items[0][1])] if len(items) == 1 else []
+        table.add_row(line.name, *cells, line.formula, *numbers)
+    return table
+
+
+def notes(s: Setting) -> list[str]:
+    """What the table cannot say: a shortcut that would mislead, and what is unknown."""
+    said = []
+    short, exact = shortcut(s), plan.total_steps(s)
+    if short is not None and exact is not None and short != exact and s.epochs is not None:
+        said.append(
+            f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
+            f"rollouts only, rounded up once an epoch."
+        )
+    if s.framework in IN_PROMPTS and plan.steps_per_rollout(s) > 1:
+        said.append(
+            f"{s.trainer} counts rollouts where it says steps: {s.key('max_steps')}, {s.key('save_steps')} and the warmup are "
+            f"{plan.steps_per_rollout(s)} optimizer steps each."
+        )
+    if s.processes is None:
+        said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
+    if s.train_prompts is None and s.epochs is not None and s.max_steps is None:
+        said.append(
+            "The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size."
+        )
+    return said
+
+
+def shortcut(s: Setting) -> Fraction | None:
+    """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
+    if s.processes is None or s.train_prompts is None or s.epochs is None:
+        return None
+    per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes))
+    return per_pass * s.num_iterations / s.gradient_accumulation_steps * Fraction(s.epochs).limit_denominator(10**6)
+
+
+def _value(line: Line, s: Setting) -> Any:
+    """A number of the plan; None where a size is missing or broken, which is for the rules to say."""
+    try:
+        return line.value(s)
+    except ZeroDivisionError:
+        return None
+
+
+def _length(s: Setting) -> str:
+    if s.max_steps is not None:
+        return f"max_steps={s.max_steps}"
+    if s.budget_completions is not None:
+        return f"floor({s.budget_completions} / {plan.completions_per_rollout(s)}) rollouts"
+    return f"ceil({s.epochs} x {plan.steps_per_epoch(s)})"
+
+
+def _divided(number: int | None, by: int) -> Fraction | None:
+    return None if number is None or by < 1 else Fraction(number, by)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Fraction):
+        return f"{value.numerator:,}" if value.denominator == 1 else f"{value} = {float(value):.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+PHASES = {
+    "load": "load",
+    "generation": "generation",
+    "scoring": "scoring",
+    "backward": "backward",
+    "step": "optimizer step",
+}
+NAMES, NUMBERS = 16, 12  # columns
+
+
+def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: str = "") -> str:
+    """The phases of a rank as bars, on the scale of the GPU where it is known; and what the peak is made of."""
+    whole = max(gpu_gib or 0.0, memory.peak / GIB)
+    room = max(min(width, 80) - NAMES - NUMBERS, 10)
+    head = f"{name}: " if name else ""
+    of = f" of {gpu_gib:g}" if gpu_gib else ""
+    lines = [
+        f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak ({PHASES[memory.peak_phase]})"
+    ]
+    for phase, label in PHASES.items():
+        gib = memory.phases[phase] / GIB
+        over = " over" if gpu_gib is not None and gib > gpu_gib else ""
+        lines.append(f"{label:<{NAMES}}{'█' * round(room * gib / whole):<{room}}{gib:>6.1f}{over}")
+    parts = {name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05}
+    lines += wrap("in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80))
+    return "\n".join(lines)
+
+
+def fit_table(s: Setting, fit: Fit) -> Table:
+    """One GPU: each size as it is and at its largest, the others unchanged."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on a GPU of {fit.gib:g} GiB", title_justify="left")
+    for column in ("with the others as they are", "now", "largest"):
+        table.add_column(column, justify="left" if column.startswith("with") else "right")
+    rows = (
+        ("completions a micro-step", s.per_device_train_batch_size, fit.batch),
+        ("tokens a completion", s.max_completion_length, fit.completion),
+        ("generations a prompt", s.num_generations, fit.generations),
+    )
+    for label, now, most in rows:
+        table.add_row(label, f"{now:,}", _text_memory(most))
+    return table
+
+
+def gpu_table(found: Sequence[tuple[str, Fit]]) -> Table:
+    """Every GPU of the table: whether the setting fits, and how far each size can go."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("GPU", "GiB", "fits", "micro-batch", "completion", "generations"):
+        table.add_column(column, justify="left" if column in ("GPU", "fits") else "right")
+    for name, fit in found:
+        sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
+        table.add_row(name, f"{fit.gib:g}", "yes" if fit.fits else "no", *sizes, style="" if fit.fits else "dim")
+    return table
+
+
+def _text_memory(size: int | None) -> str:
+    return "none" if size is None else f"{size:,}"

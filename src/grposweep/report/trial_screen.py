@@ -1,0 +1,139 @@
+"""Everything about one trial: what was asked, what it is worth, its curve, its problems, what tells it from others."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from grposweep.labels import count, label_text, short
+from grposweep.launchers.base import STOPPED
+from grposweep.report.chart import draw
+from grposweep.report.compare import differences
+from grposweep.report.effects import effect_text
+from grposweep.report.status import worth
+from grposweep.report.tables import clock
+from grposweep.report.trial_view import TrialView
+from grposweep.report.view import SweepView
+from grposweep.storage.failure_class import words_of
+
+LOG_LINES = 8
+
+
+def trial_screen(view: SweepView, trial: TrialView) -> Group:
+    """The trial, from its point down to what tells it from others."""
+    return Group(*_facts(view, trial), *_curve(view, trial), *_problems(view, trial), *_compared(view, trial))
+
+
+def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
+    replicate = "" if trial.role == "search" else f", role {trial.role}"
+    yield Text.assemble((f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state}{replicate}")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    facts.add_row("point", Text(short(trial.point)))
+    for rank, place in enumerate(view.standings, 1):
+        if trial.number in (found.number for found in place.trials):
+            facts.add_row(view.metric, worth(trial))
+            seeds = f": {place.text}" if place.source == "seeds" else ""
+            facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}{seeds}")
+    for name, value in zip(view.further, trial.further(view.further) or (), strict=False):
+        facts.add_row(name, f"{value:.4g}")
+    if trial.number in view.front:
+        facts.add_row("front", "no other trial equals or beats it in all objectives")
+    for effect in view.comparison.effects if view.comparison else ():
+        if effect.trial == trial.number:
+            facts.add_row("effect", f"{effect_text(effect)}, {effect.verdict} (95 % with all other changes)")
+    facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
+    facts.add_row("cost", f"{clock(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
+    for number, text in _attempts(trial):
+        facts.add_row(f"attempt {number}", Text(text))
+    facts.add_row("folder", Text(str(trial.path), overflow="fold"))
+    yield facts
+
+
+def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
+    """Each attempt: what it is called outside, and how it ended."""
+    said: dict[int, list[str]] = {}
+    for line in trial.attempts:
+        words = said.setdefault(line["attempt"], [])
+        if line.get("event") == "started":
+            words.append(str(line.get("job_id", "")))
+        elif line.get("event") == "ended":
+            words.append(_end(line))
+    yield from ((number, ", ".join(words) or "announced") for number, words in said.items())
+
+
+def _end(line: Mapping[str, Any]) -> str:
+    if "failure" in line:
+        return f"ended: {words_of(str(line['failure']))}, then {line.get('step', 'nothing')}"
+    code = line.get("code")
+    return "ended well" if code == 0 else "stopped when asked" if code == STOPPED else f"ended with code {code}"
+
+
+def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
+    """The objective's metric over completions; before it has two values, the training reward."""
+    for metric in (view.metric, "reward"):
+        points = trial.curve(metric)
+        if len(points) > 1:
+            yield Text(f"\n{metric}", "bold")
+            yield Text("\n".join(draw([(point.completions, point.value) for point in points])))
+            return
+
+
+def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
+    """Why it failed or was stopped, with the end of its log; what rules warn of in its configuration."""
+    if trial.reason:
+        what = f"{words_of(trial.failure_class)}: " if trial.failure_class else "stopped early: "
+        yield Text(f"\n{what}{trial.reason}", "red")
+        lines = trial.failure.get("last_lines")
+        yield from (Text(f"  {line}", "dim") for line in (lines if isinstance(lines, list) else [])[-LOG_LINES:])
+    for warning in _warnings(view, trial):
+        yield Text(f"\n{warning}", "yellow")
+
+
+def _warnings(view: SweepView, trial: TrialView) -> list[str]:
+    """What the rules have to say of its configuration; nothing where that cannot be read here."""
+    from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
+    from grposweep.config.to_setting import prepared_key, read_setting
+    from grposweep.external import is_program
+    from grposweep.fixes import render_problem
+    from grposweep.rules import check
+
+    try:
+        experiment = load_experiment(trial.path / "config.yaml")
+        if is_program(experiment.trainer.kind):
+            return []  # its own recipe was judged, and is not ours to read again
+        setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
+    except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
+        return []
+    problems = (problem for problem in check(setting) if problem.code not in experiment.rules.ignore)
+    return [f"{problem.severity} {problem.code} {render_problem(setting, problem)}" for problem in problems]
+
+
+def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
+    best = view.best
+    if best is not None and best.number != trial.number:
+        yield from _table(trial, best.config, f"trial {best.number}, the best")
+    yield from _table(trial, view.baseline, "the baseline")
+
+
+def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[RenderableType]:
+    if not other or not trial.config:
+        return
+    found = differences(trial.config, other)
+    if not found:
+        yield Text(f"\nits configuration is that of {name}")
+        return
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{count(len(found), 'difference')} to {name}", title_justify="left",
+        title_style="bold",
+    )  # fmt: skip
+    for column in ("key", f"trial {trial.number}", name):
+        table.add_column(column, overflow="fold")
+    for key, here, there in found:
+        table.add_row(Text(key), Text(label_text(here)), Text(label_text(there)))
+    yield Text("")
+    yield table

@@ -1,0 +1,192 @@
+"""GV, of ms-swift: keys that `swift rlhf` takes, with values it can read, and combinations that it refuses.
+
+Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; frameworks/ms_swift_keys.json is its parser's
+own list of keys.
+
+GB, of ms-swift's Megatron back-end: its sizes are whole; on the recipe, because a setting has other words for them.
+
+Source: ms-swift 4.6.0 megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment,
+_init_grpo); Megatron's own count of micro-batches.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grposweep.frameworks import keys
+from grposweep.frameworks.keys import HABITS
+from grposweep.frameworks.ms_swift.keys import (
+    ENVIRONMENT,
+    choices,
+    completions,
+    data_ranks,
+    is_megatron,
+    known,
+    read_numbers,
+    read_value,
+    spelled,
+)
+from grposweep.recipe import Recipe
+from grposweep.rules.keys import WANTED, cut, show
+from grposweep.rules.ms_swift import MS_SWIFT
+from grposweep.rules.registry import Broken, recipe_rule
+
+# What older releases called it, or other libraries do.
+RENAMES = {
+    "train_type": "tuner_type",
+    "sft_type": "tuner_type",
+    "lora_target_modules": "target_modules",
+    "vllm_max_model_length": "vllm_max_model_len",
+    "model_name_or_path": "model",
+    "model_id_or_path": "model",
+    "dataset_name": "dataset",
+    "use_peft": "tuner_type",
+    "dtype": "torch_dtype",
+    "max_prompt_length": "max_length",
+    "custom_register_path": "external_plugins",
+    "num_infer_workers": "vllm_tensor_parallel_size",
+    "vllm_server_url": "vllm_server_base_url",
+    "kl_coef": "beta",
+}
+SAME_VALUE = frozenset(["train_type", "sft_type", "model_name_or_path", "model_id_or_path", "dataset_name", "dtype",
+                        "vllm_max_model_length", "custom_register_path"])  # fmt: skip
+GONE = {
+    "vllm_device": "vLLM shares the training GPUs (vllm_mode: colocate), or is a server of its own",
+    "tensor_parallel_size": "LMDeploy is no longer a back-end; vllm_tensor_parallel_size is vLLM's",
+    "num_infer_workers": "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own",
+    "lmdeploy_device": "LMDeploy is no longer a back-end",
+    "use_lmdeploy": "LMDeploy is no longer a back-end",
+    "evaluation_strategy": "eval_strategy is its name",
+}
+
+
+@recipe_rule("GV501", "error", of=MS_SWIFT)
+def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Broken]:
+    """A key that `swift rlhf` does not take: a typo, another library's word, or one of an older release.
+
+    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']", unless ``ignore_args_error`` is set, which only logs
+    it. The beginning of a key is taken for the key where it is no other's beginning (argparse's abbreviations).
+    """
+    if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
+        return
+    for key, value in recipe.config.items():
+        name = spelled(str(key))
+        if name in known() or name == ENVIRONMENT:
+            continue
+        near = _near(name)
+        advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
+        why = f"ms-swift takes no such key{f': {GONE[name]}' if name in GONE else ''}"
+        changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
+        same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
+        yield Broken(f"{cut(str(key))}={show(value)}", why, advice, (str(key),), changes, without_effect=same)
+
+
+def _near(name: str) -> list[str]:
+    """The keys that may have been meant."""
+    if name in GONE and name not in RENAMES:
+        return []
+    meant = RENAMES.get(name) or HABITS.get(name, "")
+    return [meant] if meant in known() else keys.near(name, known())
+
+
+@recipe_rule("GV502", "error", of=MS_SWIFT)
+def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Broken]:
+    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` is the word None.
+
+    argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
+    default. A number in quotes, or one that YAML takes for text (``1e-6``), is fine here.
+    """
+    takes = {} if is_megatron(recipe) else known()
+    for key, value in recipe.config.items():
+        name = spelled(str(key))
+        if name not in takes or str(key) in recipe.unresolved:
+            continue
+        trouble = _trouble(name, value, takes[name].type)
+        if trouble:
+            why, changes = trouble
+            yield Broken(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
+
+
+def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any], ...]] | None:
+    """Why a value cannot be read, and what may mend it."""
+    if value is None:
+        return "ms-swift gets null as the word None", ({name: None},)
+    if value == []:
+        return "ms-swift gets an empty list as a key without a value", ({name: None},)
+    found = read_value(value, kind)
+    if found.trouble:
+        whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
+        wanted = WANTED.get(kind.rstrip("?"), "one value")
+        return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
+    allowed = choices(name)
+    if allowed and str(found.value) not in allowed:
+        near = keys.near(str(found.value), allowed)
+        return f"there are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
+    return None
+
+
+@recipe_rule("GB503", "error", of=MS_SWIFT)
+def megatrons_sizes_are_whole(recipe: Recipe) -> Iterator[Broken]:
+    """A rollout is whole steps, a step whole micro-batches of all data ranks, and each of these has whole prompts.
+
+    "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device
+    rollout prompt count (2) ... must be divisible by micro_batch_size (4)."; "generation_batch_size (24) must be divisible
+    by global_batch_size (16)". Data ranks are processes / (tensor x pipeline x context parallel sizes).
+    """
+    if not is_megatron(recipe):
+        return
+    v = read_numbers(recipe.config)
+    sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
+    if min(sizes) < 1:
+        yield Broken(
+            f"sizes {sizes}", "each counts something, so it is at least 1", "Correct them.", ("global_batch_size",)
+        )
+        return
+    ranks = data_ranks(v, recipe.processes)
+    for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
+        what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
+        yield Broken(what, why, "Choose sizes that divide.", fields)
+
+
+def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    rollout, step, steps = completions(v), v["global_batch_size"], v["steps_per_generation"]
+    if rollout % step:
+        yield ("generation_batch_size", "global_batch_size"), f"a rollout of {rollout} is not whole steps of {step}"
+    elif steps is not None and rollout != step * steps:
+        yield (
+            ("generation_batch_size", "steps_per_generation"),
+            f"{steps} steps of {step} are not {rollout} completions",
+        )
+
+
+def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], completions(v) // v["num_generations"]
+    if step % (micro * ranks):
+        yield (
+            ("global_batch_size", "micro_batch_size"),
+            f"a step of {step} is not whole micro-batches of {ranks} x {micro}",
+        )
+    if prompts % ranks:
+        yield (
+            ("num_generations", "global_batch_size"),
+            f"{prompts} prompts a rollout do not divide among {ranks} data ranks",
+        )
+    elif (prompts // ranks) % micro:
+        why = f"{prompts // ranks} prompts a data rank are no multiple of the micro-batch"
+        yield ("micro_batch_size", "global_batch_size", "num_generations"), why
+
+
+@recipe_rule("GB504", "error", of=MS_SWIFT)
+def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Broken]:
+    """This back-end has no ``num_iterations`` above 1, no ``sync_ref_model`` and no ``async_generate``: "... is not supported".
+
+    megatron/arguments/megatron_args.py _init_grpo.
+    """
+    if not is_megatron(recipe):
+        return
+    if read_numbers(recipe.config)["num_iterations"] > 1:
+        yield Broken(
+            "num_iterations above 1", "Megatron GRPO uses each rollout once", "Leave it out.", ("num_iterations",)
+        )
+    for name in ("sync_ref_model", "async_generate"):
+        if recipe.config.get(name) in (True, "true", "True"):
+            yield Broken(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))

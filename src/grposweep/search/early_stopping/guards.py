@@ -1,0 +1,136 @@
+"""Guards: a training that has collapsed is ended, with the evidence in words; pure functions of its learning curve.
+
+Every threshold is far outside of what healthy trainings show, on two successive evaluations at least, and none ends a
+trial that is still better than the model was before training: a guard saves what is surely lost, it is no way of stopping
+early. On the recorded curves of benchmarks/curves none of them ends a trial that a sweep would have wanted.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from grposweep.search.early_stopping.learning_curve import Curve
+
+TWICE = 2  # evaluations in a row: one may be an outlier
+LONG = 3  # evaluations in a row where a signal also stands still in trainings that recover,
+LONG_SHARE = 0.3  # which are as much of the whole training
+STANDARD_ERRORS = 3.0  # a reward within these of its start has not risen; noise does so in 1 of 700 evaluations
+
+KL_NATS = (
+    10.0  # a token, TRL's k3 estimate. Trainings of language models stay below 1, and the policy is another one at 10.
+)
+ENTROPY_NATS = 1e-3  # a token: nothing is sampled any more. Healthy policies have 0.05 to 2; certain, right ones less,
+ENTROPY_SHARE = 0.02  # so it also has to be this share of what it was at the first evaluation.
+ALL = 0.999  # of the groups, or of the completions
+SOME = 0.5  # a policy that began with more truncated completions than this has too short a limit, and has not collapsed
+FALLEN = 0.5  # of the start's reward is gone,
+FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
+
+
+class Alarm(NamedTuple):
+    """Which guard, and what it saw."""
+
+    guard: str
+    evidence: str
+
+
+def look(curve: Curve, is_reward: bool = True) -> Alarm | None:
+    """The first guard that finds a training collapsed; None for one that is to go on.
+
+    ``is_reward``: what the sweep optimises is one, and large. Of what it minimises nobody knows that more is a collapse.
+    """
+    found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
+    return next((Alarm(name, evidence) for name, evidence in found if evidence), None)
+
+
+def non_finite(curve: Curve) -> str:
+    """No training step since the last evaluation had a loss: not a number never becomes one again."""
+    if _recent(curve, "broken", 1) != [1.0]:
+        return ""
+    return "the loss was not a number at any step since the last evaluation"
+
+
+def kl_blow_up(curve: Curve) -> str:
+    """The policy has left its reference behind, and gained nothing by it."""
+    kl = _recent(curve, "kl", TWICE)
+    if len(kl) < TWICE or min(kl) < KL_NATS or _has_risen(curve):
+        return ""
+    return f"KL to the reference is {kl[-1]:.3g} nats a token (more than {KL_NATS:g} twice), {_reward(curve)}"
+
+
+def entropy_collapse(curve: Curve) -> str:
+    """The policy says one thing whatever it is asked, and that is not what earns."""
+    entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
+    if len(entropy) < TWICE or first is None or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first):
+        return ""
+    if _has_risen(curve):
+        return ""
+    return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats a token, {_reward(curve)}"
+
+
+def no_variance(curve: Curve) -> str:
+    """All completions of every group earn the same, so that there is no gradient to learn from."""
+    shares = _recent(curve, "zero_std", LONG)
+    if not _stands_still(curve, shares) or _has_risen(curve):
+        return ""
+    return f"no group has had any variance in its rewards for {LONG} evaluations, {_reward(curve)}"
+
+
+def all_truncated(curve: Curve) -> str:
+    """Completions have come to run into the length limit, all of them: endless repetition."""
+    shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
+    if not _stands_still(curve, shares) or first is None or first > SOME or _has_risen(curve):
+        return ""
+    return f"all completions have been truncated for {LONG} evaluations ({first:.0%} at first), {_reward(curve)}"
+
+
+def reward_fallen(curve: Curve) -> str:
+    """Training has made the model far worse than it was."""
+    if curve.start is None or curve.start == 0 or len(curve.held_out) < TWICE:
+        return ""
+    best = max(curve.held_out[-TWICE:])
+    errors = [error for error in curve.errors[-TWICE:] if error is not None]
+    noise = FALLEN_ERRORS * math.sqrt(2) * max(errors, default=0.0)
+    if curve.start - best <= max(FALLEN * abs(curve.start), noise):
+        return ""
+    return f"held-out reward has fallen from {curve.start:.4g} before training to {curve.held_out[-1]:.4g}"
+
+
+GUARDS: dict[str, Callable[[Curve], str]] = {
+    "non_finite": non_finite,
+    "kl_blow_up": kl_blow_up,
+    "entropy_collapse": entropy_collapse,
+    "no_variance": no_variance,
+    "all_truncated": all_truncated,
+    "reward_fallen": reward_fallen,
+}
+
+
+def _recent(curve: Curve, name: str, count: int) -> list[float]:
+    """A signal at the last evaluations; fewer where it was not always known."""
+    values: Sequence[float | None] = curve.signals.get(name, ())
+    return [value for value in values[-count:] if value is not None]
+
+
+def _first(curve: Curve, name: str) -> float | None:
+    return next((value for value in curve.signals.get(name, ()) if value is not None), None)
+
+
+def _stands_still(curve: Curve, shares: list[float]) -> bool:
+    """Whether a share has been everything for long."""
+    if len(shares) < LONG or min(shares) < ALL:
+        return False
+    before = curve.completions[-LONG - 1] if len(curve.completions) > LONG else 0.0
+    return (curve.completions[-1] - before) / curve.total >= LONG_SHARE
+
+
+def _has_risen(curve: Curve) -> bool:
+    """Whether the held-out reward is above its start by more than noise; where nobody knows the start, above its first."""
+    begun = curve.start if curve.start is not None else curve.held_out[0]
+    error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
+    return curve.held_out[-1] - begun > STANDARD_ERRORS * error
+
+
+def _reward(curve: Curve) -> str:
+    start = "" if curve.start is None else f" (before training {curve.start:.4g})"
+    return f"and held-out reward is {curve.held_out[-1]:.4g}{start}"

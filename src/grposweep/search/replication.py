@@ -1,0 +1,302 @@
+"""How sure a mean over a few seeds is: Student's intervals for small samples, paired by seed where points share seeds.
+
+The leaders of a search on fresh seeds: which replicates are wanted next, who is out, who has won, who is tied with it.
+
+A search's best value is partly luck: the luckiest of many is looked at. So its leaders run again on seeds that it has not
+seen, all of them on the same ones, and only these count. Everything here is a function of what is known so far.
+
+Method: a race (Maron and Moore 1994, Hoeffding races; Birattari et al. 2002, F-Race) by paired t-intervals. All leaders get
+the first FIRST_LOOK seeds; from then on, seed by seed, whoever is worse than the leader of the moment with confidence is out.
+A look at one pair errs with a chance of CHANCE / (pairs with the best x looks), so that the truly best leader is ever
+dropped with a chance of at most CHANCE (Bonferroni; comparisons with the best only, as in Hsu 1984, Constrained
+simultaneous confidence intervals for multiple comparisons with the best). Whoever is not told apart from the winner in the
+end is tied with it.
+
+Replicates: trials of the same points on other seeds. A search never sees them; only they decide which point wins.
+
+What turning one dial does: its effect against the baseline, from shared seeds, with an interval that holds for all at once.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+
+from grposweep.search.space import Label, Point
+
+CHANCE = 0.05  # of an interval that misses
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over ``count`` seeds and half the width of its interval: infinite for a single one, which tells no spread."""
+
+    mean: float
+    margin: float
+    count: int
+
+    @property
+    def low(self) -> float:
+        """The interval's lower end."""
+        return self.mean - self.margin
+
+    @property
+    def high(self) -> float:
+        """And its upper end."""
+        return self.mean + self.margin
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f}" + (f" ± {self.margin:.4f}" if math.isfinite(self.margin) else "")
+
+
+def estimate(values: Sequence[float], chance: float = CHANCE) -> Estimate:
+    """The mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
+
+    Source: Student (1908), The probable error of a mean. It takes results over seeds for normal, about the same mean.
+    """
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count < 2:
+        return Estimate(mean, math.inf, count)
+    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
+    return Estimate(mean, _quantile(count - 1, 1 - chance / 2) * error if error else 0.0, count)
+
+
+def difference(one: Mapping[int, float], other: Mapping[int, float], chance: float = CHANCE) -> Estimate:
+    """How much more ``one`` is worth than ``other``, from the seeds that they share (at least one).
+
+    Both saw the same prompts in the same order and were evaluated with the same random numbers under one seed, so what a
+    seed does to both cancels (common random numbers: Law, Simulation Modeling and Analysis, section 11.2); no spread is
+    taken to be equal to another.
+    """
+    return estimate([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())], chance)
+
+
+@cache
+def _quantile(freedom: int, share: float) -> float:
+    """Student's t at a share of its distribution."""
+    from scipy.special import stdtrit  # a second that only sweeps with several seeds should pay
+
+    return float(stdtrit(freedom, share))
+
+
+FIRST_LOOK = 3  # seeds: two tell hardly anything (t is 38 and more), and every look has its price
+APART = 1000  # two fresh seeds: rank r of a training draws with seed + r, and no two seeds may share a stream
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A point in the race: its trial in the search, and its results on fresh seeds, larger is better; None: it failed there."""
+
+    number: int
+    results: Mapping[int, float | None] = field(default_factory=dict)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether some training of it came to nothing: a point that does not always train is no winner."""
+        return None in self.results.values()
+
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """The results that are numbers."""
+        return {seed: value for seed, value in self.results.items() if value is not None}
+
+    def mean(self, seeds: Iterable[int]) -> float:
+        """Its mean over these seeds."""
+        return estimate([self.values[seed] for seed in seeds]).mean
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A race at one moment: those still in it (best first once it is over), the others with the reason, what is wanted next."""
+
+    alive: tuple[Runner, ...]
+    out: Mapping[int, str] = field(default_factory=dict)
+    wanted: tuple[tuple[int, int], ...] = ()  # number of the trial, seed; in order
+
+    @property
+    def winner(self) -> Runner | None:
+        """The best on fresh seeds; None before the end, or where nobody is left."""
+        return self.alive[0] if self.alive and not self.wanted else None
+
+    @property
+    def tied(self) -> tuple[Runner, ...]:
+        """Those that nothing tells apart from the winner."""
+        return self.alive[1:] if self.winner else ()
+
+    @property
+    def places(self) -> dict[int, tuple[int, str]]:
+        """By number of the trial: its place from 0, and its fate: best, tied, unfinished, or why it is out."""
+        first, others = ("best", "tied") if self.winner else ("unfinished", "unfinished")
+        alive = [(runner.number, others if index else first) for index, runner in enumerate(self.alive)]
+        return {number: (place, fate) for place, (number, fate) in enumerate([*alive, *self.out.items()])}
+
+
+def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
+    """Seeds that a search with this one does not see."""
+    return tuple(own + APART * (index + 1) for index in range(count))
+
+
+def race(runners: Sequence[Runner], seeds: Sequence[int]) -> Standing:
+    """The standing of these runners, the search's best one first, over these fresh seeds (two or more)."""
+    alive, out = list(runners), dict[int, str]()
+    first = min(FIRST_LOOK, len(seeds))
+    looks = range(first, len(seeds) + 1)
+    chance = CHANCE / max((len(runners) - 1) * len(looks), 1)
+    for count in looks:
+        out |= {runner.number: "failed on a fresh seed" for runner in alive if runner.has_failed}
+        alive = [runner for runner in alive if not runner.has_failed]
+        opened = seeds[:count]
+        wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
+        if wanted:
+            return Standing(tuple(alive), out, tuple(wanted))
+        alive.sort(key=lambda runner: -runner.mean(opened))  # stable: of two equal ones the search's better
+        beaten = [runner for runner in alive[1:] if _is_beaten(runner, alive[0], opened, chance)]
+        out |= {runner.number: f"worse on {count} fresh seeds" for runner in beaten}
+        alive = [runner for runner in alive if runner not in beaten]
+        if len(alive) == 1 < len(runners):
+            break  # more seeds would change no decision
+    return Standing(tuple(alive), out)
+
+
+def _is_beaten(runner: Runner, leader: Runner, seeds: Sequence[int], chance: float) -> bool:
+    """Whether the leader is better beyond this chance of being wrong (one-sided)."""
+    ours, theirs = ({seed: r.values[seed] for seed in seeds} for r in (leader, runner))
+    return difference(ours, theirs, 2 * chance).low > 0
+
+
+def on_fresh_seeds(runner: Runner) -> Estimate | None:
+    """What a point is worth on the fresh seeds that it has run; each interval by itself misses with a chance of CHANCE."""
+    return estimate(list(runner.values.values())) if runner.values else None
+
+
+CONFIRM = "confirm"  # a replicate's role
+
+
+def is_replicate(trial: "FrozenTrial") -> bool:
+    """Whether a trial repeats another one's point on a fresh seed."""
+    return bool(trial.user_attrs.get("role") == CONFIRM)
+
+
+class Replicate(NamedTuple):
+    """One that has ended: the trial whose point it repeats, its seed, and its result, larger is better; None: it failed."""
+
+    of: int
+    seed: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Replication:
+    """The leaders of the search are evaluated again on these fresh seeds; all points (``leaders`` None) without a race.
+
+    ``own`` is the search's seed, where its results count as well because nothing was chosen by them.
+    """
+
+    seeds: tuple[int, ...]
+    leaders: int | None
+    own: int | None = None
+
+    def most(self, points: int) -> int:
+        """How many replicates that are at most."""
+        return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
+
+    def standing(self, found: Mapping[int, float], replicates: Iterable[Replicate]) -> Standing:
+        """Where the race is: ``found`` is what the search's finished trials are worth, larger is better, by number."""
+        ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
+        results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
+        for replicate in replicates:
+            if replicate.of in results:
+                results[replicate.of][replicate.seed] = replicate.value
+        runners = [Runner(number, values) for number, values in results.items()]
+        return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
+
+    def _own(self, value: float) -> dict[int, float | None]:
+        return {} if self.own is None else {self.own: value}
+
+    def _series(self, runners: Sequence[Runner]) -> Standing:
+        """All of them on all seeds."""
+        wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
+        best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
+        return Standing(tuple(best_first), wanted=tuple(wanted))
+
+
+def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:
+    """What ``search.seeds`` asks for with this base seed; None for no replicates."""
+    if sampler == "one_factor":
+        return Replication(fresh_seeds(seed, seeds - 1), leaders=None, own=seed)
+    return Replication(fresh_seeds(seed, seeds), leaders) if seeds else None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One value of one dial: its trial, what it is worth, and its difference to the baseline (both None: it failed)."""
+
+    dial: str
+    label: Label
+    trial: int
+    worth: Estimate | None
+    effect: Estimate | None
+    verdict: str  # better, worse, tied; failed; unknown: one seed tells no spread
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The baseline's trial and what it is worth (None: it has come to nothing), and what each turn away from it does."""
+
+    baseline: int | None
+    worth: Estimate | None
+    effects: Sequence[Effect]
+
+
+def compare(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> Comparison:
+    """A whole sweep of one factor at a time, as ``find_effects`` takes it."""
+    baseline = next((runner for runner in runners if not points[runner.number]), None)
+    worth = None if baseline is None else worth_of(baseline, sign)
+    return Comparison(None if baseline is None else baseline.number, worth, find_effects(points, runners, sign))
+
+
+def find_effects(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> list[Effect]:
+    """The effects of all points that turn one dial, in the order of their trials.
+
+    Values of runners are larger where better; ``sign`` turns them back. Each interval is a paired t-interval that misses
+    with a chance of CHANCE / (number of effects), so that all of them hold together with a chance of 1 - CHANCE
+    (Bonferroni; Dunnett's comparisons with a control without taking spreads for equal: a rate that is too high also
+    scatters more). ``tied`` says that this many seeds tell no difference, not that there is none.
+    """
+    by_trial = {runner.number: runner for runner in runners}
+    baseline = next((by_trial[number] for number, point in points.items() if not point and number in by_trial), None)
+    turned = {number: next(iter(point.items())) for number, point in sorted(points.items()) if point}
+    chance = CHANCE / max(len(turned), 1)
+    return [
+        _effect(dial, label, number, by_trial.get(number), baseline, sign, chance)
+        for number, (dial, label) in turned.items()
+    ]
+
+
+def _effect(
+    dial: str, label: Label, number: int, runner: Runner | None, baseline: Runner | None, sign: int, chance: float
+) -> Effect:
+    if runner is None or runner.has_failed or not runner.values:
+        return Effect(dial, label, number, None, None, "failed")
+    worth = worth_of(runner, sign)
+    if baseline is None or not runner.values.keys() & baseline.values.keys():
+        return Effect(dial, label, number, worth, None, "unknown")
+    gain = difference(runner.values, baseline.values, chance)
+    return Effect(dial, label, number, worth, Estimate(sign * gain.mean, gain.margin, gain.count), _verdict(gain))
+
+
+def worth_of(runner: Runner, sign: int) -> Estimate:
+    """A point's mean objective over its seeds, by itself."""
+    return estimate([sign * value for value in runner.values.values()])
+
+
+def _verdict(gain: Estimate) -> str:
+    if not math.isfinite(gain.margin):
+        return "unknown"
+    return "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"

@@ -1,0 +1,1 @@
+"""A sweep's files on disk: names, records, folders."""

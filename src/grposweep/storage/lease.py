@@ -1,0 +1,100 @@
+"""One controller a sweep: a lease with a counter that its holder keeps moving, because clocks of two machines differ."""
+
+import os
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+
+from grposweep.errors import BadInput, LostLease
+from grposweep.files import read_json, write_json
+from grposweep.process import exists
+
+BEAT_SECONDS = 1.0
+PATIENCE_SECONDS = 6.0  # a holder that does not move for so long, on another machine, is dead
+
+
+class Lease:
+    """Held while a controller works; a context manager that keeps the counter moving from a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._owner = uuid.uuid4().hex
+        self._counter = 0
+        self._stop = threading.Event()
+        self._lost = False
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
+
+    def __enter__(self) -> "Lease":
+        """Take the lease, from nobody or from a dead holder.
+
+        Raises BadInput where a live controller holds it.
+        """
+        found = read_json(self._path)
+        if found is not None and is_held(self._path):
+            where = f"process {found.get('pid')} on {found.get('host')}"
+            raise BadInput(
+                f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
+                f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another name=..."
+            )
+        self._write()
+        time.sleep(0.05)  # of two that came at once, the later writer wins; the other sees it here
+        self.check()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if not self._lost and self._holder() == self._owner:
+            self._path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raise LostLease where somebody else holds it by now; called before anything is changed."""
+        self._lost = self._lost or self._holder() != self._owner
+        if self._lost:
+            raise LostLease(f"{self._path.parent} was taken over by another controller; this one leaves it alone.")
+
+    def _holder(self) -> str | None:
+        found = read_json(self._path)
+        return None if found is None else str(found.get("owner"))
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            if self._holder() != self._owner:
+                self._lost = True
+                return
+            self._counter += 1
+            try:
+                self._write()
+            except OSError:
+                continue  # a full disk is reported by whoever writes something that matters
+
+    def _write(self) -> None:
+        content = {
+            "owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "counter": self._counter,
+        }  # fmt: skip
+        write_json(self._path, content)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lease's holder lives: on this machine it is asked for by its pid, any other is watched for a while."""
+    found = read_json(path)
+    if found is None:
+        return False
+    if found.get("host") == socket.gethostname() and not exists(found.get("pid")):
+        return False
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        now = read_json(path)
+        if now is None:
+            return False  # released meanwhile
+        if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
+            return True
+    return False

@@ -1,0 +1,122 @@
+"""Whether two runs of one trial gave the same numbers, metric by metric.
+
+Where a result came from: code, packages, machine and command, so that it can be repeated.
+"""
+
+import hashlib
+import platform
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from grposweep import __version__
+from grposweep.config.compose import PROJECT
+from grposweep.redaction import redact
+from grposweep.schema import Experiment
+
+# Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
+TIMES = (
+    "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
+    "time/step", "time/generation", "time/scoring", "time/training", "tokens_per_second", "memory/peak",
+)  # fmt: skip
+
+
+def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a metrics line repeats."""
+    return {name: value for name, value in line.items() if name not in TIMES}
+
+
+def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> str | None:
+    """Where two histories part, in words; None where they never do."""
+    old, new = ([without_times(line) for line in lines] for lines in (before, after))
+    for one, other in zip(old, new, strict=False):
+        names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        if names:
+            return f"{names[0]} {one.get(names[0])} became {other.get(names[0])} at step {one.get('step')}"
+    return None if len(old) == len(new) else f"{len(old)} lines of metrics became {len(new)}"
+
+
+PACKAGES = (
+    "torch", "transformers", "trl", "accelerate", "datasets", "peft", "optuna", "hydra-core", "omegaconf", "wandb",
+)  # fmt: skip
+
+
+def collect_provenance(experiment: Experiment) -> dict[str, Any]:
+    """Code version (git sha and diff of the project), package versions, a person's own files, Python, host and folder."""
+    diff = _git("diff", "HEAD")
+    constraints = PROJECT / "constraints.txt"
+    return {
+        "grposweep": __version__,
+        "git_sha": _git("rev-parse", "HEAD"),
+        "git_diff": None if diff is None else redact(diff),
+        "constraints_sha256": hashlib.sha256(constraints.read_bytes()).hexdigest() if constraints.exists() else None,
+        "packages": package_versions(),
+        "files": {path: _hash(path) for path in own_files(experiment)},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hostname": socket.gethostname(),
+        "working_directory": str(Path.cwd()),
+        "command": redact(shlex.join([Path(sys.executable).name, *sys.argv])),
+    }
+
+
+def own_files(experiment: Experiment) -> list[str]:
+    """Prompts, rewards and scripts that a person keeps in files of their own: what they hold decides what a trial is worth."""
+    task, trainer = experiment.task, experiment.trainer
+    rewards = [place for place in (spec.rpartition(":")[0] for spec in task.rewards) if place.endswith(".py")]
+    named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe]
+    return sorted({path for path in named if path and Path(path).is_file()})
+
+
+def _hash(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions, without importing anything."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """What of code, packages and a person's files differs between two provenances, in words; None for nothing."""
+    parts = []
+    if before.get("git_sha") != now.get("git_sha"):
+        parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
+    elif before.get("git_diff") != now.get("git_diff"):
+        parts.append("uncommitted changes to the code")
+    old, new = (_table(said, "packages") for said in (before, now))
+    parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
+    old, new = (_table(said, "files") for said in (before, now))
+    # A file that only one of them names says more about the working directory than about the file.
+    parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
+    return ", ".join(parts) or None
+
+
+def _table(said: dict[str, Any], name: str) -> dict[str, Any]:
+    found = said.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _unlike(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*old, *new}, key=str) if old.get(name) != new.get(name)]
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the project's own checkout; None where there is none."""
+    if not (PROJECT / ".git").exists() or shutil.which("git") is None:
+        return None
+    answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else None

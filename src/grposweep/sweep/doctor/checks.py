@@ -1,0 +1,270 @@
+"""What writers and controllers that were killed leave lying about.
+
+Whether one trial's files can be read, and tell one story.
+
+Whether the journal can be read, and agrees with the trial folders.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.errors import BadInput
+from grposweep.files import age_seconds, is_draft, read_lines, text_sha256, write_json, write_text
+from grposweep.search.journal import (
+    LOCK_SECONDS,
+    Direction,
+    cut,
+    damaged_path,
+    lock_age,
+    read_study,
+    remove_lock,
+    sound_bytes,
+)
+from grposweep.search.space import Space, read_space
+from grposweep.storage.folders import Begun, SweepFolder, TrialFolder
+from grposweep.sweep.doctor.findings import Finding, check_json, drop_torn_lines, scrap_path, torn_lines
+from grposweep.sweep.recovery import Folders, contradictions, folders_by_number, open_study
+
+OLD_SECONDS = 60.0  # a living writer's draft is there for milliseconds
+
+
+def check_lease(folder: SweepFolder) -> Iterator[Finding]:
+    """The lease of a controller that is not at work any more; whoever takes it over mends that."""
+    if (folder.path / "lease.json").exists():
+        yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
+
+
+def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
+    """Drafts, and a dead writer's lock; only where nobody is at work."""
+    for path in _drafts(folder.path):
+        yield Finding(f"{path.relative_to(folder.path)} is the draft of a writer that died", "delete it", path.unlink)
+    if lock_age(folder.journal) > LOCK_SECONDS:
+        yield Finding(
+            "study.journal.lock was left by a program that died", "remove it", partial(remove_lock, folder.journal)
+        )
+
+
+def _drafts(root: Path) -> Iterator[Path]:
+    """Drafts in the sweep's folder and in its trials' own, not in what trainers write below."""
+    for folder in (root, root / "prepare", *sorted((root / "trials").glob("*/"))):
+        for path in sorted(folder.glob(".*")):
+            if path.is_file() and is_draft(path.name) and age_seconds(path) > OLD_SECONDS:
+                yield path
+
+
+CURES = {
+    "result.json": "the trial goes on, or runs again",
+    "control.json": "nothing is asked of the trial then",
+    "heartbeat": "the next attempt writes a new one",
+    "plan.json": "it is written again with the trial's folder",
+    "provenance.json": "where the trial came from is lost",
+}
+
+
+def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Finding]:
+    """Files that hold one object each; ``known`` is the trial by the study."""
+    name = trial.path.name
+    if not (trial.path / "config.yaml").exists():
+        yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
+    elif (record := trial.record) is None:
+        yield _lost_record(trial, known)
+    elif record.config_sha256 not in ("", _config_sha256(trial)):
+        what = f"{name}/config.yaml is not what trial.json says was written"
+        yield Finding(what, "restore it: the folder's name and results are another experiment's")
+    for file, cure in CURES.items():
+        if found := check_json(trial.path / file, f"{name}/{file}", cure):
+            yield found
+
+
+def _config_sha256(trial: TrialFolder) -> str:
+    return text_sha256((trial.path / "config.yaml").read_text(encoding="utf-8", errors="replace"))
+
+
+def _lost_record(trial: TrialFolder, known: FrozenTrial | None) -> Finding:
+    what = f"{trial.path.name}/trial.json does not tell the trial's point"
+    if known is None or str(known.user_attrs.get("experiment"))[:6] != trial.head:
+        return Finding(what, "the study does not either; overrides.yaml does, to a person")
+    content = {
+        "number": known.number,
+        "point": known.params,
+        "attributes": known.user_attrs,
+        "config_sha256": _config_sha256(trial),
+    }
+    return Finding(what, "write it again from the study", partial(write_json, trial.path / "trial.json", content))
+
+
+def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
+    """attempts.jsonl: readable, and in order."""
+    yield from _check_torn(trial, "attempts.jsonl")
+    for what in _disorder(trial.attempts()):
+        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "somebody else wrote it: nothing is changed")
+
+
+def _disorder(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Attempts count upwards; each is announced before it is started, and ends once (restarts are Slurm's own)."""
+    seen, announced, ended = {-1}, set(), set()
+    for line in lines:
+        attempt, event = line.get("attempt"), line.get("event")
+        if not isinstance(attempt, int):
+            continue
+        if event == "intent" and attempt <= max(seen):
+            yield f"attempt {attempt} was announced after attempt {max(seen)}"
+        elif event in ("started", "ended") and attempt not in announced:
+            yield f"attempt {attempt} {'was started' if event == 'started' else 'ended'} and was never announced"
+        if event == "ended" and attempt in ended:
+            yield f"attempt {attempt} ended twice"
+        seen.add(attempt)
+        announced |= {attempt} if event == "intent" else set()
+        ended |= {attempt} if event == "ended" else set()
+
+
+def end_attempt(trial: TrialFolder, begun: Begun) -> Finding:
+    """An attempt that is open, though nothing runs."""
+    note = partial(trial.note_attempt, begun.number, "ended", code=-9, killed=True, kind="vanished")
+    return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
+
+
+def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
+    """metrics.jsonl: readable, and no step twice."""
+    yield from _check_torn(trial, "metrics.jsonl")
+    counts = Counter(_step(line) for line in read_lines(trial.path / "metrics.jsonl") if "step" in line)
+    if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
+        what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
+        yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / "metrics.jsonl"))
+
+
+def _step(line: dict[str, Any]) -> tuple[str, str]:
+    return str(line.get("kind")), str(line["step"])
+
+
+def _keep_last(path: Path) -> None:
+    """Of several lines for one step the last one, in the place of the first; all of them stay in a file beside it."""
+    lines = {_step(line) if "step" in line else place: line for place, line in enumerate(read_lines(path))}
+    scrap_path(path).write_bytes(path.read_bytes())
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
+
+
+def _check_torn(trial: TrialFolder, file: str) -> Iterator[Finding]:
+    path = trial.path / file
+    if torn := torn_lines(path):
+        what = f"{trial.path.name}/{file} has {len(torn)} torn line{'s' * (len(torn) > 1)}"
+        yield Finding(what, f"move them to {scrap_path(path).name}", partial(drop_torn_lines, path))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's folder with what sweep.yaml says of its search."""
+
+    folder: SweepFolder
+    space: Space
+    direction: Direction
+    metric: str
+
+    def trials(self) -> list[FrozenTrial]:
+        """What can be read of the study's trials."""
+        study = read_study(self.folder.journal, self.direction)
+        return [] if study is None else study.get_trials(deepcopy=False)
+
+    def rebuild(self) -> None:
+        """Cut a damaged journal, and take what the study lacks from the trial folders."""
+        open_study(self.folder, self.space, self.direction, self.metric)
+
+    def remake(self) -> None:
+        """Set the whole journal aside first."""
+        if self.folder.journal.exists():
+            cut(self.folder.journal, 0)
+        self.rebuild()
+
+
+def read_sweep(folder: SweepFolder) -> Sweep:
+    """A sweep by its sweep.yaml.
+
+    Raises BadInput where that does not say what was searched: nothing can be judged without it.
+    """
+    settings: dict[str, Any] = folder.settings() or {}
+    try:
+        search = settings["search"]
+        direction, metric = search["direction"], str(search["metric"])
+        if direction not in ("maximize", "minimize"):
+            raise ValueError(direction)
+        return Sweep(folder, read_space(settings["space"]), direction, metric)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(
+            f"{folder.path / 'sweep.yaml'} does not say what was searched ({type(error).__name__}: {error}). "
+            "Restore it, or move it away and run the sweep's command: it writes a new one."
+        ) from error
+
+
+def check_journal(sweep: Sweep) -> Iterator[Finding]:
+    """The journal by itself."""
+    path = sweep.folder.journal
+    if not path.exists():
+        if any(sweep.folder.trials()):
+            yield Finding("study.journal is missing", "make the study again from the trial folders", sweep.rebuild)
+        return
+    size, sound = path.stat().st_size, sound_bytes(path, sweep.direction)
+    if sound < size:
+        cure = f"move them to {damaged_path(path).name}, and take what is lacking then from the trial folders"
+        yield Finding(f"study.journal is damaged, its last {size - sound} bytes", cure, sweep.rebuild)
+
+
+def check_study(sweep: Sweep, trials: list[FrozenTrial]) -> Iterator[Finding]:
+    """The study against the trial folders."""
+    folders = folders_by_number(sweep.folder)
+    if wrong := contradictions(trials, folders):
+        yield Finding("; ".join(wrong), "make the study again from the trial folders", sweep.remake)
+        return
+    if lacking := [number for number in folders if number >= len(trials)]:
+        yield Finding(f"the study lacks {_named(lacking)}", "take them from the trial folders", sweep.rebuild)
+    for trial in trials:
+        if not trial.user_attrs.get("invalid"):
+            yield from _check_trial(sweep, trial, folders)
+
+
+def _check_trial(sweep: Sweep, trial: FrozenTrial, folders: Folders) -> Iterator[Finding]:
+    name, found = f"trial {trial.number}", folders.get(trial.number, ())
+    ours = [folder for folder in found if folder.head == trial.user_attrs["experiment"][:6]]
+    if not ours:
+        cure = "the sweep's command writes it" if not trial.state.is_finished() else "restore it, if it can be"
+        yield Finding(f"{name} has no folder", cure)
+    for other in found:
+        if other not in ours:
+            yield Finding(f"{other.path.name} is a second folder of {name}", *_put_away(other))
+    for folder in ours:
+        yield from _check_end(sweep, trial, folder)
+
+
+def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterator[Finding]:
+    """A trial's end in the study is that of its result."""
+    name, cure = f"trial {trial.number}", "tell the study what the folder says"
+    if not folder.is_done:
+        if trial.state.is_finished():
+            yield Finding(f"{name} has ended by the study, and has no result", "restore result.json; the study is kept")
+    elif not trial.state.is_finished():
+        yield Finding(f"{name} has ended by its folder, and not by the study", cure, sweep.rebuild)
+    else:
+        value = trial.value if trial.state == TrialState.COMPLETE else None
+        if (trial.state == TrialState.PRUNED) != folder.is_pruned:
+            yield Finding(f"{name} was stopped early by only one of the study and its result", cure, sweep.remake)
+        elif value != folder.objective:
+            what = f"{name} is worth {value} by the study, and {folder.objective} by its result"
+            yield Finding(what, cure, sweep.remake)
+
+
+def _put_away(folder: TrialFolder) -> tuple[str, Callable[[], object] | None]:
+    if (folder.path / "attempts.jsonl").exists():
+        return "look at both and move one away: it has been attempted", None
+    name = f"unused-{folder.path.name}"
+    return f"rename it to {name}", lambda: folder.path.rename(folder.path.with_name(name))
+
+
+def _named(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5])) + (" ..." if len(numbers) > 5 else "")
+    return f"{len(numbers)} trial{'s' * (len(numbers) > 1)} ({shown})"

@@ -1,0 +1,304 @@
+"""Learning curves read from trials' metrics.jsonl, a tail at a time: a tick looks at every running trial.
+
+Watches learning curves while a sweep runs: which trials guards end, and which ones the way of stopping early pauses or ends.
+
+Whatever it decides is in the trial's control.json before anything happens, once; the decision holds from then on, whatever
+becomes of the attempt that is to heed it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grposweep.files import as_number, objects, read_json
+from grposweep.schema import Search
+from grposweep.search.early_stopping import Action, Never, Stopping, guards
+from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.replication import is_replicate
+from grposweep.search.space import Point
+from grposweep.search.study import SweepStudy
+from grposweep.storage.folders import Asked, SweepFolder
+from grposweep.sweep.outcomes import Running
+
+SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
+    "train_reward": "reward",
+    "kl": "kl",
+    "entropy": "entropy",
+    "grad_norm": "grad_norm",
+    "zero_std": "frac_reward_zero_std",
+    "truncated": "completions/clipped_ratio",
+    "update_size": "update_size",
+}
+BROKEN = "broken"  # the share of training steps whose loss was not a number
+
+Line = Mapping[str, Any]
+
+
+@dataclass
+class Tail:
+    """The new lines of a file that somebody appends to, and that an attempt replaces when it goes on from a checkpoint."""
+
+    path: Path
+    _file: int = -1  # inode
+    _seen: int = 0  # bytes
+
+    def read(self) -> tuple[bool, list[dict[str, Any]]]:
+        """Whether the file is another one than before, and its whole lines since the last look."""
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return False, []
+        anew = stat.st_ino != self._file or stat.st_size < self._seen
+        if anew:
+            self._file, self._seen = stat.st_ino, 0
+        if stat.st_size == self._seen:
+            return anew, []
+        with self.path.open("rb") as file:
+            file.seek(self._seen)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._seen += len(whole)
+        return anew, list(objects(whole.split(b"\n")))
+
+
+@dataclass
+class CurveReader:
+    """One trial's evaluations and training signals as far as its file tells them; ``sign`` -1 where less is better."""
+
+    path: Path
+    metric: str
+    sign: float = 1.0
+    start: float | None = None
+    steps: list[int] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    completions: list[float] = field(default_factory=list)
+    held_out: list[float] = field(default_factory=list)
+    errors: list[float | None] = field(default_factory=list)
+    signals: dict[str, list[float | None]] = field(default_factory=dict)
+    _tail: Tail | None = None
+    _stretch: list[Line] = field(default_factory=list)  # training steps since the last evaluation
+
+    def update(self) -> bool:
+        """Read what is new; whether anything was."""
+        self._tail = self._tail or Tail(self.path)
+        anew, lines = self._tail.read()
+        if anew:
+            self._begin()
+        for line in lines:
+            if line.get("kind") == "train":
+                self._stretch.append(line)
+            elif line.get("kind") == "eval":
+                self._evaluate(line)
+        return anew or bool(lines)
+
+    def curve(self, number: int, point: Point, state: State, total: float | None) -> Curve:
+        """What is known, as a curve; ``total`` completions of a whole training, as far as anybody knows."""
+        known = self.completions[-1] if self.completions else 0.0
+        return Curve(
+            number, point, state, max(total or 0.0, known), tuple(self.completions), tuple(self.held_out), self.start,
+            tuple(self.errors), {name: tuple(values) for name, values in self.signals.items()},
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """Forget all: the attempt has taken back the steps after its checkpoint."""
+        self.start = None
+        for values in (self.steps, self.attempts, self.completions, self.held_out, self.errors, self._stretch):
+            values.clear()
+        self.signals.clear()
+
+    def _evaluate(self, line: Line) -> None:
+        value, step = as_number(line.get(self.metric)), line.get("step")
+        if value is None or not isinstance(step, int):
+            return
+        if step == 0:
+            self.start = self.sign * value
+            return
+        means = {
+            **{ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()},
+            BROKEN: broken(self._stretch),
+        }
+        for name, signal in means.items():
+            self.signals.setdefault(name, []).append(signal)
+        self.steps.append(step)
+        attempt = line.get("attempt")
+        self.attempts.append(attempt if isinstance(attempt, int) else 0)
+        self.completions.append(as_number(line.get("completions")) or 0.0)
+        self.held_out.append(self.sign * value)
+        self.errors.append(as_number(line.get(f"{self.metric}_se")))
+        self._stretch = []
+
+
+def whole_completions(trial: Path, reached: float, step: int) -> float | None:
+    """Completions of a trial's whole training: by its plan, or where only its program knows, by its heartbeat's steps."""
+    planned = as_number((read_json(trial / "plan.json") or {}).get("total_completions"))
+    if planned:
+        return planned
+    steps = as_number((read_json(trial / "heartbeat") or {}).get("total"))
+    return reached / step * steps if steps and step else None
+
+
+def mean(stretch: Sequence[Line], name: str) -> float | None:
+    """A signal's mean over training steps; None where it was not logged, or once not a number."""
+    values = [as_number(line[name]) for line in stretch if name in line]
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers and len(numbers) == len(values) else None
+
+
+def broken(stretch: Sequence[Line]) -> float | None:
+    """The share of training steps whose loss was not a number, which metrics.jsonl holds as null."""
+    logged = [line["loss"] is None for line in stretch if "loss" in line]
+    return fmean(logged) if logged else None
+
+
+ASKS = {Action.PAUSE: "pause", Action.STOP: "prune"}
+STATES = {TrialState.COMPLETE: State.FINISHED, TrialState.PRUNED: State.STOPPED, TrialState.FAIL: State.STOPPED}
+NEVER_PROMOTED = "paused, and never promoted"
+
+
+@dataclass
+class Overseer:
+    """What is known of a sweep's learning curves; all of it can be read again from the trial folders."""
+
+    folder: SweepFolder
+    study: SweepStudy
+    search: Search
+    stopping: Stopping = field(default_factory=Never)
+    paused: set[int] = field(default_factory=set)  # trials that wait for their promotion
+    _readers: dict[int, CurveReader] = field(default_factory=dict)
+    _totals: dict[int, float] = field(default_factory=dict)
+    _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
+    _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
+    _in_vain: tuple[bool, int, int, int] | None = None  # what was known when nobody was to be promoted
+    _guarded: dict[int, bool] = field(default_factory=dict)
+
+    @cached_property
+    def sign(self) -> float:
+        """What makes larger better."""
+        return 1.0 if self.search.direction == "maximize" else -1.0
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether others' curves decide about a trial."""
+        return type(self.stopping) is not Never
+
+    def watch(self, running: Running) -> None:
+        """Judge a running trial's new evaluation, where there is one, and ask its attempt for what follows."""
+        number = running.folder.number
+        reader = self._reader(number, running.folder.head)
+        reader.update()
+        if running.asked.is_last or not self._is_news(running, reader):
+            return
+        asked = self._judge(self.study.trials[number])
+        if asked is not None:
+            running.folder.control(asked.action, asked.reason, asked.guard)
+            running.asked = asked
+        self._judged[number] = reader.steps[-1]
+
+    def pause(self, number: int) -> None:
+        """This trial does not run any more, and waits."""
+        self.paused.add(number)
+
+    def go_on(self, number: int) -> None:
+        """It waits no longer."""
+        self.paused.discard(number)
+        self._still.pop(number, None)
+
+    def promote(self, more: bool) -> int | None:
+        """The paused trial that a free slot should go to; ``more``: whether new points may be started."""
+        if not self.paused:
+            return None
+        ended = sum(trial.state.is_finished() for trial in self.study.trials)
+        known = (more, ended, len(self.paused), sum(self._judged.values()))
+        if known == self._in_vain:  # asked at every tick while a slot is free
+            return None
+        chosen = self.stopping.promote(self.curves(), more)
+        self._in_vain = known if chosen not in self.paused else None
+        return chosen if chosen in self.paused else None
+
+    def share(self, trial: FrozenTrial) -> float:
+        """How much of its training a trial has behind it, 0 to 1."""
+        return self._curve(trial).share
+
+    def curves(self) -> list[Curve]:
+        """All curves of the search, by number."""
+        return [self._curve(trial) for trial in self.study.searched]
+
+    def foreseen(self) -> dict[int, float]:
+        """What a sampler is told of trials that have not finished, in the metric's own direction.
+
+        One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: what
+        becomes of a collapsed training is no news, but that it collapses there is.
+        """
+        if len(self.study.study.directions) > 1:
+            return {}  # nobody knows the worst of several objectives
+        values = self.stopping.foresee(self.curves()) if self.stops_early else {}
+        trials = self.study.trials
+        if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
+            finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
+            worst = min((self.sign * value for value in finished if value is not None), default=math.inf)
+            values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
+        return {number: self.sign * value for number, value in values.items()}
+
+    def _judge(self, trial: FrozenTrial) -> Asked | None:
+        """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
+        curve = self._curve(trial)
+        alarm = guards.look(curve, is_reward=self.sign > 0) if self.search.guards else None
+        if alarm is not None:
+            return Asked("prune", alarm.evidence, alarm.guard)
+        if not (self.stops_early and not is_replicate(trial)):
+            return None
+        others = [other for other in self.curves() if other.number != curve.number]
+        decision = self.stopping.judge(curve, others)
+        return Asked(ASKS[decision.action], decision.reason) if decision.action in ASKS else None
+
+    def _is_news(self, running: Running, reader: CurveReader) -> bool:
+        """Whether there is an evaluation that this attempt made, nobody has judged, and that is not the last one."""
+        if not reader.steps or reader.attempts[-1] < running.attempt:
+            return False
+        total = self._total(running.folder.number, reader)
+        return reader.steps[-1] > self._judged.get(running.folder.number, 0) and not reader.completions[-1] >= total > 0
+
+    def _curve(self, trial: FrozenTrial) -> Curve:
+        """A trial's curve now."""
+        number = trial.number
+        if (known := self._still.get(number)) is not None and known.state == _state(trial, number in self.paused):
+            return known
+        reader = self._reader(number, str(trial.user_attrs["experiment"])[:6])
+        reader.update()
+        state = _state(trial, number in self.paused)
+        curve = reader.curve(number, trial.params, state, self._total(number, reader))
+        if state is not State.RUNNING:
+            self._still[number] = curve
+            self._readers.pop(number)
+        return curve
+
+    def _reader(self, number: int, head: str) -> CurveReader:
+        if number not in self._readers:
+            path = self.folder.trial(number, head).path / "metrics.jsonl"
+            self._readers[number] = CurveReader(path, self.search.metric, self.sign)
+        return self._readers[number]
+
+    def _total(self, number: int, reader: CurveReader) -> float:
+        """Completions of the whole training; 0 while nobody knows."""
+        if not self._totals.get(number):
+            reached, step = (reader.completions[-1], reader.steps[-1]) if reader.steps else (0.0, 0)
+            self._totals[number] = whole_completions(reader.path.parent, reached, step) or 0.0
+        return self._totals[number]
+
+    def _is_guarded(self, trial: FrozenTrial) -> bool:
+        if trial.user_attrs.get("invalid"):
+            return False
+        if trial.number not in self._guarded:
+            result = self.folder.trial(trial.number, trial.user_attrs["experiment"]).result or {}
+            self._guarded[trial.number] = bool(result.get("guard"))
+        return self._guarded[trial.number]
+
+
+def _state(trial: FrozenTrial, is_paused: bool) -> State:
+    return STATES.get(trial.state) or (State.PAUSED if is_paused else State.RUNNING)

@@ -1,0 +1,197 @@
+"""What torch, NCCL, gloo, Slurm, the kernel, vLLM and TRL say when something fails, and which class that is.
+
+A pattern begins where its line does (behind prefixes such as ``[rank0]:``), so that a warning, a log message or a
+model's completion that quotes an error is none. The texts' origins are in tests/sweep/failures/.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from grposweep.storage.failure_class import Failure
+
+# What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
+# ranks, vLLM's processes and errors.
+_PREFIX = re.compile(
+    r"^(?: *\d+%\|[^|]{0,40}\| \d+/\d+ \[[^\]]{0,60}\](?=\S))?"
+    r"(?:\d\d:\d\d:\d\d[.,\d]* |\[\w{3} \w{3} +\d+ [\d:]{8} \d{4}\] |\[(?:[\w.-]+ )?(?:rank)?\d+\]:? ?"
+    r"|\(\S+ pid=\d+(?:, ip=[\d.]+)?\) "
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+\] |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] |\d+: )*"
+)
+# A line of training metrics: whatever stands above it was survived.
+_PROGRESS = re.compile(r"^\{'(?:loss|eval_|train_)")
+_EXCEPTION = re.compile(r"^[\w.]*(?:[Ee]rror|Exception|Interrupt|Timeout|Expired|Exit|BrokenProcessPool)\b(?::|$)")
+# Exceptions that only pass on that another process has failed.
+_PASSED_ON = re.compile(
+    r"[\w.]*(?:EngineDeadError|CalledProcessError|ChildFailedError)\b|RuntimeError: Engine core init"
+)
+_OTHER_CRASHES = re.compile(
+    r"^(?:double free or corruption|free\(\): invalid|malloc\(\): |Fatal Python error|Segmentation fault|Aborted)"
+)
+_BEGINS = ("Traceback (most recent call last)", "ray.exceptions.RayTaskError(")
+_FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
+# Where frameworks check what a person set: files that do nothing else, and the beginnings of everything.
+_CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
+_LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
+_BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
+_REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
+# A person's reward function raised what is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in
+# verl's reward managers.
+_REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
+_CAUSE = "The above exception was the direct cause of the following exception"
+_ECHOES = (Failure.COMMUNICATION, Failure.BAD_CONFIGURATION, Failure.KILLED)  # by words that a reward may use as well
+
+_ERROR = r"[\w.]*(?:Error|Exception): .*"
+_LONGEST = 1000  # characters of a line that are looked at, so that no pattern takes long
+
+# In the order in which they are tried on a line.
+_PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
+    (failure, re.compile(pattern))
+    for failure, pattern in [
+        (Failure.REWARD, r"(?:[\w.]+\.)?RewardError: "),
+        (Failure.GPU_MEMORY, r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: "),
+        (Failure.GPU_MEMORY, _ERROR + r"(?:CUDA|HIP|XPU|MPS backend) out of memory"),
+        (Failure.GPU_MEMORY, r"(?:" + _ERROR + r")?(?:CUDA|HIP|Triton) [Ee]rror(?: \[CUDA\])?: out of memory"),
+        (Failure.GPU_MEMORY, _ERROR + r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED"),
+        (Failure.GPU_MEMORY, r"(?:\S+ \[\d+\] (?:\S+ )?NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'"),
+        (Failure.HOST_MEMORY, r"slurmstepd: error: .*oom[-_ ]kill event"),
+        (Failure.HOST_MEMORY, r"srun: error: .*: Out Of Memory"),
+        (Failure.HOST_MEMORY, r"slurmstepd: error: .*[Ee]xceeded .*memory limit"),
+        (Failure.HOST_MEMORY, r"(?:\[ *[\d.]+\] )?(?:Memory cgroup out|Out) of memory: Killed process"),
+        (Failure.HOST_MEMORY, _ERROR + r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
+        (Failure.HOST_MEMORY, _ERROR + r"DataLoader worker .* is killed by signal: (?:Killed|Bus error)"),
+        (Failure.HOST_MEMORY, r"(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::|$)"),
+        (Failure.HOST_MEMORY, r"OSError: \[Errno 12\]"),
+        (Failure.HOST_MEMORY, r"ray\.exceptions\.OutOfMemoryError: "),
+        (Failure.HOST_MEMORY, r"terminate called after throwing an instance of 'std::bad_alloc'"),
+        (Failure.HOST_MEMORY, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN .*shared memory .*No space left"),
+        (Failure.DISK_FULL, _ERROR + r"(?:No space left on device|Disk quota exceeded|StorageFull)"),
+        (Failure.DISK_FULL, r"(?:[\w./ -]+: )+(?:.*: )?(?:No space left on device|Disk quota exceeded)$"),
+        (Failure.DISK_FULL, _ERROR + r"No usable temporary directory found"),
+        (Failure.DISK_FULL, r"ray\.exceptions\.OutOfDiskError: "),
+        (Failure.DISK_FULL, _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)"),
+        (Failure.COLLAPSE, r"collapse: "),
+        (Failure.NON_FINITE, _ERROR + r"probability tensor contains either"),
+        (Failure.NON_FINITE, r".*Assertion `probability tensor contains either .* failed"),
+        (Failure.NON_FINITE, _ERROR + r"Current loss scale already at minimum"),
+        (Failure.NON_FINITE, r"FloatingPointError: "),
+        (Failure.NON_FINITE, _ERROR + r".*returned nan values in its"),
+        (Failure.NON_FINITE, r"ValueError: Expected parameter (?:logits|probs) .* to satisfy the constraint"),
+        (Failure.NON_FINITE, _ERROR + r".*(?:Unexpected result nan|found NaN in local grad norm)"),
+        (Failure.NON_FINITE, r"(?:" + _ERROR + r")?[Ll]oss (?:is|was) (?:nan|inf|not finite)"),
+        (Failure.NON_FINITE, _ERROR + r"The total norm of order .* is non-finite"),
+        (Failure.BAD_CONFIGURATION, r"bad_input: "),
+        (Failure.BAD_CONFIGURATION, r"(?:ModuleNotFound|Import)Error: "),
+        (
+            Failure.BAD_CONFIGURATION,
+            r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
+        ),
+        (Failure.BAD_CONFIGURATION, r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: "),
+        (
+            Failure.BAD_CONFIGURATION,
+            r"TypeError: \w*(?:Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword",
+        ),
+        (Failure.BAD_CONFIGURATION, r"ValueError: .*must (?:be divisible by|divide) "),
+        (Failure.BAD_CONFIGURATION, r"ValueError: .*[Gg][Pp][Uu][_ ]memory[_ ]utilization"),
+        (Failure.BAD_CONFIGURATION, r"ValueError: .*(?:max seq len|max_model_len)"),
+        (Failure.BAD_CONFIGURATION, r"ValueError: GRPO requires at least"),
+        (Failure.BAD_CONFIGURATION, r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)"),
+        (Failure.BAD_CONFIGURATION, r"(?:Could not override '|Key '[^']+' is not in struct)"),  # Hydra's
+        (Failure.BAD_CONFIGURATION, r"ValueError: Target modules .* not found in the base model"),
+        (Failure.BAD_CONFIGURATION, r"KeyError: 'prompt'$"),  # TRL's first look at the data
+        (
+            Failure.NODE_FAILURE,
+            _ERROR + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
+        ),
+        (Failure.NODE_FAILURE, r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)"),
+        (
+            Failure.NODE_FAILURE,
+            r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",
+        ),  # NVIDIA: reset or replace it
+        (
+            Failure.NODE_FAILURE,
+            r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
+        ),
+        (Failure.NODE_FAILURE, r".*(?:GPU is lost|Unable to determine the device handle for GPU)"),  # nvidia-smi's
+        (Failure.NODE_FAILURE, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
+        (Failure.NODE_FAILURE, r"srun: error: Node failure on "),
+        (Failure.TIME_LIMIT, r"slurmstepd: error: .*DUE TO TIME LIMIT"),
+        (Failure.PREEMPTED, r"slurmstepd: error: .*DUE TO (?:PREEMPTION|JOB REQUEUE)"),
+        (
+            Failure.KILLED,
+            r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT ",
+        ),  # a step's is an echo of its tasks'
+        (Failure.HANG, r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$"),  # faulthandler's, see train/watchdog.py
+        (Failure.HANG, r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck"),
+        (Failure.HANG, r"RuntimeError: DataLoader timed out after"),
+        (Failure.HANG, _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier"),
+        (Failure.HANG, r"Scheduler watchdog timeout"),  # SGLang's
+        (Failure.HANG, r"ray\.exceptions\.GetTimeoutError: "),
+        (Failure.HANG, r"TimeoutError: RPC call to \w+ timed out"),  # vLLM's engine waits for its workers
+        (Failure.KILLED, r".*\*\*\* SIGTERM received at time="),
+        (Failure.KILLED, r"KeyboardInterrupt\b"),
+        (Failure.KILLED, _ERROR + r"DataLoader worker .* is killed by signal: Terminated"),
+        (Failure.KILLED, r"W\d+ .*Received (?:1|2|15) death signal"),
+        (Failure.KILLED, r"(?:[\w.]+\.)?SignalException: "),
+        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: "),
+        (Failure.COMMUNICATION, _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)"),
+        (Failure.COMMUNICATION, _ERROR + r"(?:Timed out waiting \d+ms for|Application timeout caused pair closure)"),
+        (Failure.COMMUNICATION, r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]"),
+        (Failure.COMMUNICATION, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )"),
+        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?ConnectionError: "),
+        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: "),
+        (Failure.COMMUNICATION, _ERROR + r"Failed to connect to GCS"),  # Ray's head
+        (Failure.COMMUNICATION, r"nccl(?:Remote|System)Error: "),
+    ]
+)
+
+
+def read_log(lines: Iterable[str]) -> Iterator[Failure]:
+    """The classes that a log's lines after its last sign of progress speak of; CRASH for an error of no known kind.
+
+    An error of no known kind that says that a known one was its cause only passes that one on; and what ends in errors
+    after a watchdog has spoken is what hung.
+    """
+    frames: list[tuple[str, str]] = []
+    known, wraps, hung = False, False, False
+    for line in _since_progress(lines):
+        if line.startswith(_BEGINS):
+            frames = []
+        elif found := _FRAME.match(line):
+            frames.append((found[1], found[2] or ""))
+        elif line.startswith(_CAUSE):
+            wraps = known
+        elif (failure := _read_line(line, frames)) is not None:
+            if not (failure is Failure.CRASH and (wraps or hung)):
+                yield failure
+            known, wraps, hung = failure is not Failure.CRASH, False, hung or failure is Failure.HANG
+
+
+def _since_progress(lines: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    for raw in lines:
+        line = _PREFIX.sub("", raw[:_LONGEST].rstrip())
+        if _PROGRESS.match(line):
+            kept.clear()
+        else:
+            kept.append(line)
+    return kept
+
+
+def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
+    """``frames`` are the files and functions of the traceback above, the place where it was raised last."""
+    known = next((failure for failure, pattern in _PATTERNS if pattern.match(line)), None)
+    is_exception = _EXCEPTION.match(line) is not None
+    if is_exception and known in (None, *_ECHOES) and any(_REWARDS.search(f"{file}:{name}") for file, name in frames):
+        return Failure.REWARD
+    if known is not None:
+        return known
+    if is_exception and not _PASSED_ON.match(line):
+        return Failure.BAD_CONFIGURATION if frames and _refuses(line, *frames[-1]) else Failure.CRASH
+    return Failure.CRASH if _OTHER_CRASHES.match(line) else None
+
+
+def _refuses(line: str, file: str, function: str) -> bool:
+    """Whether an exception raised there says that what a person set cannot work."""
+    if _CONFIGURATION.search(file):
+        return True
+    return bool(_REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function))

@@ -1,0 +1,225 @@
+"""Why attempts fail and what to do about it: evidence -> ``classify`` -> ``next_step``; pure but for reading log tails.
+
+What an attempt left behind: gathered from its trial folder, or written down by hand in tests.
+
+From the evidence an attempt left to the root cause of its end; the cause counts, not the neighbours' echo of it.
+
+What to do about a failure: try again (here, elsewhere, with a smaller micro-batch), give the trial up, or stop the sweep.
+"""
+
+import re
+import signal
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from grposweep.errors import DISK_FULL
+from grposweep.files import read_json, read_lines
+from grposweep.launchers.base import End
+from grposweep.storage.failure_class import Failure
+from grposweep.sweep.failure_patterns import read_log
+from grposweep.sweep.oom import heal
+
+__all__ = [
+    "POLICIES",
+    "Evidence",
+    "Failure",
+    "Policy",
+    "Step",
+    "classify",
+    "heal",
+    "is_epidemic",
+    "log_sizes",
+    "next_step",
+    "read_evidence",
+    "same_words",
+]
+
+
+TAIL_BYTES = 65_536  # of each log: tracebacks of several threads fit
+METRICS = 5  # last lines of metrics.jsonl
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that speaks about an attempt's end."""
+
+    code: int = 0
+    """Its exit code; negative: the signal that ended it."""
+    state: str = ""
+    """The launcher's word where an exit code does not say it (``launch.base.End.kind``), or ``hang``."""
+    error: str = ""
+    """``kind: message`` of the failure in result.json."""
+    progress: bool | None = None
+    """Whether the heartbeat still moved shortly before the end; None: unknown."""
+    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The last lines of every rank's log, the job's and, where it can be had, the kernel's."""
+    metrics: Sequence[Mapping[str, Any]] = ()
+    """The last lines of metrics.jsonl."""
+
+
+def log_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each log before an attempt starts: what stands there already is an earlier attempt's."""
+    return {path.name: path.stat().st_size for path in sorted((folder / "logs").glob("*.log"))}
+
+
+def read_evidence(
+    folder: Path, end: End, progress: bool | None = None, before: Mapping[str, int] | None = None
+) -> Evidence:
+    """The evidence in a trial folder; ``before`` are the ``log_sizes`` from when the attempt began."""
+    sizes = before or {}
+    logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / "logs").glob("*.log"))}
+    metrics = tuple(deque(read_lines(folder / "metrics.jsonl"), maxlen=METRICS))
+    return Evidence(end.code, end.kind, _error(folder), progress, logs, metrics)
+
+
+def _error(folder: Path) -> str:
+    """What result.json says of a failure; nothing where it says nothing."""
+    failure = (read_json(folder / "result.json") or {}).get("failure")
+    return f"{failure.get('kind', '')}: {failure.get('message', '')}" if isinstance(failure, dict) else ""
+
+
+def _tail(path: Path, start: int) -> list[str]:
+    """The last lines of a file from byte ``start`` on, the first of them whole where the file is longer than a tail."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start = start if start <= size else 0  # somebody made it shorter: all of it is new
+        begin = max(start, size - TAIL_BYTES)
+        file.seek(begin)
+        text = file.read().decode("utf-8", errors="replace")
+    lines = chain.from_iterable(
+        line.split("\r") for line in text.split("\n")
+    )  # progress bars return to the line's start
+    return list(lines)[1 if begin > start else 0 :]
+
+
+# Causes that outrank whatever ended the job afterwards: a rank that ran out of memory leaves the others waiting until
+# the time limit, and a connection closed.
+_ROOTS = (
+    Failure.REWARD, Failure.GPU_MEMORY, Failure.HOST_MEMORY, Failure.DISK_FULL, Failure.COLLAPSE, Failure.NON_FINITE,
+    Failure.BAD_CONFIGURATION,
+)  # fmt: skip
+# The launcher's word for an end (launch/states.py); ``hang`` is the sweep's own watchdog.
+_STATES = {
+    "out_of_memory": Failure.HOST_MEMORY, "node_fail": Failure.NODE_FAILURE, "preempted": Failure.PREEMPTED,
+    "stopped": Failure.PREEMPTED, "timeout": Failure.TIME_LIMIT, "cancelled": Failure.KILLED, "hang": Failure.HANG,
+}  # fmt: skip
+_TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
+_BAD_INPUT = 2  # the exit code of an attempt that found its configuration wrong
+_BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
+
+
+def classify(evidence: Evidence) -> Failure:
+    """The class of a failed attempt."""
+    said = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
+    said |= {_STATES[evidence.state]} if evidence.state in _STATES else set()
+    for failure in (*_ROOTS, *_TAKEN):
+        if failure in said:
+            return failure
+    if evidence.code == DISK_FULL:
+        return Failure.DISK_FULL
+    if evidence.code == _BAD_INPUT:
+        return Failure.BAD_CONFIGURATION
+    if Failure.TIME_LIMIT in said and evidence.progress is not False:
+        return Failure.TIME_LIMIT
+    if Failure.CRASH in said:
+        return _crash(evidence)
+    return _quiet_end(evidence, said)
+
+
+def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
+    """The class of an end that no rank's exception explains."""
+    if said & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
+        return Failure.COMMUNICATION if Failure.COMMUNICATION in said else Failure.HANG
+    if Failure.KILLED in said or evidence.code in _BY_HAND:
+        return Failure.KILLED
+    if Failure.COMMUNICATION in said:
+        return Failure.COMMUNICATION
+    # Slurm forgot the job and no log says why: its node or its daemon died.
+    return Failure.NODE_FAILURE if evidence.state == "vanished" else _crash(evidence)
+
+
+def _crash(evidence: Evidence) -> Failure:
+    """An error of no known kind; after a step without numbers, that is its cause."""
+    trained = [line for line in evidence.metrics if line.get("kind") == "train"]
+    return Failure.NON_FINITE if trained and _is_broken(trained[-1]) else Failure.CRASH
+
+
+def _is_broken(line: Mapping[str, Any]) -> bool:
+    """Whether a step's loss or gradient was not a number (metrics.jsonl holds null for that)."""
+    return any(name in line and line[name] is None for name in ("loss", "grad_norm"))
+
+
+EPIDEMIC = 3  # trials in a row that fail in the same words, before the sweep stops
+
+
+class Step(StrEnum):
+    """What the controller does next with a trial whose attempt failed."""
+
+    RETRY = "retry"
+    ELSEWHERE = "elsewhere"  # on other nodes
+    HEAL = "heal"  # with what ``heal`` changes, where it can; otherwise FAIL, and a recorded memory constraint
+    FAIL = "fail"
+    STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
+
+
+@dataclass(frozen=True)
+class Policy:
+    """``retries`` counts further attempts of one trial after failures of this class; None: cluster.requeue_limit."""
+
+    retries: int | None
+    again: Step
+    then: Step = Step.FAIL
+    spreads: bool = False
+    """Whether the same words in several trials mean that the next trial will fail as well: not where the point decides."""
+
+
+POLICIES = {
+    Failure.PREEMPTED: Policy(None, Step.RETRY),
+    Failure.TIME_LIMIT: Policy(None, Step.RETRY),
+    Failure.NODE_FAILURE: Policy(3, Step.ELSEWHERE),
+    Failure.COMMUNICATION: Policy(2, Step.ELSEWHERE, spreads=True),
+    Failure.HANG: Policy(1, Step.ELSEWHERE, spreads=True),
+    Failure.GPU_MEMORY: Policy(1, Step.HEAL),
+    Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),  # a shared node's other jobs may have been the cause
+    Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
+    Failure.KILLED: Policy(0, Step.FAIL),  # whoever ended it meant to
+    Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
+    Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
+    Failure.CRASH: Policy(0, Step.FAIL, spreads=True),
+    Failure.NON_FINITE: Policy(0, Step.FAIL),
+    Failure.COLLAPSE: Policy(0, Step.FAIL),
+}
+
+
+def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
+    """The step after a trial's failures so far, the newest last.
+
+    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them goes on for ever.
+    """
+    newest = past[-1]
+    policy = POLICIES[newest]
+    limit = requeue_limit if policy.retries is None else policy.retries
+    if past.count(newest) <= limit and len(past) <= max(requeue_limit, limit):
+        return policy.again
+    return policy.then
+
+
+def same_words(failure: Failure, message: str) -> str:
+    """What two failures have in common where they are the same one: no numbers, addresses, paths or quotes."""
+    text = re.sub(r"0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else "")
+    return f"{failure}: {' '.join(text.split())[:200]}"
+
+
+def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPIDEMIC) -> bool:
+    """Whether the last ``count`` trials to end failed in the same words.
+
+    ``endings`` are in order of time: None for a trial that finished, else its class and ``same_words``.
+    """
+    last = endings[-count:]
+    failed = [ending for ending in last if ending is not None and POLICIES[ending[0]].spreads]
+    return len(failed) == count and len(set(failed)) == 1

@@ -1,0 +1,123 @@
+"""Healing an attempt that ran out of GPU memory: the same optimizer steps in smaller micro-batches.
+
+A loss that is a mean of equal parts can be split further; which ones are says ``compute_loss`` in trl 1.16
+trainer/grpo_trainer.py. ``grpo`` and ``sapo`` average over completions, ``dr_grpo`` and ``luspo`` divide by their number,
+``dapo``, ``cispo`` and ``vespo`` by the tokens of the whole accumulation; ``bnpo`` divides by the tokens of one micro-batch.
+
+What this sweep has learned about GPU memory: a point that must need more than one that ran out, or than a GPU has
+by what its trials have reserved, is not tried.
+"""
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from grposweep import plan
+from grposweep.files import append_line, read_lines
+from grposweep.memory.estimate import CONTEXT, GIB, estimate
+from grposweep.plan import build_plan
+from grposweep.rules import check, errors
+from grposweep.schema import Experiment
+from grposweep.search.validity import Verdict
+from grposweep.setting import Setting
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.oom_fix import load_healed
+
+SPLITTABLE = frozenset({"grpo", "sapo", "dr_grpo", "luspo", "dapo", "cispo", "vespo"})
+
+Changes = dict[str, int]  # of the batch: its fields and ours have the same names
+
+
+def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
+    """Half the per-device size (a third of 3, a fifth of 5, ...) and as many times the accumulation and an explicit
+    ``steps_per_generation``; None where that is impossible, invalid, or another loss.
+
+    ``s`` is realised. A rollout's completions stay what they were, and so does the memory that generating them needs.
+    """
+    if s.loss_type not in SPLITTABLE or s.use_liger_kernel:
+        return None
+    factor = next((n for n in range(2, s.per_device_train_batch_size + 1) if not s.per_device_train_batch_size % n), 1)
+    if factor == 1:
+        return None
+    changes = {
+        "per_device_train_batch_size": s.per_device_train_batch_size // factor,
+        "gradient_accumulation_steps": s.gradient_accumulation_steps * factor,
+    }
+    if s.steps_per_generation is not None:
+        changes["steps_per_generation"] = s.steps_per_generation * factor
+    healed = s.altered({**changes, "auto": s.auto - plan.TRAIN_SIZES})
+    return (
+        None
+        if {p.code for p in errors(check(healed, ignore))} - {p.code for p in errors(check(s, ignore))}
+        else changes
+    )
+
+
+NAME = "memory.jsonl"
+SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
+
+
+def note_too_large(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+    """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
+    batch = load_healed(trial.path, verdict.experiment).batch
+    size = batch.per_device_train_batch_size
+    sizes = {**_sizes(verdict), **({"per_device_train_batch_size": size} if isinstance(size, int) else {})}
+    append_line(sweep.path / NAME, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
+
+
+def note_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+    """This trial finished: what it reserved at most, beside what it was estimated to, where its GPU is known."""
+    memory = estimate(verdict.setting)
+    if memory is None or verdict.setting.gpu_memory_gib is None:
+        return
+    lines = read_lines(trial.path / "metrics.jsonl", **{"memory/peak": float})
+    reserved = max((line["memory/peak"] for line in lines), default=None)
+    if reserved is not None:
+        seen = reserved + CONTEXT / GIB  # which torch does not count
+        append_line(sweep.path / NAME, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB})
+
+
+def too_large(sweep: SweepFolder, verdict: Verdict) -> int | None:
+    """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
+    for line in read_lines(sweep.path / NAME, sizes=dict):
+        if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
+            return int(line["trial"])
+    memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
+    found = None if memory is None or limit is None else correction(sweep)
+    if found is None or memory is None or limit is None:
+        return None
+    return found[1] if memory.peak * found[0] > limit * GIB else None
+
+
+def correction(sweep: SweepFolder) -> tuple[float, int] | None:
+    """What the estimate is to be multiplied with, and the trial that says so: the one that needed most for its estimate.
+
+    The largest ratio, not the mean: calling a point safe that fails costs more than leaving one out.
+    """
+    lines = read_lines(sweep.path / NAME, seen_gib=float, estimate_gib=float, trial=int)
+    ratios = [(line["seen_gib"] / line["estimate_gib"], line["trial"]) for line in lines if line["estimate_gib"] > 0]
+    if not ratios:
+        return None
+    ratio, trial = max(ratios)
+    return min(max(ratio, SMALLEST), LARGEST), trial
+
+
+def _sizes(verdict: Verdict) -> dict[str, int]:
+    """What a rank holds at once: completions in a backward pass, and tokens of one."""
+    plan = build_plan(verdict.setting)
+    return {
+        "per_device_train_batch_size": plan.per_device_train_batch_size,
+        "max_completion_length": verdict.setting.max_completion_length,
+    }
+
+
+def _same(experiment: Experiment) -> dict[str, Any]:
+    content: dict[str, Any] = {name: asdict(getattr(experiment, name)) for name in ("model", "generation")}
+    content["kl"] = experiment.kl.beta > 0  # a reference model, or none
+    content["loss"] = experiment.loss.loss_type
+    del content["generation"]["max_completion_length"]
+    return content
+
+
+def _holds(sizes: dict[str, int], failed: dict[str, int]) -> bool:
+    return all(sizes[name] >= size for name, size in failed.items())

@@ -1,0 +1,282 @@
+"""Points that a person wants tried first: read, matched with the dials, and judged before anything starts.
+
+Which trial a sweep starts next: enqueued points, the next of a grid, or what the sampler asks for, none twice; then
+replicates of the leaders on fresh seeds.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from grposweep.config.to_setting import experiment_id
+from grposweep.errors import BadInput
+from grposweep.fixes import render_problem
+from grposweep.rules import errors
+from grposweep.schema import Search
+from grposweep.search.replication import CONFIRM, is_replicate
+from grposweep.search.sampler import LISTED, Valid
+from grposweep.search.space import Choice, Dial, Label, Point, Space, freeze
+from grposweep.search.study import SweepStudy
+from grposweep.search.validity import Judge, Verdict
+
+
+def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judge) -> list[Point]:
+    """The points of ``search.enqueue``; dials left out are filled in by the sampler.
+
+    Raises BadInput for a dial that is not searched, a value outside its dial, and a whole point that is invalid.
+    """
+    dials = {dial.name: dial for dial in space.dials}
+    points: list[Point] = []
+    for entry in wanted:
+        point: Point = {}
+        for name, value in _flat(entry).items():
+            if name not in dials:
+                known = ", ".join(dials) or "none"
+                raise BadInput(f"search.enqueue: {name} is not searched here. The dials of this sweep are {known}.")
+            point[name] = _label(dials[name], value)
+        _check(point, space, judge)
+        points.append(point)
+    return points
+
+
+def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{kl: {beta: 0.1}}`` and ``{kl.beta: 0.1}`` alike."""
+    flat: dict[str, Any] = {}
+    for name, value in entry.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _label(dial: Dial, value: Any) -> Label:
+    """The dial's own label for a value that a person wrote."""
+    domain = dial.domain
+    if isinstance(domain, Choice):
+        for label in domain.labels:
+            if label == value or str(label) == str(value):
+                return label
+        choices = ", ".join(map(str, domain.labels))
+        raise BadInput(f"search.enqueue: {dial.name}={value} is not among its choices. Set one of {choices}.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not domain.low <= number <= domain.high:
+        raise BadInput(
+            f"search.enqueue: {dial.name}={value} is outside its interval. "
+            f"Set a number from {domain.low:g} to {domain.high:g}, or widen the interval."
+        )
+    return int(number) if domain.integer else number
+
+
+def _check(point: Point, space: Space, judge: Judge) -> None:
+    """A point that leaves nothing to the sampler must be valid itself."""
+    if any(dial.is_active(point) and dial.name not in point for dial in space.dials):
+        return
+    verdict = judge.verdict(point)
+    broken = errors(verdict.problems)
+    if broken:
+        text = render_problem(verdict.setting, broken[0], judge.ignore)
+        raise BadInput(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
+
+
+ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
+BLIND = 5  # TPE draws one of so many points without knowing what came out of the last ones; more would cost regret
+LONG_SECONDS = 60.0  # nobody minds waiting for shorter ones
+ALIKE = 1.1  # times as long is as long: measured times vary
+DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
+
+
+class Proposal(NamedTuple):
+    """A valid point that nobody has tried, judged, and what the study is to remember of it."""
+
+    verdict: Verdict
+    attributes: dict[str, Any]
+
+
+@dataclass
+class Proposals:
+    """What has been started of a space, and what comes next."""
+
+    study: SweepStudy
+    judge: Judge
+    search: Search
+    sampler: str  # resolved: grid, one_factor, tpe, random or gp
+    valid_points: list[Point]  # valid combinations of the finite dials
+    enqueued: list[Point] = field(default_factory=list)
+    repeat: bool = False  # run a recorded experiment again
+    too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
+    foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
+    doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
+    left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
+    exhausted: bool = False  # no valid point is left
+    at_once: int = 1  # trials
+    seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
+    _known: set[object] = field(default_factory=set)  # points of the started trials,
+    _done: set[str] = field(default_factory=set)  # their experiments,
+    _drawn: list[Point] = field(default_factory=list)  # the last points of a search that nobody has started yet
+    _looked: int = 0  # and how many these are
+
+    @property
+    def target(self) -> int:
+        """How many trials the search itself starts in all."""
+        most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
+        wanted = self.search.trials or (most if self.sampler in LISTED and most is not None else DEFAULT_TRIALS)
+        wanted = wanted if most is None else min(wanted, most)
+        return max(wanted, self._repeats)
+
+    @property
+    def planned(self) -> int:
+        """How many trials the sweep starts in all, replicates among them; while these race, at most."""
+        standing, replication = self.study.standing, self.study.replication
+        if standing is None or replication is None:
+            return self.target
+        is_over = len(self.study.searched) >= self.target and not standing.wanted
+        replicates = len(self.study.started) - len(self.study.searched)
+        return self.target + (replicates if is_over else max(replication.most(self.target), replicates))
+
+    @cached_property
+    def _repeats(self) -> int:
+        """With ``force``, one trial more than there are."""
+        return len(self.study.searched) + 1 if self.repeat else 0
+
+    @property
+    def has_points(self) -> bool:
+        """Whether the search itself may start more points."""
+        return not self.exhausted and len(self.study.searched) < self.target
+
+    def next(self) -> Proposal | None:
+        """The next trial; None where none is to follow, or what follows depends on trials under way."""
+        if self.has_points:
+            if (proposal := self._next_point()) is not None:
+                return proposal
+            self.exhausted = True
+        return self._next_replicate()
+
+    def _next_point(self) -> Proposal | None:
+        """A point that nobody has tried; None where no valid one is left."""
+        used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
+        self._look()
+        for index, wanted in enumerate(self.enqueued):
+            if index not in used and freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
+                return self._proposal(point, enqueued=index)
+        point = self._ask({})
+        return None if point is None else self._proposal(point)
+
+    def _proposal(self, point: Point, **noted: Any) -> Proposal:
+        verdict = self.judge.verdict(point)
+        return Proposal(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
+
+    def _next_replicate(self) -> Proposal | None:
+        """The next fresh seed of a leader, as the race on these seeds stands."""
+        standing = self.study.standing
+        if standing is None or not standing.wanted:
+            return None
+        begun = {(t.user_attrs["of"], t.user_attrs["seed"]) for t in self.study.started if is_replicate(t)}
+        wanted = next((pair for pair in standing.wanted if pair not in begun), None)
+        if wanted is None:
+            return None
+        number, seed = wanted
+        verdict = self.judge.verdict(dict(self.study.trials[number].params), seed)
+        identity = experiment_id(verdict.experiment, verdict.setting)
+        return Proposal(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
+
+    def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
+        """The next point of the grid, or what the sampler proposes."""
+
+        def is_new(point: Point) -> bool:
+            if self.repeat:
+                return True
+            if freeze(point) in self._known or freeze(point) in self.doubles or point in self._drawn:
+                return False
+            verdict = self.judge.verdict(point)
+            if not verdict.is_valid:
+                return False
+            if (trial := self.too_large(verdict)) is not None:
+                self.left_out[freeze(point)] = trial
+                return False
+            if experiment_id(verdict.experiment, verdict.setting) in self._done:
+                self.doubles.add(freeze(point))
+                return False
+            return True
+
+        if self.sampler in LISTED:
+            left = (p for p, name in self._frozen if self.repeat or name not in self._known)
+            agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
+            return next((point for point in self._in_order(agreeing) if is_new(point)), None)
+        finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
+
+        def draw(ahead: int = 0) -> Point | None:
+            valid = Valid(is_new, finite)
+            foreseen = {} if self.sampler == "random" else self.foreseen()
+            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
+
+        return draw() if fixed or not self._draws_ahead else self._ahead(draw)
+
+    @property
+    def _left(self) -> int:
+        """How many points are still to start."""
+        return self.target - len(self.study.searched)
+
+    @property
+    def _draws_ahead(self) -> bool:
+        """Whether the last points are drawn at once, so that the longest can start first.
+
+        What comes out of the others does not matter for a random search; TPE can do without it for a few of its points,
+        where their order saves hours.
+        """
+        if self.repeat or not self._is_ending:
+            return False
+        may = self.sampler == "tpe" and self._left * BLIND <= self.target
+        return self.sampler == "random" or bool(self._drawn) or (may and self._is_uneven)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether so few trials are to start that their order decides how long the last one is waited for."""
+        return self.at_once > 1 and self._left <= ENDING * self.at_once
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether trials are long, and some longer than others."""
+        latest = self.study.searched[-ENDING * self.at_once :]
+        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
+        return max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
+
+    def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
+        """The longest of the last points; each is new to those drawn before it, and the next controller knows them too."""
+        drawn = self._drawn or self.study.drawn(self.target)
+        self._drawn = [point for point in drawn if freeze(point) not in self._known]
+        known = len(self._drawn)
+        while len(self._drawn) < self._left and (point := draw(len(self._drawn))) is not None:
+            self._drawn.append(point)
+        if len(self._drawn) > known:
+            self.study.keep_drawn(self.target, self._drawn)
+        return next(iter(self._longest_first(self._drawn)), None)
+
+    def _in_order(self, left: Iterator[Point]) -> Iterator[Point]:
+        """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
+        if not self._is_ending:
+            return left
+        return chain(self._longest_first(list(islice(left, self._left))), left)
+
+    def _longest_first(self, points: list[Point]) -> list[Point]:
+        """By what they are going to take; as they are where that is alike, not known, or soon over."""
+        expected = [self.seconds(point) or 0.0 for point in points]
+        if max(expected, default=0.0) < LONG_SECONDS:
+            return points
+        classes = [round(math.log(max(seconds, 1.0)) / math.log(ALIKE)) for seconds in expected]
+        return [points[place] for place in sorted(range(len(points)), key=lambda place: -classes[place])]
+
+    @cached_property
+    def _frozen(self) -> list[tuple[Point, object]]:
+        """The valid points, each with what tells it from others: walked through for every next point of a grid."""
+        return [(point, freeze(point)) for point in self.valid_points]
+
+    def _look(self) -> None:
+        """Take notice of trials started since the last look."""
+        started = self.study.searched
+        self._known |= {freeze(trial.params) for trial in started[self._looked :]}
+        self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
+        self._looked = len(started)

@@ -1,0 +1,93 @@
+"""A trial's folder as the controller writes it before the first attempt: everything needed to run it, and to repeat it."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.base_recipe import write_program
+from grposweep.config.compose import PROJECT, render_experiment
+from grposweep.config.to_setting import experiment_id
+from grposweep.cost import find_work
+from grposweep.external import is_program
+from grposweep.files import text_sha256, write_json, write_text
+from grposweep.memory.estimate import memory_gib
+from grposweep.plan import build_plan
+from grposweep.redaction import redact
+from grposweep.search.validity import Verdict
+from grposweep.setting import Setting
+from grposweep.storage.folders import SweepFolder, TrialFolder
+
+
+def write_trial(
+    sweep: SweepFolder,
+    number: int,
+    verdict: Verdict,
+    overrides: list[str],
+    values: Mapping[str, Any],
+    provenance: dict[str, Any],
+    attributes: Mapping[str, Any] | None = None,
+) -> TrialFolder:
+    """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent.
+
+    ``attributes`` are the trial's in the study, which can be made again from trial.json (sweep/rebuild.py).
+    """
+    identity = experiment_id(verdict.experiment, verdict.setting)
+    folder = sweep.trial(number, identity)
+    if (folder.path / "config.yaml").exists():
+        return folder
+    folder.path.mkdir(parents=True, exist_ok=True)
+    point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
+    config = render_experiment(verdict.experiment)
+    record = {
+        "number": number,
+        "point": verdict.point,
+        "attributes": {"experiment": identity, **(attributes or {})},
+        "config_sha256": text_sha256(config),
+    }
+    write_json(folder.path / "trial.json", record)
+    write_json(folder.path / "plan.json", _plan(verdict.setting))
+    write_text(
+        folder.path / "overrides.yaml", "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
+    )
+    seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
+    write_json(folder.path / "provenance.json", {**provenance, "seeds": seeds})
+    command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
+    text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
+    write_text(folder.path / "command.sh", redact(text))
+    if is_program(verdict.experiment.trainer.kind):
+        write_program(folder.path, verdict.experiment, verdict.setting)
+    write_text(folder.path / "config.yaml", config)
+    return folder
+
+
+def _plan(setting: Setting) -> dict[str, Any]:
+    """What follows from a setting: the plan, memory by part, and tokens, from which costs are foretold."""
+    work = find_work(setting)
+    more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
+    return {**build_plan(setting).as_dict(), **more}
+
+
+def _repeatable(overrides: list[str]) -> list[str]:
+    """The shared overrides without those that name or steer the sweep; a study's own values stay, as those of one run."""
+    steering = ("search", "name=", "hydra", "force=")
+    kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
+    return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
+
+
+def override_text(value: Any) -> str:
+    """A configuration value as Hydra's grammar takes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
+        return value if plain else json.dumps(value)
+    if isinstance(value, list):
+        return "[" + ",".join(override_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    return repr(value)

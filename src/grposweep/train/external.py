@@ -1,0 +1,218 @@
+"""An attempt that another program makes: started, listened to, asked to stop, and its end told as it was.
+
+No torch here: what the program needs is in its own environment (``trainer.python``).
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grposweep
+from grposweep.config.base_recipe import load_trial_recipe
+from grposweep.errors import BadInput, ProgramFailed
+from grposweep.external import build_program
+from grposweep.external.base import Place, Program, Trial
+from grposweep.files import read_json, write_json
+from grposweep.process import MARK, end_marked, start_guard
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome
+from grposweep.train.checkpoints import newest_checkpoint
+
+POLL_SECONDS = 0.5
+RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
+LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
+PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
+LAST_LINES = 25  # of its output, kept in result.json
+# What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
+NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
+                 "NPROC_PER_NODE", "NNODES", "NODE_RANK")  # fmt: skip
+
+
+def train(attempt: Attempt) -> Outcome:
+    """Run the program of a trial to its end or to a stop.
+
+    Raises ProgramFailed where it ends as no program should.
+    """
+    trial = _trial(attempt)
+    program = build_program(trial)
+    mark = uuid.uuid4().hex
+    guard = start_guard(mark)
+    try:
+        watch = Watch(attempt, program, _start(attempt, trial, program, mark))
+        code = watch.follow()
+    finally:
+        end_marked(mark)
+        assert guard.stdin is not None  # a pipe
+        guard.stdin.close()
+        guard.wait()
+    return _outcome(attempt, trial, watch, code)
+
+
+def _trial(attempt: Attempt) -> Trial:
+    """The trial as the program's builder wants it; on Slurm this process is one node of the job."""
+    place = Place(
+        processes=attempt.experiment.cluster.processes,
+        node=attempt.rank,
+        nodes=attempt.ranks,
+        address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        port=int(os.environ.get("MASTER_PORT", 0)),
+    )
+    recipe = load_trial_recipe(attempt.folder, attempt.experiment)
+    trial = Trial(attempt.experiment.trainer, attempt.folder, recipe.config, place)
+    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
+    return Trial(trial.trainer, trial.folder, trial.recipe, place, newest.path if newest else None)
+
+
+def _start(attempt: Attempt, trial: Trial, program: Program, mark: str) -> "subprocess.Popen[bytes]":
+    """The program in a process group of its own, its output in this process's log."""
+    trial.output.mkdir(exist_ok=True)
+    print(f"$ {shlex.join(program.command)}", flush=True)
+    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    ours = {
+        "PYTHONPATH": os.pathsep.join([str(_package(attempt.folder)), *_foreign_path()]),
+        "GRPOSWEEP_TRIAL": str(attempt.folder),
+        "GRPOSWEEP_ATTEMPT": str(attempt.number),
+        MARK: mark,
+    }
+    folder = Path(trial.trainer.workdir or ".")
+    try:
+        return subprocess.Popen(
+            program.command,
+            cwd=folder,
+            env={**kept, **ours, **trial.trainer.environment, **program.environment},
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+        )
+    except OSError as error:
+        raise BadInput(
+            f"trainer={trial.trainer.kind}: {program.command[0]} cannot be started in {folder.resolve()} "
+            f"({error.strerror}). Set trainer.python and trainer.workdir."
+        ) from error
+
+
+def _package(folder: Path) -> Path:
+    """A folder that holds this package and nothing else: the environment that ours lives in must not leak into another."""
+    path = folder / "package"
+    path.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (path / "grposweep").symlink_to(Path(grposweep.__file__).resolve().parent)
+    return path
+
+
+def _foreign_path() -> list[str]:
+    """What a person had on PYTHONPATH, without what put this package there."""
+    ours = Path(grposweep.__file__).resolve().parents[1]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [part for part in given if part and Path(part).resolve() != ours]
+
+
+@dataclass
+class Watch:
+    """A running program: its log becomes our metrics, our controller's word its signal."""
+
+    attempt: Attempt
+    program: Program
+    child: "subprocess.Popen[bytes]"
+    step: int = 0
+    asked_at: float | None = None  # time.monotonic()
+    heard: bool = False
+    beat: int | None = None  # the counter of our Callback's last sign of life
+
+    def follow(self) -> int:
+        """To its end; the exit code, negative for a signal."""
+        while True:
+            try:
+                code = self.child.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = None
+            self._report()
+            if code is not None:
+                return code
+            self._heed()
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What our Callback says of this attempt; empty for a program that does not have it."""
+        found = read_json(self.attempt.folder / "callback.json") or {}
+        return found if found.get("attempt") == self.attempt.number else {}
+
+    def _report(self) -> None:
+        """New entries of the log; with our Callback in the program they are written already."""
+        if said := self.said:
+            self.step = int(said["step"])
+            self._listen()
+            return
+        entries = self.program.log()
+        if entries and not self.heard and self.attempt.is_main:
+            self.heard = True
+            self.attempt.metrics.rewind(None)  # a log that goes on from a checkpoint holds its past as well
+        for entry in entries:
+            self.attempt.log(entry.kind, entry.step, dict(entry.values))
+            self.step = max(self.step, entry.step)
+        self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
+
+    def _listen(self) -> None:
+        """Our Callback beats in the trial's file; as long as it does, this process lives as well."""
+        beat = (read_json(self.attempt.folder / "heartbeat") or {}).get("counter")
+        if beat != self.beat:
+            self.beat = beat
+            watchdog.feed(self.attempt.experiment.cluster.stall_min)
+
+    def _heed(self) -> None:
+        """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""
+        if self.asked_at is None and self._is_asked():
+            self.asked_at = time.monotonic()
+            if self.said:
+                write_json(self.attempt.folder / "stop.json", {"attempt": self.attempt.number})
+            else:
+                self._signal(signal.SIGTERM)
+        elif self.asked_at is not None and not self.said and time.monotonic() - self.asked_at > PATIENCE_SECONDS:
+            self._signal(signal.SIGKILL)
+
+    def _is_asked(self) -> bool:
+        """Every node's process looks: one that is left would take the others' end for a failure."""
+        return self.attempt.terminated or self.attempt.control.asks_to_stop(self.step)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, number)
+
+
+def _outcome(attempt: Attempt, trial: Trial, watch: Watch, code: int) -> Outcome:
+    """How it ended: a stop that was asked for is none of the program's failures."""
+    if refused := watch.said.get("refused"):
+        raise BadInput(str(refused))
+    stopped = bool(watch.said.get("stopped")) if watch.said else watch.asked_at is not None and code != 0
+    if code != 0 and not (watch.asked_at is not None and not watch.said):
+        raise ProgramFailed(code, _last_lines(attempt))
+    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes) if stopped else None
+    return Outcome(
+        stopped=stopped,
+        step=watch.step,
+        model=None if stopped else trial.output.name,
+        checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None,
+    )
+
+
+def _last_lines(attempt: Attempt) -> list[str]:
+    """The end of this process's log, which is the program's output."""
+    try:
+        text = (attempt.folder / "logs" / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # started by hand, its output on a terminal
+        return []
+    return without_report(text.splitlines())[-LAST_LINES:]
+
+
+def without_report(lines: list[str]) -> list[str]:
+    """Without torchrun's long report that a rank failed, which follows what the rank itself said."""
+    recent = len(lines) - LONGEST_REPORT
+    start = next((n for n, line in enumerate(lines) if n >= recent and RANK_FAILED.search(line)), len(lines))
+    return lines[:start]

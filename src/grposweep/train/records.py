@@ -1,0 +1,208 @@
+"""What an attempt leaves for others to read, and the one file it reads from them; rank 0 only, no torch.
+
+metrics.jsonl, heartbeat and result.json are written here, whichever trainer runs; control.json is read here.
+
+What an optimizer step means in a run: completions generated so far, and whether a rollout has just been used up.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.compose import GPU_HOURS
+from grposweep.errors import BadInput
+from grposweep.files import append_line, as_number, read_json, read_lines, write_text
+from grposweep.plan import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
+from grposweep.schema import Search
+from grposweep.setting import Setting
+from grposweep.storage.provenance import TIMES
+
+
+def tidy(values: dict[str, Any]) -> dict[str, Any]:
+    """The values as strict JSON takes them: NaN and the infinities become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+@dataclass
+class Metrics:
+    """metrics.jsonl of one trial, through the eyes of one attempt."""
+
+    path: Path
+    attempt: int
+
+    def write(self, kind: str, step: int, completions: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Append one line; ``completions`` are the training completions generated so far."""
+        head = {"attempt": self.attempt, "step": step, "completions": completions, "kind": kind, "time": time.time()}
+        line = {**head, **{k: v for k, v in tidy(values).items() if k not in head}}
+        append_line(self.path, line)
+        return line
+
+    def rewind(self, step: int | None) -> None:
+        """Drop what lies after a checkpoint's step (all of it for None): these steps are about to happen again."""
+        kept = [] if step is None else [line for line in read_lines(self.path, step=int) if line["step"] <= step]
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, those of earlier attempts included."""
+        return list(read_lines(self.path, step=int))
+
+
+@dataclass
+class Heartbeat:
+    """A file that moves while an attempt lives; its counter, not a clock, shows that it does."""
+
+    path: Path
+    total: int
+    writer: str = "attempt"  # of those that may beat at once
+    counter: int = 0
+    best: float | None = None
+    written: float = field(default=-math.inf)
+
+    def beat(self, step: int, force: bool = False) -> None:
+        """Count; write at most once a second."""
+        self.counter += 1
+        if not force and time.monotonic() - self.written < 1.0:
+            return
+        best = {} if self.best is None else {"best": self.best}
+        # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
+        # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
+        draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
+        draft.write_text(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}))
+        draft.replace(self.path)
+        self.written = time.monotonic()
+
+
+@dataclass
+class Control:
+    """The controller's word to a running attempt; read again only when the file has changed."""
+
+    path: Path
+    seen: tuple[int, int] | None = None
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def asks_to_stop(self, step: int) -> bool:
+        """Whether to end at this step: ``pause``, ``prune`` and ``stop`` from ``until_step`` on, ``run`` only up to it."""
+        self._refresh()
+        until = as_number(self.content.get("until_step"))
+        if self.content.get("action", "run") == "run":
+            return until is not None and step >= until
+        return until is None or step >= until
+
+    def _refresh(self) -> None:
+        try:
+            stat = self.path.stat()
+            # The inode as well as the time: two writes within a clock tick are renames of two files.
+            if (stat.st_mtime_ns, stat.st_ino) != self.seen:
+                self.content = read_json(self.path) or {}
+                self.seen = (stat.st_mtime_ns, stat.st_ino)
+        except FileNotFoundError:
+            self.content, self.seen = {}, None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a trial is worth: the mean of a metric over its last evaluations, and where it began."""
+
+    objective: float | None
+    objective_se: float | None
+    start: float | None
+    start_se: float | None
+
+    def as_dict(self) -> dict[str, float | None]:
+        """The fields as result.json names them."""
+        return dict(vars(self))
+
+
+def summarise(lines: list[dict[str, Any]], metric: str, last: int) -> Objective:
+    """The objective as far as the lines go; read back from disk, so that a resumed attempt sees its past as well.
+
+    The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
+    """
+    marked = [line for line in lines if metric in line]
+    recent, errors = marked[-last:], [line.get(f"{metric}_se") for line in marked[-last:]]
+    first = marked[0] if marked and marked[0]["step"] == 0 else {}
+    start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
+    return Objective(_mean([line[metric] for line in recent]), _mean(errors), start, start_error)
+
+
+def further_objectives(
+    search: Search, lines: list[dict[str, Any]], gpu_seconds: float, is_stopped: bool
+) -> dict[str, float | None]:
+    """What a trial is worth in the objectives beside the first: ``gpu_hours``, or the mean of a metric as for that one."""
+    found: dict[str, float | None] = {}
+    for name in search.further:
+        if name == GPU_HOURS:
+            found[name] = gpu_seconds / 3600
+            continue
+        worth = summarise(lines, name, search.last)
+        if not is_stopped:
+            check_objective(lines, name, worth)
+        found[name] = worth.objective
+    return found
+
+
+def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
+    """A finished trial has its objective, or says why not."""
+    if found.objective is not None:
+        return
+    if any(metric in line for line in lines):
+        raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
+    names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
+    near = get_close_matches(metric, names, n=1)
+    advice = f"Set search.metric={near[0]} or another" if near else "Set search.metric to one"
+    raise BadInput(
+        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
+        f"{advice} of them (and schedule.evaluations above 0 for those that begin with eval_)."
+    )
+
+
+def _mean(values: list[Any]) -> float | None:
+    numbers = [number for value in values if (number := as_number(value)) is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps are optimizer steps, counted from the start of the trial.
+
+    An epoch ends with a whole rollout, but its last step may be short; so rollouts are counted from the epoch's start,
+    not from the trial's.
+    """
+
+    accumulation: int  # micro-steps an optimizer step
+    micro_steps: int  # micro-steps a rollout, with its reuse
+    completions: int  # a rollout
+    epoch_steps: int | None  # None: unknown, one endless epoch
+    epoch_rollouts: int
+
+    def is_boundary(self, step: int) -> bool:
+        """Whether TRL generates anew after this step: only here is its resume exact."""
+        return self._in_epoch(step) * self.accumulation % self.micro_steps == 0
+
+    def completions_at(self, step: int) -> int:
+        """Completions generated by the end of this step."""
+        rollouts = ceil(self._in_epoch(step) * self.accumulation / self.micro_steps)
+        return (self.epochs_at(step) * self.epoch_rollouts + rollouts) * self.completions
+
+    def epochs_at(self, step: int) -> int:
+        """Whole epochs behind this step."""
+        return step // self.epoch_steps if self.epoch_steps else 0
+
+    def _in_epoch(self, step: int) -> int:
+        return step % self.epoch_steps if self.epoch_steps else step
+
+
+def build_pace(setting: Setting) -> Pace:
+    """The pace of a valid, realised setting."""
+    return Pace(
+        accumulation=setting.gradient_accumulation_steps,
+        micro_steps=micro_steps_per_generation(setting) * setting.num_iterations,
+        completions=completions_per_rollout(setting) or 0,
+        epoch_steps=steps_per_epoch(setting),
+        epoch_rollouts=rollouts_per_epoch(setting) or 0,
+    )

@@ -1,0 +1,375 @@
+"""Every number that TRL is told: an experiment, its plan and its place as a GRPOConfig.
+
+How a trial's ranks divide what they hold: transformers' arguments for DeepSpeed's ZeRO and torch's FSDP.
+
+Ranks are started by our launchers, not by ``accelerate launch``, so the arguments carry the whole configuration.
+
+The real trainer: TRL's GRPOTrainer, told every number explicitly, from a trial folder to its files.
+"""
+
+import logging
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import accelerate.utils
+import datasets
+import numpy
+import torch
+import transformers
+from torch.utils.data import Sampler
+from trl import GRPOConfig, GRPOTrainer
+
+from grposweep.config.to_setting import read_setting
+from grposweep.errors import BadInput
+from grposweep.memory.states import BUCKET, ZERO
+from grposweep.plan import build_plan
+from grposweep.schema import Experiment, Generation
+from grposweep.train.attempt import Attempt, Outcome, check_schedule
+from grposweep.train.checkpoints import drop_broken, drop_checkpoints, newest_checkpoint
+from grposweep.train.models import Loaded, load_model
+from grposweep.train.records import build_pace
+from grposweep.train.rewards import Reward, load_rewards
+from grposweep.train.tasks import Data, load_data
+from grposweep.train.trl_callbacks import Conductor, HeldOut, Stopwatch, UpdateSize, mean_over_prompts
+
+NEVER = 1 << 30  # optimizer steps
+
+
+def vllm_options(generation: Generation) -> dict[str, Any]:
+    """TRL's vLLM keys; a server that the job started says where it is in the environment."""
+    if not generation.use_vllm:
+        return {"use_vllm": False}
+    options = {"use_vllm": True, "vllm_mode": generation.vllm_mode}
+    if generation.vllm_mode == "server":
+        url = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
+        # Two jobs on one node must not meet on the port over which weights are sent.
+        group_port = 40_000 + int(os.environ.get("SLURM_JOB_ID") or 0) % 10_000
+        return options | {
+            "vllm_server_base_url": url,
+            "vllm_server_timeout": float(generation.vllm_server_timeout),
+            "vllm_group_port": group_port,
+        }
+    return options | {
+        "vllm_tensor_parallel_size": generation.vllm_tensor_parallel_size,
+        "vllm_gpu_memory_utilization": generation.vllm_gpu_memory_utilization,
+        "vllm_max_model_length": generation.vllm_max_model_length,
+    }
+
+
+def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
+    """Every number that we know, explicitly: TRL's defaults have changed before."""
+    experiment, plan, setting = attempt.experiment, attempt.plan, attempt.setting
+    optimizer, kl, loss, generation = experiment.optimizer, experiment.kl, experiment.loss, experiment.generation
+    cpu = not torch.cuda.is_available()
+    evaluates = bool(plan.evaluation_steps)
+    return GRPOConfig(
+        output_dir=str(attempt.checkpoints),
+        model_init_kwargs=model.init_kwargs,
+        use_cpu=cpu,
+        ddp_backend="gloo" if cpu and attempt.ranks > 1 else None,
+        ddp_find_unused_parameters=False,  # every parameter has a gradient; looking for others costs a walk a step
+        bf16=model.init_kwargs["dtype"] == "bfloat16",
+        gradient_checkpointing=experiment.model.gradient_checkpointing,
+        seed=experiment.seed,
+        data_seed=experiment.seed,
+        # the batch: only steps_per_generation, since TRL refuses it together with generation_batch_size
+        per_device_train_batch_size=plan.per_device_train_batch_size,
+        gradient_accumulation_steps=plan.gradient_accumulation_steps,
+        steps_per_generation=plan.steps_per_generation,
+        num_generations=plan.num_generations,
+        num_iterations=setting.num_iterations,
+        per_device_eval_batch_size=setting.per_device_eval_batch_size,
+        num_generations_eval=setting.num_generations_eval or plan.num_generations,
+        # the objective
+        beta=kl.beta,
+        use_bias_correction_kl=kl.use_bias_correction_kl,
+        sync_ref_model=kl.sync_ref_model,
+        ref_model_sync_steps=kl.ref_model_sync_steps,
+        ref_model_mixup_alpha=kl.ref_model_mixup_alpha,
+        loss_type=loss.loss_type,
+        epsilon=loss.epsilon,
+        epsilon_high=loss.epsilon_high,
+        delta=loss.delta,
+        scale_rewards=loss.scale_rewards,
+        importance_sampling_level=loss.importance_sampling_level,
+        mask_truncated_completions=loss.mask_truncated_completions,
+        reward_weights=experiment.task.reward_weights,
+        # the optimizer
+        learning_rate=optimizer.learning_rate,
+        optim=optimizer.optim,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.adam_beta1,
+        adam_beta2=optimizer.adam_beta2,
+        adam_epsilon=optimizer.adam_epsilon,
+        max_grad_norm=optimizer.max_grad_norm,
+        lr_scheduler_type=optimizer.lr_scheduler_type,
+        warmup_steps=optimizer.warmup_steps,
+        max_steps=attempt.total,
+        # generation
+        max_completion_length=generation.max_completion_length,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
+        **vllm_options(generation),
+        # Evaluations and checkpoints are the Conductor's; eval_strategy is on so that TRL checks the evaluation batch.
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=NEVER if not evaluates else attempt.total,
+        save_strategy="no",
+        save_total_limit=None if experiment.trainer.keep == "all" else 1,
+        logging_steps=1,
+        log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
+        num_completions_to_print=0,
+        report_to=["tensorboard"] if experiment.tracker.kind == "tensorboard" else [],  # other trackers are ours
+        disable_tqdm=True,
+        torch_compile=experiment.trainer.compile,
+        **sharding_options(experiment.trainer.sharding),
+    )
+
+
+def sharding_options(sharding: str) -> dict[str, Any]:
+    """What GRPOConfig is told; ``auto`` values are filled from its other arguments by transformers itself."""
+    if sharding == "none":
+        return {}
+    if sharding == "fsdp":  # version 2; layers are found by the model's own list of them
+        return {"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": True}}
+    return {"deepspeed": deepspeed_config(int(sharding.removeprefix("zero")))}
+
+
+def deepspeed_config(stage: int) -> dict[str, Any]:
+    """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need sharding (10^8 elements)."""
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": BUCKET,
+    }
+    if stage < 3:
+        zero |= {"allgather_partitions": True, "allgather_bucket_size": BUCKET}
+    else:
+        zero |= {
+            "stage3_prefetch_bucket_size": BUCKET,
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_max_live_parameters": BUCKET,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": "auto"},
+        "gradient_clipping": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "zero_allow_untested_optimizer": True,  # torch's own AdamW among them
+    }
+
+
+def check_sharding(experiment: Experiment) -> None:
+    """Raise BadInput where sharding is wanted and cannot be had in this environment."""
+    sharding = experiment.trainer.sharding
+    if sharding in ZERO and find_spec("deepspeed") is None:
+        raise BadInput(
+            f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip install deepspeed), or set "
+            "trainer.sharding=fsdp, which torch brings along."
+        )
+    if sharding != "none" and not torch.cuda.is_available():
+        raise BadInput(
+            f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. Set trainer.sharding=none."
+        )
+
+
+# Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
+# a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
+_alive: list[GRPOTrainer] = []
+
+
+def train(attempt: Attempt) -> Outcome:
+    """One rank of one attempt: from the newest complete checkpoint, or from the start, to the end or a stop."""
+    calm()
+    use_devices(attempt)
+    data = load_data(attempt.experiment.task)
+    check_counts(attempt, data)
+    model = load_model(attempt.experiment.model)
+    checkpoint = newest_checkpoint(attempt.checkpoints, attempt.ranks)
+    if attempt.is_main:
+        drop_broken(attempt.checkpoints, attempt.ranks)
+        attempt.metrics.rewind(None if checkpoint is None else checkpoint.step)
+    trainer = build_trainer(attempt, model, data, resumed_at=0 if checkpoint is None else checkpoint.step)
+    if checkpoint is None:
+        trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
+    outcome = finish(attempt, trainer)
+    trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
+    return outcome
+
+
+def calm() -> None:
+    """Nothing on stderr but errors: progress is the controller's to show, from our own files."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ours may be a forked process
+
+
+def use_devices(attempt: Attempt) -> None:
+    """One GPU a process, or the CPU with a fixed number of threads (another number rounds differently)."""
+    gpus = torch.cuda.device_count()
+    if gpus > 1 and attempt.ranks == 1:
+        raise BadInput(
+            f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
+            f"cluster.processes={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
+        )
+    if gpus == 1 and attempt.ranks > 1:
+        os.environ["LOCAL_RANK"] = (
+            "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
+        )
+    check_sharding(attempt.experiment)
+    threads = attempt.experiment.cluster.threads
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # or accelerate chooses for itself when there are several ranks
+    torch.set_num_threads(threads)
+
+
+def check_counts(attempt: Attempt, data: Data) -> None:
+    """The plan was made for the prompts that preparation counted; without preparation it is made here."""
+    counts, setting = data.counts(), attempt.setting
+    if setting.train_prompts is None:
+        attempt.setting = read_setting(attempt.experiment, counts)
+        attempt.plan, attempt.pace = build_plan(attempt.setting), build_pace(attempt.setting)
+        check_schedule(attempt.setting, attempt.plan)
+    elif (setting.train_prompts, setting.eval_prompts) != (counts["train_prompts"], counts["eval_prompts"]):
+        raise BadInput(
+            f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out prompts were found, but the "
+            f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the data changed since. "
+            "Restore it, or start a sweep under another name."
+        )
+
+
+class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
+    """GRPOTrainer with evaluations that are exact and leave the training's random numbers alone, and with a stopwatch."""
+
+    def __init__(self, attempt: Attempt, held_out: HeldOut, resumed_at: int, **kwargs: Any) -> None:
+        self.attempt, self.held_out, self.resumed_at = attempt, held_out, resumed_at
+        self.watch = Stopwatch()
+        super().__init__(**kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """TRL's evaluation; its mean reward replaced by the mean over distinct prompts, with a standard error."""
+        step, ranks = self.state.global_step, self.attempt.ranks
+        self.held_out.start()
+        try:
+            with self.watch.pause(), own_random_numbers((self.args.seed * 1_000_003 + step) % 2**32):
+                values = dict(super().evaluate(*args, **kwargs))
+        finally:
+            self.held_out.active = False
+        rows = self.held_out.rows(self.attempt.rank)
+        rows = accelerate.utils.gather_object(rows) if ranks > 1 else rows
+        mean, error = mean_over_prompts(rows, self.num_generations_eval)
+        values |= {"eval_reward": mean, "eval_reward_se": error}
+        self.attempt.log("eval", step, values)
+        return values
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        self.watch.begin(self.state.num_input_tokens_seen)
+        with self.watch.measure("generation"):
+            return super()._generate(*args, **kwargs)
+
+    def _generate_and_score_completions(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch.measure("scoring"):
+            return super()._generate_and_score_completions(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's line of a step, with what the step cost."""
+        if "loss" in logs:
+            logs = {**logs, **self.watch.read(self.state.num_input_tokens_seen)}
+        super().log(logs, start_time)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        """TRL's sampler, moved on to the epoch we resume in: it draws one permutation an epoch from its own generator,
+        and on resume neither TRL nor transformers draws those of the finished epochs again.
+        """
+        sampler = super()._get_train_sampler(dataset)
+        for _ in range(self.attempt.pace.epochs_at(self.resumed_at)):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return sampler
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a sweep writes hundreds of checkpoints, and no one reads their cards."""
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed everything for a while, then go on as if nothing had been drawn: how often a trial is evaluated must not
+    change what it learns, and trials of one seed are judged with common random numbers.
+    """
+    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    accelerate.utils.set_seed(seed, device_specific=True)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        numpy.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu)
+
+
+def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) -> Trainer:
+    """The trainer, its rewards listened to while it evaluates."""
+    rewards = load_rewards(attempt.experiment.task.rewards)
+    updates = UpdateSize()
+    held_out = HeldOut(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
+    transformers.set_seed(attempt.experiment.seed)
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(attempt.folder / "tensorboard")  # where TRL's report_to writes
+    trainer = Trainer(
+        attempt,
+        held_out,
+        resumed_at,
+        model=model.path,
+        reward_funcs=[listen(reward, number, held_out) for number, reward in enumerate(rewards)],
+        args=build_config(attempt, model),
+        train_dataset=data.train,
+        eval_dataset=data.held_out,
+        processing_class=model.tokenizer,
+        peft_config=model.peft_config,
+        callbacks=[updates, Conductor(attempt, updates)],
+    )
+    if attempt.ranks > 1:
+        _alive.append(trainer)
+    trainer.remove_callback(transformers.PrinterCallback)  # prints every log where there is no progress bar
+    return trainer
+
+
+def listen(reward: Reward, number: int, held_out: HeldOut) -> Callable[..., list[float | None]]:
+    """The same reward, its values noted during evaluations."""
+
+    def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
+        values = reward(prompts, completions, **columns)
+        held_out.record(number, columns["prompt_id"], values)
+        return values
+
+    heard.__name__ = reward.__name__  # TRL's metrics are called rewards/<name>/mean
+    return heard
+
+
+def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
+    """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will go on from."""
+    step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
+    stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, Conductor))
+    if not stopped and step < attempt.total:
+        raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
+    if stopped or keep in ("last", "all"):
+        return Outcome(stopped=stopped, step=step, checkpoint=f"checkpoints/checkpoint-{step}")
+    if keep == "best":
+        trainer.save_model(str(attempt.folder / "model"))
+    trainer.accelerator.wait_for_everyone()
+    if attempt.is_main:
+        drop_checkpoints(attempt.checkpoints)
+    return Outcome(stopped=False, step=step, model="model" if keep == "best" else None)

@@ -1,0 +1,268 @@
+"""Where a step's time goes, how many tokens a second come out, and the memory at its peak: one reading an optimizer step.
+
+How far each optimizer step moves the weights: the dial between a training that stands still and one that breaks.
+
+EasyR1's guide to stable training asks for it beside the gradient norm. AdamW divides the gradient's size away, so the norm alone
+does not tell; in bfloat16 a small learning rate may move nothing at all.
+
+Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate, save and stop.
+"""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from grposweep.train.attempt import Attempt
+
+GIB = 2**30
+
+
+class Stopwatch:
+    """Seconds of generation and scoring; training is the rest of a step. Evaluations are left out.
+
+    Clocks are the host's: kernels are queued, and counted where the host waits for them. Generation waits at its end.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = {"generation": 0.0, "scoring": 0.0}
+        self._lap = self._start = time.perf_counter()
+        self._first_tokens: int | None = None
+
+    def begin(self, tokens: int) -> None:
+        """The first time: training begins, or goes on from a checkpoint with so many tokens behind it."""
+        if self._first_tokens is None:
+            self._first_tokens = tokens
+            self._lap = self._start = time.perf_counter()
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Count what happens as one part, and as no other: generation lies within scoring."""
+        before, within = time.perf_counter(), sum(self._seconds.values())
+        try:
+            yield
+        finally:
+            others = sum(self._seconds.values()) - within
+            self._seconds[part] += time.perf_counter() - before - others
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave out what happens."""
+        before, seconds = time.perf_counter(), dict(self._seconds)
+        try:
+            yield
+        finally:
+            lost = time.perf_counter() - before
+            self._lap, self._start, self._seconds = self._lap + lost, self._start + lost, seconds
+
+    def read(self, tokens: int) -> dict[str, float]:
+        """The step since the last reading: shares of its time, tokens of all ranks a second so far, GiB at the peak.
+
+        ``tokens`` have been generated so far, those of prompts among them.
+        """
+        now = time.perf_counter()
+        step, so_far = max(now - self._lap, 1e-9), max(now - self._start, 1e-9)
+        shares = {part: min(seconds / step, 1.0) for part, seconds in self._seconds.items()}
+        self._seconds, self._lap = dict.fromkeys(self._seconds, 0.0), now
+        return {
+            "time/step": step,
+            **{f"time/{part}": share for part, share in shares.items()},
+            "time/training": max(1.0 - sum(shares.values()), 0.0),
+            "tokens_per_second": (tokens - (self._first_tokens or 0)) / so_far,
+            "memory/peak": peak_gib(),
+        }
+
+
+def peak_gib() -> float:
+    """What this process has reserved at most so far, in GiB: of its GPU, or without one its resident memory."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_reserved() / GIB)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
+SAMPLED = 1 << 16  # weights looked at, of all: enough for a norm to a percent or two
+
+
+@dataclass
+class Sample:
+    """A regular sample of the trainable weights, as they were when last looked at."""
+
+    every: int
+    _before: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    # Found once: the walk over a model and a view of each weight cost more than what is done with them.
+    _trained: list[torch.nn.Parameter] = field(default_factory=list)
+    _places: list[int] = field(default_factory=list)
+    _views: list[torch.Tensor] = field(default_factory=list)
+
+    def take(self, model: torch.nn.Module) -> None:
+        """Remember the weights; a sharded rank's own part of them."""
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._before = self._look()
+
+    def change(self) -> float | None:
+        """|after - before| / |before| over the sample, and remember the weights anew; None where there are none."""
+        before, self._before = self._before, self._look()
+        if not len(before):
+            return None
+        size = torch.linalg.vector_norm(before)
+        moved = torch.linalg.vector_norm(before.sub_(self._before))
+        return float(moved / size.clamp_min(torch.finfo(torch.float32).tiny))
+
+    def _look(self) -> torch.Tensor:
+        """A copy of the weights as they are now."""
+        parts = [own_part(p) for p in self._trained]
+        places = [part.data_ptr() for part in parts]
+        if places != self._places:  # the first time, or weights were moved
+            self._places, self._views = places, [part.detach().reshape(-1)[:: self.every] for part in parts]
+        return torch.cat(self._views).float() if self._views else torch.empty(0)
+
+
+def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds of a weight: one that FSDP has divided is talked about with the others at any operation."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """``value`` is the relative size of the last optimizer step's update, on rank 0."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self._sample: Sample | None = None
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
+    ) -> None:
+        if state.is_world_process_zero and self._sample is None:  # the first step; each one ends where the next begins
+            model = known["model"]
+            weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            self._sample = Sample(every=max(weights // SAMPLED, 1))
+            self._sample.take(model)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._sample is not None:
+            self.value = self._sample.change()
+
+
+class Conductor(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Decides at every optimizer step; all ranks decide alike, rank 0 writes."""
+
+    def __init__(self, attempt: Attempt, updates: UpdateSize) -> None:
+        self.attempt, self.updates = attempt, updates
+        self.stopped = False
+        self.saved = 0  # optimizer step of the last checkpoint
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.saved = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        step, attempt = state.global_step, self.attempt
+        last = step >= attempt.total
+        if step in attempt.plan.evaluation_steps:
+            control.should_evaluate = True
+        if not last and attempt.pace.is_boundary(step):
+            self.stopped = agree(attempt.asks_to_stop(step), attempt.ranks, args.device)
+            control.should_training_stop = control.should_training_stop or self.stopped
+            control.should_save = self.stopped or self._is_due(step)
+        elif last:
+            control.should_save = attempt.experiment.trainer.keep in ("last", "all")
+        self._beat(state)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.saved = state.global_step
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._beat(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state)  # an evaluation may be long: it lives
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        # Evaluations are written by the trainer, which knows every prompt's reward; and train_runtime's line, the
+        # summary at the end, holds nothing but times.
+        if logs and "loss" in logs:
+            self.attempt.log("train", state.global_step, {**logs, "update_size": self.updates.value})
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a multiple of save_steps has passed since the last checkpoint (it may not have been a boundary)."""
+        every = self.attempt.plan.save_steps
+        return every is not None and every > 0 and step // every > self.saved // every
+
+    def _beat(self, state: TrainerState) -> None:
+        self.attempt.beat(state.global_step)
+
+
+def agree(stop: bool, ranks: int, device: torch.device) -> bool:
+    """Whether any rank was asked to stop: all must leave the loop at one step, or the others wait for ever."""
+    if ranks == 1:
+        return stop
+    flag = torch.tensor([int(stop)], device=device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+@dataclass
+class HeldOut:
+    """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this rank."""
+
+    weights: list[float]
+    active: bool = False
+    prompts: list[list[int]] = field(default_factory=list)  # prompt_id, by call
+    values: list[list[list[float]]] = field(default_factory=list)  # by reward, call and completion
+
+    def start(self) -> None:
+        """A new evaluation begins."""
+        self.active, self.prompts, self.values = True, [], [[] for _ in self.weights]
+
+    def record(self, reward: int, prompt_ids: list[int], values: list[float | None]) -> None:
+        """One call of one reward; the first reward's calls say which prompts they were."""
+        if not self.active:
+            return
+        if reward == 0:
+            self.prompts.append(list(prompt_ids))
+        self.values[reward].append([float("nan") if value is None else value for value in values])
+
+    def rows(self, rank: int) -> list[tuple[int, int, int, int, float]]:
+        """(call, rank, position, prompt_id, weighted reward): sorted over all ranks, the order of evaluation."""
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        rows = []
+        for call, prompt_ids in enumerate(self.prompts):
+            parts = torch.tensor([values[call] for values in self.values], dtype=torch.float64)
+            totals = (parts * weights.unsqueeze(1)).nansum(0)
+            totals[parts.isnan().all(0)] = float("nan")  # as TRL: what nobody could judge counts for nothing
+            rows += [(call, rank, place, prompt, float(totals[place])) for place, prompt in enumerate(prompt_ids)]
+        return rows
+
+
+def mean_over_prompts(rows: list[tuple[int, int, int, int, float]], generations: int) -> tuple[float, float | None]:
+    """The mean of the prompts' mean rewards, and its standard error over the prompts.
+
+    accelerate fills the last batch of several ranks with prompts of the first; a prompt's first ``generations``
+    completions are its own, the rest is such filling.
+    """
+    by_prompt: dict[int, list[float]] = {}
+    for _, _, _, prompt, value in sorted(rows, key=lambda row: row[:3]):
+        values = by_prompt.setdefault(prompt, [])
+        if len(values) < generations:
+            values.append(value)
+    groups = [torch.tensor(values, dtype=torch.float64).nanmean() for values in by_prompt.values()]
+    means = torch.stack(groups) if groups else torch.empty(0, dtype=torch.float64)
+    means = means[~means.isnan()]
+    error = float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
+    return float(means.mean()), error

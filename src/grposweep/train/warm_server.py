@@ -1,0 +1,109 @@
+"""The warm server: imports what training needs once, then forks a process for each request.
+
+Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to standard output,
+``{"started": pid}`` and ``{"ended": pid, "code": code}``. When its input ends, it kills its children and ends.
+Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
+"""
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from grposweep.process import die_with, end_session
+
+
+def serve(preload: list[str]) -> None:
+    """Answer requests until standard input ends."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
+    # A look for GPUs by the CUDA runtime, while something is imported, would leave the children without CUDA.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    for name in preload:
+        importlib.import_module(name)
+    gc.freeze()  # the children's collector then leaves these pages shared
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up byte to be written
+    children: set[int] = set()
+    buffer = b""
+    while True:
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            _reap(children)
+        if 0 in ready:
+            data = os.read(0, 65536)
+            if not data:
+                break
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                children.add(_fork(json.loads(line), close=(wake, waker)))
+    for pid in children:
+        end_session(pid)
+
+
+def _fork(request: dict[str, Any], close: tuple[int, int]) -> int:
+    """One child; the server says that it started."""
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _child(request, close, server)
+    _say({"started": pid})
+    return pid
+
+
+def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoReturn:
+    """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the server's left open."""
+    code = 1
+    try:
+        os.setsid()
+        die_with(server)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in close:
+            os.close(descriptor)
+        _redirect(request["log"])
+        os.environ.update(request["environment"])
+        from grposweep.train.__main__ import run
+
+        code = run(request["arguments"])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the fork must end here, whatever happened: the server's loop is on its stack
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(log: str | None) -> None:
+    """No input; output to the log file, or to the terminal's error stream (the server's own output speaks JSON)."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if log is not None:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+    os.dup2(2, 1)
+
+
+def _reap(children: set[int]) -> None:
+    """Say how children ended."""
+    for pid in list(children):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            children.discard(pid)
+            _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _say(event: dict[str, int]) -> None:
+    """One answer, whole lines only."""
+    os.write(1, (json.dumps(event) + "\n").encode())
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

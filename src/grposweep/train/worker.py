@@ -1,0 +1,131 @@
+"""The life of one attempt, whichever trainer runs it: read the trial folder, train, write result.json, exit code.
+
+No torch here: the trainer is imported only when it is wanted.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from grposweep.errors import BadInput, ProgramFailed
+from grposweep.files import read_json, read_lines, write_json
+from grposweep.redaction import redact
+from grposweep.storage import runs
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, Attempt, Outcome, attempt_number, load_attempt
+from grposweep.train.records import check_objective, further_objectives, summarise
+
+LAST_LINES = 15  # of a traceback, kept in result.json
+
+
+def run_attempt(folder: Path) -> int:
+    """Run one rank of an attempt to its end; the exit code. Failures are written down, not raised."""
+    folder = folder.resolve()
+    if not (folder / "config.yaml").is_file():
+        print(
+            f"{folder} is no trial folder: it has no config.yaml. Name a folder under a sweep's trials/.",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
+    _clear_result(folder)
+    try:
+        return _train(load_attempt(folder))
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        _write_failure(folder, "bad_input", str(error), [])
+        return BAD_INPUT
+    except ProgramFailed as error:
+        print(error, file=sys.stderr)
+        _write_failure(folder, error.kind, str(error), error.last_lines)
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the end of the line for whatever a training can raise: it is written down
+        text = traceback.format_exc()
+        print(text, file=sys.stderr)
+        _write_failure(folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:])
+        return FAILED
+
+
+def _train(attempt: Attempt) -> int:
+    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a Slurm job's warning."""
+    train = _trainer(attempt.experiment.trainer.kind)
+
+    def on_terminate(_signal: int, _frame: FrameType | None) -> None:
+        attempt.terminated = True
+
+    before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # ranks.py has kept it until now
+    if attempt.is_main:
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        runs.start_run(attempt.folder, attempt.number, attempt.devices, restarts)
+    try:
+        watchdog.feed(attempt.experiment.cluster.stall_min)
+        attempt.tracker.start(attempt.experiment, attempt.plan)
+        outcome = train(attempt)
+        return _write_outcome(attempt, outcome) if attempt.is_main else STOPPED if outcome.stopped else FINISHED
+    finally:
+        watchdog.release()
+        attempt.tracker.finish()
+        if attempt.is_main:
+            runs.end_run(attempt.folder, attempt.number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
+    """The trainer's function, imported only when it is wanted: TRL takes seconds."""
+    if kind == "fake":
+        from grposweep.train.fake import train
+    elif kind == "trl":
+        from grposweep.train.trl import train
+    else:
+        from grposweep.train.external import train
+    return train
+
+
+def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
+    """result.json of an attempt that ended as it should."""
+    search, lines = attempt.experiment.search, attempt.metrics.lines()
+    found = summarise(lines, search.metric, search.last)
+    if not outcome.stopped:
+        check_objective(lines, search.metric, found)
+    costs = round(runs.device_seconds(attempt.folder, is_running=True), 3)
+    result = {
+        "status": "stopped" if outcome.stopped else "finished",
+        "attempt": attempt.number,
+        **found.as_dict(),
+        "further": further_objectives(search, lines, costs, outcome.stopped),
+        "step": outcome.step,
+        "total_steps": attempt.total,
+        "completions": attempt.pace.completions_at(outcome.step),
+        "seconds": round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
+        "gpu_seconds": costs,
+        "failure": None,
+        "model": outcome.model,
+        "checkpoint": outcome.checkpoint,
+    }
+    attempt.beat(outcome.step, force=True)
+    write_json(attempt.folder / "result.json", result)
+    attempt.tracker.summarise({k: result[k] for k in ("status", *found.as_dict(), "step", "completions", "seconds")})
+    return STOPPED if outcome.stopped else FINISHED
+
+
+def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str]) -> None:
+    """result.json of a failure. The first rank to fail is the cause; the others only lose touch with it."""
+    number = attempt_number(folder)
+    present = read_json(folder / "result.json")
+    if present is not None and present.get("attempt") == number and present.get("status") == "failed":
+        return
+    last = max((line["step"] for line in read_lines(folder / "metrics.jsonl", step=int)), default=0)
+    failure = {"kind": kind, "message": redact(message), "last_lines": [redact(line) for line in last_lines]}
+    write_json(folder / "result.json", {"status": "failed", "attempt": number, "step": last, "failure": failure})
+
+
+def _clear_result(folder: Path) -> None:
+    """An earlier attempt's result must not be taken for this one's; one of this attempt is another rank's failure."""
+    present = read_json(folder / "result.json")
+    if present is not None and present.get("attempt") != attempt_number(folder):
+        (folder / "result.json").unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""Whether two settings, in whatever words, train alike: the plan's numbers, and those that no framework says otherwise.
+
+A setting as configuration of ours: an option of each group that ``run.py`` can sweep, and a study that chooses them.
+
+What ``grposweep translate`` does: read, write, read back; files or text, the launch command, and what got lost.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grposweep import frameworks, plan
+from grposweep.config.compose import PROJECT
+from grposweep.config.groups import NUMBERS, own_values
+from grposweep.config.to_setting import KEYS, SOURCES
+from grposweep.errors import BadInput
+from grposweep.files import write_text
+from grposweep.frameworks.base import Written
+from grposweep.frameworks.keys import span
+from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grposweep.frameworks.trl import reader as trl
+from grposweep.frameworks.trl.writer import NAMES, fitted
+from grposweep.frameworks.units import in_completions
+from grposweep.plan import save_every, total_steps
+from grposweep.rules import check, errors
+from grposweep.setting import TRL, Setting
+
+PLAN_NUMBERS = {
+    "completions a rollout": plan.completions_per_rollout,
+    "prompts a rollout": plan.prompts_per_rollout,
+    "completions an optimizer step": plan.completions_per_step,
+    "optimizer steps a rollout": plan.steps_per_rollout,
+    "optimizer steps": plan.total_steps,
+}
+FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length")
+
+
+def differences(before: Setting, after: Setting) -> Iterator[str]:
+    """Numbers that are known on both sides and are not the same."""
+    for name, number in PLAN_NUMBERS.items():
+        yield from _differs(name, number(before), number(after))
+    for name in FIELDS:
+        yield from _differs(name, getattr(before, name), getattr(after, name))
+    yield from _differs("KL coefficient in the loss", before.beta, after.beta)
+
+
+def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
+    if before is not None and after is not None and before != after:
+        yield f"{name}: {float(before):g} becomes {float(after):g}"
+
+
+NAME = "translated"  # of the options, and of the study
+WHAT = {
+    "batch": "Generations and sizes, in completions.",
+    "optimizer": "AdamW and the learning rate's way.",
+    "kl": "The KL penalty.",
+    "loss": "The loss and its clips.",
+    "schedule": "How long, and how often it evaluates and saves.",
+    "generation": "How completions are sampled.",
+}
+COMMAND = ("python", str(PROJECT / "src" / "run.py"), "--config-dir", ".", f"sweeps={NAME}")
+# Said by other keys of ours, or by nobody because we place evaluations and checkpoints ourselves.
+PLACED = frozenset(
+    ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
+     "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio"]
+)  # fmt: skip
+
+
+def write_own(s: Setting) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Files for a folder that ``--config-dir`` names, and what they cannot say."""
+    sized, undivided = in_completions(s)
+    fits, lost = fitted(sized, "trl", TRL)
+    values = own_values(fits, every=True)
+    values["schedule"] |= _frequencies(fits)
+    files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
+    study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values)}
+    head = f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and dials to sweep it.\n"
+    return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
+
+
+def _study(s: Setting, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is no group's: the learning rate, the seed, the model's name, the processes."""
+    found = {name: values[name] for name in ("lr", "seed") if name in values}
+    model: dict[str, Any] = {} if s.model_name_or_path is None else {"path": s.model_name_or_path}
+    if s.lora:
+        model["lora"] = {"enabled": True}
+    found |= {"model": model} if model else {}
+    return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
+
+
+def _frequencies(s: Setting) -> dict[str, Any]:
+    """Steps between evaluations and checkpoints as numbers of them, where the run's length is known."""
+    total, found = total_steps(s), {}
+    if s.evaluates and s.eval_steps and total:
+        found["evaluations"] = max(round(1 / s.eval_steps if s.eval_steps < 1 else total / s.eval_steps), 1)
+    every = save_every(s)
+    if every and total and s.save_strategy in (None, "steps"):
+        found["checkpoints"] = max(round(total / every), 1)
+    return found
+
+
+def _unsaid(s: Setting) -> Iterator[str]:
+    """Fields that are set, matter, and have no key of ours."""
+    default = {**vars(Setting()), **trl.defaults("trl", TRL)}
+    for name in sorted(trl.SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
+        value = getattr(s, name)
+        if (
+            span(name) is not None
+            and value not in (None, default[name])
+            and not (name.startswith("vllm_") and not s.use_vllm)
+        ):
+            yield f"{name}={value}: grposweep's own trainer has no key for it"
+
+
+def _open(s: Setting) -> Iterator[str]:
+    """What nobody can translate, because it is a program's and not a number."""
+    yield "prompts and rewards are named by no recipe in a way that another program understands: set task=..."
+    if s.model_name_or_path is None:
+        yield "the recipe names no model: set model=... or model.path=..."
+    if s.eval_steps and total_steps(s) is None:
+        yield "evaluations in steps of a run whose length is unknown: set --dataset-size, or schedule.evaluations"
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+
+
+OWN = "grposweep"
+LAUNCH = "launch.sh"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A recipe in other words: its files (the first is the recipe), how to launch it, and what it no longer says.
+
+    ``changed`` are numbers of the plan that came out otherwise, which a translation should not have.
+    """
+
+    files: Mapping[str, str]
+    command: str
+    losses: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+
+
+def translate_file(path: Path, target: str, options: Options, folder: Path | None) -> int:
+    """Translate one recipe; the exit code: 1 where its plan could not be kept, or it is broken as it is."""
+    try:
+        recipe = load_recipe(path, options)
+        setting = frameworks.read(recipe).setting
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
+    broken = errors(check(setting))
+    translation = translate(setting, target)
+    if folder is None:
+        sys.stdout.write(render(translation, f"{path} ({recipe.framework})", target))
+    else:
+        _write(folder, translation)
+        sys.stderr.write(_report(translation))
+    for problem in broken:
+        print(f"{path} breaks {problem.code} as it is: {problem.broken.what}: {problem.broken.why}.", file=sys.stderr)
+    return int(bool(broken or translation.changed))
+
+
+def translate(setting: Setting, target: str) -> Translation:
+    """A setting in a framework's words, or in ours."""
+    if target == OWN:
+        files, losses = write_own(setting)
+        return Translation(files, shlex.join(COMMAND), losses)
+    written = frameworks.write(setting, target)
+    after = read_back(written, target, setting)
+    changed = (*differences(setting, after), *_newly_broken(setting, after))
+    return Translation({written.file_name: written.recipe}, _command(written), written.losses, changed)
+
+
+def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
+    """What the target refuses, where the recipe itself was sound."""
+    if not errors(check(before)):
+        yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
+
+
+def read_back(written: Written, target: str, setting: Setting) -> Setting:
+    """What the framework's own reader makes of a written recipe, on the same processes and prompts."""
+    options = Options(target, None, setting.processes, setting.train_prompts)
+    found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
+    return replace(found, processes=setting.processes) if found.processes is None else found
+
+
+def render(translation: Translation, source: str, target: str) -> str:
+    """All of it as one text that is still the recipe: what is not stands in comments."""
+    (first, text), *others = translation.files.items()
+    shebang, text = _split_shebang(text)
+    lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
+    lines += [f"#   {translation.command}", *_comments("Lost, or otherwise:", translation.losses)]
+    lines += _comments("Not kept:", translation.changed)
+    parts = [f"# --- {name} ---\n{content}" for name, content in others]
+    return shebang + "\n".join(lines) + "\n" + "\n".join([text, *parts])
+
+
+def _split_shebang(text: str) -> tuple[str, str]:
+    if not text.startswith("#!"):
+        return "", text
+    head, _, rest = text.partition("\n")
+    return head + "\n", rest
+
+
+def _comments(title: str, items: tuple[str, ...]) -> list[str]:
+    return [f"# {title}", *(f"#   - {item}" for item in items)] if items else []
+
+
+def _write(folder: Path, translation: Translation) -> None:
+    """Every file, and the command as a script beside them."""
+    try:
+        for name, text in translation.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / name, text)
+        write_text(folder / LAUNCH, f"#!/bin/sh\n{translation.command}\n")
+    except OSError as error:
+        raise BadInput(f"-o {folder}: it cannot be written ({error.strerror}). Name a folder that can.") from error
+
+
+def _report(translation: Translation) -> str:
+    said = [f"wrote {', '.join([*translation.files, LAUNCH])}", *(f"lost: {item}" for item in translation.losses)]
+    return "\n".join([*said, *(f"not kept: {item}" for item in translation.changed)]) + "\n"
+
+
+def _command(written: Written) -> str:
+    """The command with its variables before it."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in written.environment.items()]
+    return " ".join([*variables, shlex.join(written.command)])
