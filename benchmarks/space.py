@@ -16,7 +16,7 @@ from grposweep.config.points import Points
 from grposweep.config.session import Session, open_session
 from grposweep.config.to_setting import read_setting
 from grposweep.rules import check, errors
-from grposweep.search.grid import Census, take_census
+from grposweep.search.grid import GridValidity, evaluate_grid
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Judge
 
@@ -32,11 +32,11 @@ MILLION = [*GRID, "kl.beta=0,0.001,0.01,0.04,0.1", "optimizer=adamw,adamw_linear
 SAMPLE = 200
 
 
-def judged(session: Session, arguments: list[str]) -> tuple[float, Census]:
+def judged(session: Session, arguments: list[str]) -> tuple[float, GridValidity]:
     """Seconds to judge a whole space, everything included, and its census."""
     since = time.perf_counter()
     space, fixed = parse_space(arguments, {})
-    census = take_census(Judge(space, Points(session.compose, fixed)))
+    census = evaluate_grid(Judge(space, Points(session.compose, fixed)))
     return time.perf_counter() - since, census
 
 

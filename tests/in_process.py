@@ -9,7 +9,7 @@ import pytest
 from grposweep.cli.run import _composer
 from grposweep.config.points import Points
 from grposweep.config.session import open_session
-from grposweep.search.early_stopping import GO_ON, Action, Decision, Never
+from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.sweep import build, run
@@ -33,7 +33,7 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     return made
 
 
-class Waits(Never):
+class Waits(NoStopping):
     """Pauses trials of 2e-3 when it first sees an evaluation of theirs, and promotes them when nothing else is left."""
 
     def __init__(self, on_promotion: Callable[[int], None], action: Action = Action.PAUSE) -> None:
@@ -42,7 +42,7 @@ class Waits(Never):
 
     def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
         if curve.point["lr"] != 2e-3 or curve.number in self.asked:
-            return GO_ON
+            return CONTINUE
         self.asked.add(curve.number)
         return Decision(self.action, "let others try")
 

@@ -229,7 +229,7 @@ PEERS = {peer.name: peer for peer in (EASYR1, VERL)}
 
 
 @dataclass
-class Judged:
+class ValidatedSpace:
     """One recipe with both verdicts; ``kind`` names the mutation, empty where it was drawn."""
 
     kind: str
@@ -248,7 +248,7 @@ class Comparison:
     """All recipes of one framework."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[ValidatedSpace] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     fixes: int = 0
     accepted: int = 0
@@ -335,7 +335,7 @@ def compare(peer: Peer, asker: Asker, count: int, seed: int) -> Comparison:
 def _judge(peer: Peer, asker: Asker, done: Comparison, kind: str, config: Config) -> None:
     verdict, error = lint(peer.name, config), asker.ask(config)
     codes = errors(verdict)
-    done.judged.append(Judged(kind, config, error, codes))
+    done.judged.append(ValidatedSpace(kind, config, error, codes))
     done.accepted += not error
     done.mutants += kind not in ("", "wild")
     heard = [code for code in codes if code not in peer.silences]

@@ -17,14 +17,14 @@ import neps
 import numpy
 import torch
 from outcome import Outcome, draw_trainings
-from pool import Place, Pool, Recorded
+from pool import NodeContext, Pool, Recorded
 
-from grposweep.search.space import Choice, Dial
+from grposweep.search.space import Choice, Parameter
 
 ASKS = 6  # a place, at most: NePS goes on asking when all have been used
 
 
-def dial(item: Dial) -> Any:
+def dial(item: Parameter) -> Any:
     """A dial in NePS's words."""
     domain = item.domain
     if isinstance(domain, Choice):
@@ -84,7 +84,9 @@ def main() -> None:
     """Read the question, print the outcomes."""
     logging.disable()
     question = json.loads(Path(sys.argv[1]).read_text())
-    places = [Place(p["point"], [Recorded(**training) for training in p["trainings"]]) for p in question["places"]]
+    places = [
+        NodeContext(p["point"], [Recorded(**training) for training in p["trainings"]]) for p in question["places"]
+    ]
     pool = Pool(question["name"], places)
     print(json.dumps([asdict(rehearse(pool, seed, question["budget"])) for seed in question["seeds"]]))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grposweep.errors import BadInput
-from grposweep.search.space import Choice, Dial, Interval, Label, Point, Space, freeze
+from grposweep.errors import UserError
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 SIGNALS = ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 WIDE = 8.0  # a positive dial over at least this ratio is searched on a logarithmic scale
@@ -29,7 +29,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """A recorded point with all its trainings, which differ in their seeds."""
 
     point: Point
@@ -46,7 +46,7 @@ class Pool:
     """All recorded points of one task."""
 
     name: str
-    places: list[Place]
+    places: list[NodeContext]
     space: Space = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Pool:
         return [_coordinate(dial, point.get(dial.name)) for dial in self.space.dials]
 
 
-def _coordinate(dial: Dial, label: Label) -> float | Label:
+def _coordinate(dial: Parameter, label: Label) -> float | Label:
     domain = dial.domain
     if isinstance(domain, Choice):
         return str(label)
@@ -118,33 +118,35 @@ def span(points: Sequence[Point]) -> Space:
     return Space(tuple(dial for name in names if (dial := _dial(name, [point.get(name) for point in points]))))
 
 
-def _dial(name: str, labels: list[Label]) -> Dial | None:
+def _dial(name: str, labels: list[Label]) -> Parameter | None:
     known = list({freeze({name: label}): label for label in labels}.values())
     numbers = [label for label in known if isinstance(label, int | float) and not isinstance(label, bool)]
     if len(known) < 2:
         return None
     if len(numbers) < len(known):
-        return Dial(name, Choice(tuple(known), tuple(known)))
+        return Parameter(name, Choice(tuple(known), tuple(known)))
     low, high = min(numbers), max(numbers)
     whole = all(isinstance(number, int) for number in numbers)
-    return Dial(name, Interval(low, high, log=low > 0 and high / low >= WIDE, integer=whole)) if low < high else None
+    return (
+        Parameter(name, Interval(low, high, log=low > 0 and high / low >= WIDE, integer=whole)) if low < high else None
+    )
 
 
 def read_pool(path: Path) -> Pool:
-    """The curves of one file. Raises BadInput for what is none."""
+    """The curves of one file. Raises UserError for what is none."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
+        raise UserError(
             f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object a line."
         ) from error
-    places: dict[object, Place] = {}
+    places: dict[object, NodeContext] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             point, training = _read_line(f"{path}, line {number}", line)
-            places.setdefault(freeze(point), Place(point, [])).trainings.append(training)
+            places.setdefault(freeze(point), NodeContext(point, [])).trainings.append(training)
     if len(places) < 2:
-        raise BadInput(f"{path}: {len(places)} recorded points; a search needs at least two. Record more of them.")
+        raise UserError(f"{path}: {len(places)} recorded points; a search needs at least two. Record more of them.")
     return Pool(path.stem, list(places.values()))
 
 
@@ -165,7 +167,7 @@ def _read_line(where: str, line: str) -> tuple[Point, Recorded]:
             signals={name: list(content[name]) for name in SIGNALS if content.get(name)},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
+        raise UserError(
             f"{where}: this is no recorded curve ({type(error).__name__}: {error}). A line needs point, steps, held_out and "
             "completions_per_step, as benchmarks/curves/record.py writes them."
         ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
-from grposweep.search.early_stopping import GO_ON, Action, Decision, Never, Stopping, build_stopping
+from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping, Stopping, build_stopping
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.sampler import Valid
 from grposweep.search.study import SweepStudy
@@ -28,7 +28,7 @@ class Policy:
 
 
 @dataclass
-class Running:
+class RunningAttempt:
     """A started trial: its place, its recording, and how many evaluations of it have been seen."""
 
     place: int
@@ -37,7 +37,7 @@ class Running:
     seen: int = 0
 
 
-class Oracle(Never):
+class Oracle(NoStopping):
     """No policy but a bound: it knows after the first evaluation how each training ends, and finishes none but a new best."""
 
     def __init__(self, ends: Callable[[int], float]) -> None:
@@ -46,7 +46,7 @@ class Oracle(Never):
     def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Stop what does not end above all that have finished."""
         best = max((other.held_out[-1] for other in others if other.state == State.FINISHED), default=-math.inf)
-        return GO_ON if self._ends(curve.number) > best else Decision(Action.STOP)
+        return CONTINUE if self._ends(curve.number) > best else Decision(Action.STOP)
 
     def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
         """The truth."""
@@ -62,7 +62,7 @@ class Rehearsal:
         self.left = list(range(len(pool.places)))
         self.study = SweepStudy(journal, pool.space, "maximize")
         self.stopping: Stopping = Oracle(self._end) if policy.stopping == ORACLE else build_stopping(policy.stopping)
-        self.trials: list[Running] = []
+        self.trials: list[RunningAttempt] = []
         self.outcome = Outcome()
 
     def run(self, budget: float) -> Outcome:
@@ -99,7 +99,7 @@ class Rehearsal:
         point = self.pool.places[place].point
         number = self.study.add({dial.name: point[dial.name] for dial in self.pool.space.dials}, {})
         curve = Curve(number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start)
-        self.trials.append(Running(place, recorded, curve))
+        self.trials.append(RunningAttempt(place, recorded, curve))
         self.outcome.started.append(place)
         return number
 
@@ -113,7 +113,7 @@ class Rehearsal:
         for number in numbers:
             self._tell(self.trials[number])
 
-    def _evaluate(self, trial: Running) -> None:
+    def _evaluate(self, trial: RunningAttempt) -> None:
         """Go on to the next evaluation and act upon it."""
         recorded, before = trial.recorded, trial.curve.share
         trial.seen += 1
@@ -133,10 +133,10 @@ class Rehearsal:
             return
         others = [curve for curve in self._curves() if curve.number != trial.curve.number]
         action = self.stopping.judge(trial.curve, others).action
-        state = {Action.GO_ON: State.RUNNING, Action.PAUSE: State.PAUSED, Action.STOP: State.STOPPED}[action]
+        state = {Action.CONTINUE: State.RUNNING, Action.PAUSE: State.PAUSED, Action.STOP: State.STOPPED}[action]
         trial.curve = replace(trial.curve, state=state)
 
-    def _tell(self, trial: Running) -> None:
+    def _tell(self, trial: RunningAttempt) -> None:
         curve = trial.curve
         evaluations = dict(enumerate(curve.held_out, 1))
         if curve.state == State.FINISHED:

@@ -29,7 +29,7 @@ from policies import POLICIES, REFERENCE
 from pool import Pool, read_pool
 from rehearsal import Outcome, rehearse
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 WORKERS = 2  # processes
 FEW = 2  # repeats that are not worth starting them for
@@ -59,10 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         names = choose(options.policy)
         if options.repeats < 1:
-            raise BadInput(f"--repeats {options.repeats}: at least one repeat is needed. Set --repeats 50.")
+            raise UserError(f"--repeats {options.repeats}: at least one repeat is needed. Set --repeats 50.")
         pools = [read_pool(path) for path in options.files]
         results = {pool.name: replay(pool, names, options.repeats) for pool in pools}
-    except BadInput as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     if options.format == "json":
@@ -82,9 +82,9 @@ def choose(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise BadInput(f"--policy {name}: there is no such policy. Choose from {', '.join(known)}, or all.")
+            raise UserError(f"--policy {name}: there is no such policy. Choose from {', '.join(known)}, or all.")
         if name in PEERS and not PEERS[name].is_installed:
-            raise BadInput(f"--policy {name}: it is not installed. Run `make {PEERS[name].target}`.")
+            raise UserError(f"--policy {name}: it is not installed. Run `make {PEERS[name].target}`.")
     return names
 
 

@@ -33,7 +33,7 @@ SOURCES = (
     "transformers/training_args.py",
 )
 Version = tuple[int, ...]
-Key = tuple[str, str, Any]  # group, type, default
+KeySpec = tuple[str, str, Any]  # group, type, default
 
 
 class Wheel:
@@ -91,7 +91,7 @@ def default(value: ast.expr | None) -> Any:
     return found if isinstance(found, (int, float, str)) else None
 
 
-def keys(trl: Wheel, transformers: Wheel) -> dict[str, Key]:
+def keys(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec]:
     """Every key that a recipe for this pair may set."""
     classes = transformers.classes | trl.classes
     roots = dict(ROOTS)

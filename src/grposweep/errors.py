@@ -3,11 +3,11 @@
 DISK_FULL = 5  # exit code of an attempt that has no room to write down why it ends
 
 
-class BadInput(Exception):
+class UserError(Exception):
     """Something a person set cannot work; printed as it is, without a traceback, exit code 2."""
 
 
-class LostLease(Exception):
+class LeaseLostError(Exception):
     """Another controller has taken this sweep over; this one stops without touching anything."""
 
 

@@ -49,7 +49,7 @@ class Processes(Protocol):
         """End what still runs."""
 
 
-class Fresh:
+class SpawnedProcesses:
     """A new interpreter for each process: 4-13 s of imports, and nothing shared."""
 
     def __init__(self, code: Path = SOURCE) -> None:
@@ -87,7 +87,7 @@ class Fresh:
                 process.wait()
 
 
-class Warm:
+class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
     It speaks JSON lines over its standard input and output; the end of its input is the end of it and its children.
@@ -201,7 +201,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def end_marked(mark: str, seconds: float = 10.0) -> None:
+def kill_group(mark: str, seconds: float = 10.0) -> None:
     """Kill them until none is left: one may have been starting another."""
     until = time.monotonic() + seconds
     while (left := marked(mark)) and time.monotonic() < until:
@@ -221,4 +221,4 @@ def start_guard(mark: str) -> "subprocess.Popen[bytes]":
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()  # until its other end is closed
-    end_marked(sys.argv[1])
+    kill_group(sys.argv[1])

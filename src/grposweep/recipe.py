@@ -17,7 +17,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchContext:
     """How a script starts a recipe: by which launcher (trl, accelerate, torchrun, deepspeed, python), and of what.
 
     ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
@@ -52,7 +52,7 @@ class Recipe:
     lines: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
-    launch: Launch | None = None
+    launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
 
     def line(self, key: str) -> int | None:

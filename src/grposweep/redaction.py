@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO, cast
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 SHOWN = "***"
 SHORTEST = 12  # characters of a secret whose only sign is its name
@@ -48,10 +48,10 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
-    """Raise BadInput where a configuration holds a secret; ``where`` names a file that it is from."""
+    """Raise UserError where a configuration holds a secret; ``where`` names a file that it is from."""
     for key, value in _leaves(content, ""):
         if _is_secret(key.rsplit(".", 1)[-1], value):
-            raise BadInput(
+            raise UserError(
                 f"{where}{key} holds what looks like a secret, and would be written into every trial's folder. Leave it out "
                 "and set it in the environment of the shell that starts the sweep (jobs inherit it), or refer to a file: "
                 "export HF_TOKEN=$(cat ~/.hf_token)."

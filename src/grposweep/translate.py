@@ -18,9 +18,9 @@ from grposweep import frameworks, plan
 from grposweep.config.compose import PROJECT
 from grposweep.config.groups import NUMBERS, own_values
 from grposweep.config.to_setting import KEYS, SOURCES
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.keys import span
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.trl import reader as trl
@@ -152,8 +152,8 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     try:
         recipe = load_recipe(path, options)
         setting = frameworks.read(recipe).setting
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     broken = errors(check(setting))
     translation = translate(setting, target)
     if folder is None:
@@ -183,7 +183,7 @@ def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
         yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
 
 
-def read_back(written: Written, target: str, setting: Setting) -> Setting:
+def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
     """What the framework's own reader makes of a written recipe, on the same processes and prompts."""
     options = Options(target, None, setting.processes, setting.train_prompts)
     found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
@@ -220,7 +220,7 @@ def _write(folder: Path, translation: Translation) -> None:
             write_text(folder / name, text)
         write_text(folder / LAUNCH, f"#!/bin/sh\n{translation.command}\n")
     except OSError as error:
-        raise BadInput(f"-o {folder}: it cannot be written ({error.strerror}). Name a folder that can.") from error
+        raise UserError(f"-o {folder}: it cannot be written ({error.strerror}). Name a folder that can.") from error
 
 
 def _report(translation: Translation) -> str:
@@ -228,7 +228,7 @@ def _report(translation: Translation) -> str:
     return "\n".join([*said, *(f"not kept: {item}" for item in translation.changed)]) + "\n"
 
 
-def _command(written: Written) -> str:
+def _command(written: TranslatedRecipe) -> str:
     """The command with its variables before it."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in written.environment.items()]
     return " ".join([*variables, shlex.join(written.command)])

@@ -17,7 +17,7 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.validate import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Experiment
 
 Compose = Callable[[list[str]], DictConfig]
@@ -36,7 +36,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=1
 )
 def test_a_key_that_nothing_reads_is_an_error_even_when_forced(override: str, near: str, compose: Compose) -> None:
     """Hydra's + and ++ go round the schema; ours is asked once more."""
-    with pytest.raises(BadInput, match="is not a key of grposweep") as caught:
+    with pytest.raises(UserError, match="is not a key of grposweep") as caught:
         to_experiment(compose([override]))
     assert override.lstrip("+").partition("=")[0] in str(caught.value)
     assert near in str(caught.value)
@@ -63,7 +63,7 @@ def test_a_key_unlike_any_other_points_to_the_list() -> None:
 )
 def test_a_value_of_the_wrong_type_is_named(section: dict[str, object], key: str) -> None:
     """One sentence, with the key."""
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         to_experiment(section)
     assert key in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -71,14 +71,14 @@ def test_a_value_of_the_wrong_type_is_named(section: dict[str, object], key: str
 
 def test_prompts_of_ones_own_need_a_path() -> None:
     """The one key without a sensible default."""
-    with pytest.raises(BadInput, match=r"task\.path is not set.*Set task\.path="):
+    with pytest.raises(UserError, match=r"task\.path is not set.*Set task\.path="):
         check_words(to_experiment({"task": {"kind": "jsonl"}}))
     check_words(to_experiment({"task": {"kind": "jsonl", "path": "prompts.jsonl"}}))
 
 
 def test_an_interpolation_to_nowhere_is_named() -> None:
     """The name inside the braces is what a person has to correct."""
-    with pytest.raises(BadInput, match=r"nope.*Correct the name"):
+    with pytest.raises(UserError, match=r"nope.*Correct the name"):
         to_experiment({"lr": "${nope}"})
     assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
 
@@ -125,7 +125,7 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script]}
     for word in WORDS[key]:
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=nonsense"])))
     assert all(word in str(caught.value) for word in (f"{key}=nonsense", *WORDS[key]))
 
@@ -135,7 +135,7 @@ def test_a_size_is_a_number_or_auto(key: str) -> None:
     """``automatic`` would otherwise be found out by the trainer."""
     check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=auto"])))
     check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=2"])))
-    with pytest.raises(BadInput, match=f"{key}=automatic"):
+    with pytest.raises(UserError, match=f"{key}=automatic"):
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=automatic"])))
 
 
@@ -143,13 +143,13 @@ def test_a_size_is_a_number_or_auto(key: str) -> None:
 def test_a_count_of_nothing_is_refused(key: str) -> None:
     """Zero threads, trials or evaluations are typing errors."""
     check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=1"])))
-    with pytest.raises(BadInput, match=f"{key}=0"):
+    with pytest.raises(UserError, match=f"{key}=0"):
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=0"])))
 
 
 def test_an_objective_cannot_average_over_more_evaluations_than_there_are() -> None:
     """Both ways out are named."""
-    with pytest.raises(BadInput, match=r"schedule\.evaluations=5"):
+    with pytest.raises(UserError, match=r"schedule\.evaluations=5"):
         check_words(to_experiment({"search": {"last": 5}, "schedule": {"evaluations": 4}}))
     check_words(to_experiment({"search": {"last": 4}, "schedule": {"evaluations": 4}}))
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.points import Points
 from grposweep.config.to_setting import KEYS, experiment_id, read_setting, sweep_identity
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.setting import Setting
 
@@ -89,7 +89,7 @@ def test_a_shared_override_survives_a_group_dial(points: Points) -> None:
 )
 def test_a_dial_that_fits_no_key_is_bad_input(point: dict[str, Any], points: Points) -> None:
     """The message names the dial."""
-    with pytest.raises(BadInput, match=next(iter(point))):
+    with pytest.raises(UserError, match=next(iter(point))):
         points.experiment(point)
 
 

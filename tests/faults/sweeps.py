@@ -26,9 +26,9 @@ from grposweep.config.points import Compose, Points
 from grposweep.config.session import open_session
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
-from grposweep.search.early_stopping import GO_ON, Action, Decision, Never, Stopping
+from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping, Stopping
 from grposweep.search.early_stopping.learning_curve import Curve, State
-from grposweep.search.grid import take_census
+from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Judge
@@ -58,7 +58,7 @@ class Scenario:
     taken: dict[str, int] = field(default_factory=dict)
     deaf: dict[str, int] = field(default_factory=dict)
     slots: int = 1
-    stopping: Stopping = field(default_factory=Never)
+    stopping: Stopping = field(default_factory=NoStopping)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Stage:
         run.build_launcher = lambda *_: place
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
-        if type(self.scenario.stopping) is not Never:
+        if type(self.scenario.stopping) is not NoStopping:
             build.build_stopping = lambda _name: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
@@ -139,7 +139,7 @@ class ByRate:
         """The same whenever it is asked."""
         rate = curve.point["lr"]
         if rate == 1e-3 or len(curve.held_out) > 1:
-            return GO_ON
+            return CONTINUE
         return Decision(Action.STOP, "as staged") if rate == 3e-3 else Decision(Action.PAUSE, "as staged")
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
@@ -276,7 +276,7 @@ def survive_all(
             stage.points.read(config)
         gc.freeze()
         judge = Judge(stage.space, stage.points)
-        take_census(judge)
+        evaluate_grid(judge)
         for trial in undisturbed:
             assert judge.verdict(trial[3], trial[4].get("seed")).experiment
         chosen = choose(calls)

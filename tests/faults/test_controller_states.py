@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
 from grposweep.files import append_line, write_json
-from grposweep.launchers.base import CRASHED, FINISHED, STOPPED, Busy, End, Job
-from grposweep.search.early_stopping import GO_ON, Action, Decision
+from grposweep.launchers.base import CRASHED, FINISHED, STOPPED, End, Job, LauncherBusy
+from grposweep.search.early_stopping import CONTINUE, Action, Decision
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -27,10 +27,10 @@ from grposweep.search.validity import Judge
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.doctor.checks import check_attempts
-from grposweep.sweep.early_stopping import Overseer
-from grposweep.sweep.outcomes import Settler
+from grposweep.sweep.early_stopping import EarlyStoppingMonitor
+from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.recovery import open_study
-from grposweep.sweep.trial_queue import Proposals
+from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.train.records import Metrics
 
 from .sweeps import EASY, Remembered
@@ -47,7 +47,7 @@ class Halves:
         last = [other.held_out[-1] for other in others if other.held_out]
         if curve.held_out[-1] < 0.1:
             return Decision(Action.STOP, "next to nothing")
-        return Decision(Action.PAUSE, "below the median") if last and curve.held_out[-1] < median(last) else GO_ON
+        return Decision(Action.PAUSE, "below the median") if last and curve.held_out[-1] < median(last) else CONTINUE
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """The best of the paused ones."""
@@ -116,7 +116,7 @@ class Jobs:
         assert not (job.folder / "control.json").exists(), "it is told to end before it begins"
         assert all((other.folder, other.attempt) != (job.folder, job.attempt) for other in self.jobs)
         if self.is_busy:
-            raise Busy("full")
+            raise LauncherBusy("full")
         dies, self.dies = self.dies, ""
         if dies == "before":
             raise Died
@@ -195,9 +195,9 @@ class Sweep(RuleBasedStateMachine):
         space, points = composed()
         search, judge = points.base.search, Judge(space, points)
         study, _ = open_study(self.folder, space, "maximize", search.metric)
-        proposals = Proposals(study, judge, search, "grid", list(space.finite_points()))
-        settler = Settler(self.folder, study, judge, search)
-        overseer = Overseer(self.folder, study, search, Halves())
+        proposals = TrialQueue(study, judge, search, "grid", list(space.finite_points()))
+        settler = OutcomeRecorder(self.folder, study, judge, search)
+        overseer = EarlyStoppingMonitor(self.folder, study, search, Halves())
         self.jobs.open = True
         self.controller = Controller(self.folder, proposals, settler, self.jobs, Free(), [], {}, overseer)
 

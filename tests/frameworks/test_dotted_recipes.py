@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grposweep import plan
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks import detect, read
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.parsing.overrides import parse_nested, parse_override, resolve
@@ -76,7 +76,7 @@ def test_easyr1_s_own_example_is_known(tmp_path: Path) -> None:
     """Most scripts build on it; other files must be found."""
     recipe = script(tmp_path, "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=4\n")
     assert read(recipe).setting.prompts_per_rollout == 512
-    with pytest.raises(BadInput, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         script(tmp_path, "python3 -m verl.trainer.main config=examples/mine.yaml trainer.n_gpus_per_node=4\n")
 
 

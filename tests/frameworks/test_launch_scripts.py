@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks.parsing.bash import parse_script
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import judge
@@ -176,7 +176,7 @@ def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
 
 def test_a_server_s_script_is_no_recipe(folder: Path) -> None:
     """Nothing in it trains."""
-    with pytest.raises(BadInput, match="no GRPO training"):
+    with pytest.raises(UserError, match="no GRPO training"):
         load(folder, "CUDA_VISIBLE_DEVICES=3 python src/vllm_serve.py --model x\n")
 
 
@@ -192,7 +192,7 @@ def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
 @pytest.mark.parametrize("script", ["python t.py --config $1", "python t.py --config nowhere.yaml", "echo hello", ""])
 def test_a_script_that_cannot_be_read_says_why(script: str, folder: Path) -> None:
     """Without its YAML nothing could be judged; a script may launch nothing."""
-    with pytest.raises(BadInput, match=r"--config|no launch command"):
+    with pytest.raises(UserError, match=r"--config|no launch command"):
         load(folder, script)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grposweep import frameworks, plan
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks.ms_swift import keys as ms_swift_keys
 from grposweep.frameworks.ms_swift import reader as ms_swift
 from grposweep.frameworks.parsing.load import Options, load_recipe
@@ -173,7 +173,7 @@ def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
 
 def test_another_training_is_no_grpo() -> None:
     """Without rlhf_type `swift rlhf` trains DPO."""
-    with pytest.raises(BadInput, match="rlhf_type is dpo, the default"):
+    with pytest.raises(UserError, match="rlhf_type is dpo, the default"):
         frameworks.read(Recipe("ms-swift", ms_swift.VERSION, {"beta": 0.1}))
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import BadInput
-from grposweep.frameworks import Reading, detect, keys, native, read
+from grposweep.errors import UserError
+from grposweep.frameworks import ParsedRecipe, detect, keys, native, read
 from grposweep.frameworks.parsing.values import convert
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
 
-def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> Reading:
+def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> ParsedRecipe:
     """A recipe's reading."""
     return read(Recipe(framework, keys.parse_version(version), config, **more))
 
@@ -153,7 +153,7 @@ def test_yaml_is_read_as_trl_reads_it() -> None:
 )
 def test_broken_yaml_is_bad_input(text: str) -> None:
     """One line, no traceback, nothing run."""
-    with pytest.raises(BadInput):
+    with pytest.raises(UserError):
         parse_yaml(text)
 
 

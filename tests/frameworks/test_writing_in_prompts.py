@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grposweep import plan
 from grposweep.frameworks import read, write
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.parsing.overrides import flatten
 from grposweep.lint.linter import Verdict, build_plan, judge
@@ -25,7 +25,7 @@ PLAIN = Setting(
 )  # fmt: skip
 
 
-def again(written: Written, framework: str, prompts: int | None = 1000) -> Verdict:
+def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000) -> Verdict:
     """The verdict on what was written."""
     config = flatten(yaml.safe_load(written.recipe))
     return judge(build_recipe(config, Options(framework, train_prompts=prompts)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from rich.console import Console
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.report.html.content import page_content
 from grposweep.report.html.series import page_data
 from grposweep.report.html.write import script_json
@@ -40,7 +40,7 @@ def look(folder: Path) -> None:
     """At everything that there is to see."""
     try:
         view = read_sweep(folder)
-    except BadInput:
+    except UserError:
         return
     console = Console(file=io.StringIO(), width=80)
     console.print(status_screen(view))

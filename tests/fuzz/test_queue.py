@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from grposweep.errors import BadInput
-from grposweep.launchers.base import Busy
+from grposweep.errors import UserError
+from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.schema import Cluster
 
@@ -70,7 +70,7 @@ def test_whatever_sbatch_says_is_a_number_a_wait_or_a_refusal(examples: int, say
     def check(text: str) -> None:
         out, _, err = text.partition("\n")
         say(out, err, len(text) % 2)
-        with suppress(Busy, BadInput):
+        with suppress(LauncherBusy, UserError):
             assert queue.submit(Path("job.sbatch"), Cluster(partition="x")).isdecimal()
 
     try_all(
@@ -89,5 +89,5 @@ def test_a_greeting_before_the_jobs_number_is_not_taken_for_it(say: Say) -> None
 def test_a_job_whose_number_was_not_understood_is_looked_for(say: Say) -> None:
     """It is in the queue by its name: submitting once more would run the trial twice."""
     say("Submitted, good luck!\n", "", 0)
-    with pytest.raises(Busy, match="instead of its number"):
+    with pytest.raises(LauncherBusy, match="instead of its number"):
         queue.submit(Path("job.sbatch"), Cluster())

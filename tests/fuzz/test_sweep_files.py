@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import as_number, read_json
 from grposweep.launchers.base import End
 from grposweep.schema import Experiment
@@ -131,9 +131,9 @@ def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: Swee
 
     def check(text: str) -> None:
         put(sweep.path / "sweep.yaml", text)
-        with suppress(BadInput):
+        with suppress(UserError):
             open_folder(sweep.path, "x", Space(), Experiment(), {"git_sha": "abc", "packages": {}})
-        with suppress(BadInput):
+        with suppress(UserError):
             assert visit(str(sweep.path), Path("outputs"), False, io.StringIO()) in (0, 1)
 
     rendered = yaml.safe_dump(SWEEP, sort_keys=False)

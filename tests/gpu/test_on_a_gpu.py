@@ -13,9 +13,9 @@ import torch
 from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.launchers.local import build_local
-from grposweep.process import Fresh
+from grposweep.process import SpawnedProcesses
 from support import Ended, lines, trials
 
 pytestmark = [
@@ -76,5 +76,5 @@ def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch
 def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to set instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(BadInput, match="a trial needs a GPU a process, and this machine has 1"):
-        build_local(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), 1, Fresh())
+    with pytest.raises(UserError, match="a trial needs a GPU a process, and this machine has 1"):
+        build_local(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), 1, SpawnedProcesses())

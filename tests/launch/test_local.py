@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from grposweep.config.compose import render_experiment
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import Job
 from grposweep.launchers.local import TRAINING, Local, build_local, visible_gpus
-from grposweep.process import Fresh, Warm
+from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
 
@@ -21,7 +21,7 @@ from support import is_running, wait_for
 @pytest.fixture(params=["warm", "fresh"])
 def local(request: pytest.FixtureRequest) -> Iterator[Local]:
     """A launcher on the CPU."""
-    launcher = Local(Warm(TRAINING) if request.param == "warm" else Fresh(), [], slots=2)
+    launcher = Local(ForkServer(TRAINING) if request.param == "warm" else SpawnedProcesses(), [], slots=2)
     yield launcher
     launcher.close()
 
@@ -79,7 +79,7 @@ def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
     wait_for(lambda: not is_running(int(job_id.removeprefix("local-"))), seconds=5)
 
 
-class Recorder(Fresh):
+class Recorder(SpawnedProcesses):
     """Fresh processes that remember what each was told."""
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     experiment = Experiment()
     experiment.cluster.processes = 4
-    with pytest.raises(BadInput, match=r"cluster\.processes=2"):
-        build_local(experiment, parallel=1, processes=Fresh())
+    with pytest.raises(UserError, match=r"cluster\.processes=2"):
+        build_local(experiment, parallel=1, processes=SpawnedProcesses())
 
 
 def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pyt
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
     experiment = Experiment()
     experiment.cluster.processes = 2
-    assert build_local(experiment, parallel=4, processes=Fresh()).slots == 2
+    assert build_local(experiment, parallel=4, processes=SpawnedProcesses()).slots == 2
 
 
 @pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])
@@ -134,7 +134,7 @@ def test_gpus_are_those_that_the_environment_shows(
 def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended() -> None:
     """Process numbers come round again in long sweeps; the warm server's words stand for two such processes."""
     said, server = os.pipe()
-    warm = Warm([])
+    warm = ForkServer([])
     warm.__dict__["_server"] = SimpleNamespace(stdin=io.BytesIO(), stdout=os.fdopen(said, "rb"), poll=lambda: None)
     os.write(server, b'{"started": 7}\n')
     assert warm.start([], {}, None) == 7

@@ -8,9 +8,9 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line, write_json
-from grposweep.launchers.base import Busy, End, Job
+from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.slurm.commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
@@ -135,7 +135,7 @@ def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
 def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm, state: Path, tmp_path: Path) -> None:
     """It might be there already."""
     (state / "silent").touch()
-    with pytest.raises(Busy, match="does not answer"):
+    with pytest.raises(LauncherBusy, match="does not answer"):
         slurm.find(job(tmp_path), None)
 
 
@@ -154,7 +154,7 @@ def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm,
 def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: Path, said: str, key: str) -> None:
     """With the key to change and Slurm's own words."""
     (state / "refuse").write_text(said)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         slurm.submit(job(tmp_path, partition="gpu"))
     assert key in str(caught.value)
     assert said.split("error: ")[1].split(": ")[-1] in str(caught.value)
@@ -173,7 +173,7 @@ def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: 
 def test_a_full_queue_is_waited_for(slurm: Slurm, state: Path, tmp_path: Path, said: str) -> None:
     """It is no mistake of anybody's."""
     (state / "refuse").write_text(said)
-    with pytest.raises(Busy):
+    with pytest.raises(LauncherBusy):
         slurm.submit(job(tmp_path))
 
 
@@ -182,7 +182,7 @@ def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state
     job_id = slurm.submit(job(tmp_path, walltime_min=600))
     stage(state, job_id, "PENDING PartitionTimeLimit")
     assert slurm.poll(job_id) is None  # Slurm's first word may be hasty
-    with pytest.raises(BadInput, match=r"cluster\.walltime_min=600"):
+    with pytest.raises(UserError, match=r"cluster\.walltime_min=600"):
         slurm.poll(job_id)
 
 
@@ -208,7 +208,7 @@ def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: P
     assert (state / "calls").read_text().count("squeue") == 1
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
+LaunchCommand = Callable[..., "subprocess.Popen[str]"]
 FAKE = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")
 
 
@@ -226,7 +226,7 @@ def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> N
 
 @pytest.mark.slow
 def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
-    run: Callable[..., Ended], start: Start, here: Path, state: Path
+    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
 ) -> None:
     """One trial runs while its controller is killed, one was announced and never submitted."""
     slow = (*FAKE, "trainer.fake.step_seconds=0.03", "schedule=steps", "schedule.max_steps=60", "-m", "lr=1e-4,1e-3")
@@ -247,7 +247,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
         assert [line["event"] for line in lines(folder / "attempts.jsonl")] == ["intent", "started", "ended"]
 
 
-def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
+def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     """The job goes on; the message names the way back."""
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
@@ -259,7 +259,7 @@ def test_ctrl_c_detaches(start: Start, here: Path, state: Path) -> None:
     assert fake_slurm.jobs()[0]["state"] == "RUNNING"
 
 
-def detach(start: Start, here: Path) -> None:
+def detach(start: LaunchCommand, here: Path) -> None:
     """Leave a sweep ``s`` with one running job behind."""
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
@@ -269,7 +269,7 @@ def detach(start: Start, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
-    run: Callable[..., Ended], start: Start, here: Path, state: Path
+    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
 ) -> None:
     """The cluster is no part of a sweep's identity, so somebody may come back with another one."""
     detach(start, here)
@@ -279,7 +279,9 @@ def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
 
 
 @pytest.mark.slow
-def test_a_cancelled_sweep_can_be_resumed(run: Callable[..., Ended], start: Start, here: Path, state: Path) -> None:
+def test_a_cancelled_sweep_can_be_resumed(
+    run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
+) -> None:
     """Its job ends, and is no failure of its trial."""
     detach(start, here)
     assert cancel_sweep("s", here / "outputs").startswith("cancelled 1 job ")
@@ -291,7 +293,7 @@ def test_a_cancelled_sweep_can_be_resumed(run: Callable[..., Ended], start: Star
 
 def test_cancelling_what_is_no_sweep_is_bad_input(tmp_path: Path) -> None:
     """Nothing is cancelled by accident."""
-    with pytest.raises(BadInput, match="no sweep"):
+    with pytest.raises(UserError, match="no sweep"):
         cancel_sweep("nothing", tmp_path)
 
 

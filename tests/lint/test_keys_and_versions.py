@@ -8,7 +8,7 @@ import pytest
 from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import Finding, choose, judge
-from grposweep.recipe import Duplicate, Launch, Recipe
+from grposweep.recipe import Duplicate, LaunchContext, Recipe
 
 GV = choose(["GV"])
 
@@ -92,13 +92,13 @@ def test_a_typo_names_the_nearest_keys() -> None:
 
 def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
     """trl.scripts.grpo swallows it; a script of one's own may know it."""
-    swallowed = findings({"betta": 1}, launch=Launch("accelerate", "trl.scripts.grpo"))[0]
+    swallowed = findings({"betta": 1}, launch=LaunchContext("accelerate", "trl.scripts.grpo"))[0]
     assert "ignores it without a word" in swallowed.message
-    handed_on = findings({"betta": 1}, launch=Launch("trl", "trl.scripts.grpo"))[0]
+    handed_on = findings({"betta": 1}, launch=LaunchContext("trl", "trl.scripts.grpo"))[0]
     assert "accelerate launch" in handed_on.message
-    own = findings({"betta": 1}, launch=Launch("torchrun", "train.py"))[0]
+    own = findings({"betta": 1}, launch=LaunchContext("torchrun", "train.py"))[0]
     assert (own.code, own.severity) == ("GV108", "warning")
-    assert [found.code for found in findings({"system_prompt": "x"}, launch=Launch("torchrun", "train.py"))] == [
+    assert [found.code for found in findings({"system_prompt": "x"}, launch=LaunchContext("torchrun", "train.py"))] == [
         "GV108"
     ]
 
@@ -106,7 +106,7 @@ def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}
-    (found,) = findings(config, launch=Launch("accelerate", "src/train.py"))
+    (found,) = findings(config, launch=LaunchContext("accelerate", "src/train.py"))
     assert len(found.keys) == 12
     assert "and 4 more" in found.message
     assert "src/train.py" in found.message

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grposweep.architecture import Architecture
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.memory.catalog import MODELS, find_model, known_model, memory_of
 from grposweep.memory.estimate import COMMUNICATION, FRAGMENTATION, GIB, PARTS, Memory, estimate, memory_gib
 from grposweep.memory.fit import fit, fit_gpus
@@ -165,7 +165,7 @@ def test_a_gpu_is_known_however_its_name_is_written(name: str, gib: float) -> No
 
 def test_an_unknown_gpu_is_answered_with_those_that_are_known() -> None:
     """And with the other way to say it."""
-    with pytest.raises(BadInput, match=r"cluster.gpu=abacus.*H100.*gpu_memory_gib"):
+    with pytest.raises(UserError, match=r"cluster.gpu=abacus.*H100.*gpu_memory_gib"):
         memory_of("abacus", "cluster.gpu")
 
 

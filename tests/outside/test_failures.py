@@ -13,7 +13,7 @@ from grposweep.files import write_json
 from support import Ended, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
-Start = Callable[..., "Popen[str]"]
+LaunchCommand = Callable[..., "Popen[str]"]
 FAKE = ("trainer=fake", "name=s")
 
 
@@ -82,7 +82,7 @@ def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start: Start, here: Path) -> None:
+def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start: LaunchCommand, here: Path) -> None:
     """SIGSTOP: its own watchdog is stopped as well."""
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
@@ -111,7 +111,7 @@ def ranks(trial: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [slice(0, 1), slice(1, 2), slice(0, 2)], ids=["the first rank", "the second", "all"])
 def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
-    start: Start, here: Path, killed: slice
+    start: LaunchCommand, here: Path, killed: slice
 ) -> None:
     """Kill -9, as the kernel does: the rest of its ranks is ended, the failure is recorded, the other trial finishes."""
     process = start(*FAKE, "cluster=local_ddp", "trainer.fake.step_seconds=0.1", "lr=1e-3,2e-3", "-m")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import PROJECT
-from grposweep.external.base import Place, Trial
-from grposweep.external.ms_swift import NAME, LoggingLog, build
+from grposweep.external.base import NodeContext, Trial
+from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
 from support import Ended
@@ -30,7 +30,7 @@ def write(folder: Path, *steps: int, kind: str = "reward", start: int = 0) -> No
 def test_the_command_is_ms_swifts_own_with_its_variables(tmp_path: Path) -> None:
     """It starts its ranks itself, goes on from a checkpoint, and a person's arguments come last."""
     trainer = Trainer(kind="ms-swift", python="/else/python", arguments=["--logging_steps", "1"])
-    place = Place(processes=16, node=1, nodes=2, address="10.0.0.1", port=29500)
+    place = NodeContext(processes=16, node=1, nodes=2, address="10.0.0.1", port=29500)
     program = build(Trial(trainer, tmp_path, {}, place, tmp_path / "model" / "checkpoint-20"))
     assert program.command[0] == "/else/python"
     assert program.command[3:5] == ("rlhf", str(tmp_path / "recipe.yaml"))
@@ -47,7 +47,7 @@ def test_the_command_is_ms_swifts_own_with_its_variables(tmp_path: Path) -> None
 
 def test_one_node_needs_no_address(tmp_path: Path) -> None:
     """Its torchrun finds a port by itself; a single process needs no torchrun."""
-    programs = [build(Trial(Trainer(kind="ms-swift"), tmp_path, {}, Place(processes=n))) for n in (1, 2)]
+    programs = [build(Trial(Trainer(kind="ms-swift"), tmp_path, {}, NodeContext(processes=n))) for n in (1, 2)]
     assert programs[0].command[0] == sys.executable
     assert [program.environment for program in programs] == [{}, {"NPROC_PER_NODE": "2"}]
 
@@ -75,7 +75,7 @@ def test_torchruns_report_does_not_hide_what_the_rank_said() -> None:
 
 def test_the_log_is_read_as_it_grows_numbers_only(tmp_path: Path) -> None:
     """A line that is being written waits for its end; summaries are no steps."""
-    log = LoggingLog(tmp_path / NAME, 0)
+    log = MsSwiftLogTail(tmp_path / NAME, 0)
     assert log() == []
     (tmp_path / NAME).write_text('{"model_parameter_info": "0.08M", "global_step": 0}\n')
     write(tmp_path, 1, 2)
@@ -93,7 +93,7 @@ def test_the_log_is_read_as_it_grows_numbers_only(tmp_path: Path) -> None:
 def test_an_earlier_attempts_lines_count_up_to_the_checkpoint(tmp_path: Path) -> None:
     """What it did after that happens again."""
     write(tmp_path, 1, 2, 3)
-    log = LoggingLog(tmp_path / NAME, resumed_at=2)
+    log = MsSwiftLogTail(tmp_path / NAME, resumed_at=2)
     assert log() == []  # until there is something new
     write(tmp_path, 3, 4)
     assert [entry.step for entry in log()] == [1, 2, 3, 4]

@@ -100,10 +100,10 @@ def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) 
 def test_several_machines_meet_at_the_first(here: Path) -> None:
     """One process of ours a machine; accelerate and torchrun are told which it is."""
     from grposweep.external import build_program
-    from grposweep.external.base import Place, Trial
+    from grposweep.external.base import NodeContext, Trial
     from grposweep.schema import Trainer
 
-    place = Place(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
+    place = NodeContext(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
     for launcher, words in {
         "torchrun": "--nproc_per_node 4 --nnodes 2 --node_rank 1 --master_addr 10.0.0.1 --master_port 20100",
         "accelerate": "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip 10.0.0.1",

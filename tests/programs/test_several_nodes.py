@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from grposweep.external.base import Entry, Program
-from grposweep.train.external import Watch
+from grposweep.external.base import Entry, ExternalProgram
+from grposweep.train.external import ExternalProgramMonitor
 from grposweep.train.records import Control, Metrics
 
 
@@ -21,6 +21,8 @@ def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_pa
         metrics=Metrics(metrics, 0), log=lambda *_: None, beat=lambda _: None,
     )  # fmt: skip
     child = subprocess.Popen(["sleep", "60"], process_group=0)
-    watch = Watch(attempt, Program(("sleep",), lambda: [Entry("train", 1, {"reward": 0.5})]), child)  # type: ignore[arg-type]
+    watch = ExternalProgramMonitor(
+        attempt, ExternalProgram(("sleep",), lambda: [Entry("train", 1, {"reward": 0.5})]), child
+    )  # type: ignore[arg-type]
     assert watch.follow() == -signal.SIGTERM
     assert metrics.read_text() == '{"step": 1}\n'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.redaction import SHOWN, redact, refuse_secrets
 from support import PROJECT, environment
 
@@ -100,7 +100,7 @@ def test_the_values_of_this_environments_secrets_are_known(monkeypatch: pytest.M
 )
 def test_a_configuration_that_holds_a_secret_is_refused_without_showing_it(content: dict[str, object]) -> None:
     """The key is named, and where the secret belongs."""
-    with pytest.raises(BadInput, match="environment of the shell") as raised:
+    with pytest.raises(UserError, match="environment of the shell") as raised:
         refuse_secrets(content)
     assert not any(word in str(raised.value) for word in (HF, "0123456789", "anything", "swordfish"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.report.html import write_report
 from grposweep.report.html.series import page_data, thin
 from grposweep.report.html.write import render_report, script_json
@@ -105,5 +105,5 @@ def test_a_damaged_sweep_is_refused_in_one_message(tmp_path: Path) -> None:
     """Nobody knows what its space was."""
     sweep = make_sweep(tmp_path / "s", Made(trials=1))
     (sweep / "sweep.yaml").unlink()
-    with pytest.raises(BadInput, match=r"no sweep\.yaml"):
+    with pytest.raises(UserError, match=r"no sweep\.yaml"):
         write_report(read_sweep(sweep))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.report.trial_view import State
 from grposweep.report.view import read_sweep
 from made import Made, make_sweep
@@ -108,7 +108,7 @@ def test_a_trial_is_named_by_number_folder_or_the_head_of_its_id(swept: Path) ->
     view = read_sweep(swept)
     name = view.trials[7].name
     assert {view.trial(7).number, view.trial(name).number, view.trial(view.trials[7].experiment[:8]).number} == {7}
-    with pytest.raises(BadInput, match=r"no such trial\. Name one by its number .* or best\.$"):
+    with pytest.raises(UserError, match=r"no such trial\. Name one by its number .* or best\.$"):
         view.trial("99")
 
 
@@ -117,6 +117,6 @@ def test_best_names_the_winner_wherever_a_trial_is_named(swept: Path, tmp_path: 
     view = read_sweep(swept)
     assert view.trial("best") is view.best
     with pytest.raises(
-        BadInput, match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$"
+        UserError, match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$"
     ):
         read_sweep(make_sweep(tmp_path / "young", Made(trials=1, running=1))).trial("best")

@@ -6,7 +6,7 @@ import pytest
 
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.lint.linter import Verdict, changed, judge
-from grposweep.recipe import Launch, Recipe
+from grposweep.recipe import LaunchContext, Recipe
 from grposweep.rules import REGISTRY
 from grposweep.rules.on_recipes import RECIPE_RULES
 from grposweep.setting import IN_PROMPTS, TRL_LIKE
@@ -228,7 +228,7 @@ def test_a_command_line_without_its_configuration_is_noticed(framework: str, cod
     config = {key: value for key, value in GOOD[framework].items() if key != f"{ROLLOUT}.name"}
     lines = dict.fromkeys(config, 2)
     options = Options(framework)
-    said: dict[str, Any] = {"launch": Launch("python", program), "file": "run.sh", "lines": lines}
+    said: dict[str, Any] = {"launch": LaunchContext("python", program), "file": "run.sh", "lines": lines}
     recipe: Recipe = build_recipe(config, options, base=base, **said)
     assert code in codes(judge(recipe))
     with_name = {**config, f"{ROLLOUT}.name": "vllm"}

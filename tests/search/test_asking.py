@@ -9,7 +9,7 @@ import pytest
 
 from grposweep.config.compose import PROJECT
 from grposweep.search.sampler import Valid, choose_sampler, continuous
-from grposweep.search.space import Choice, Dial, Interval, Label, Point, Space, build_space, freeze
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy
 
 
@@ -18,14 +18,14 @@ def choice(*labels: Label) -> Choice:
     return Choice(labels, labels)
 
 
-FINITE = Space((Dial("a", choice(1, 2, 3, 4)), Dial("b", choice("x", "y", "z"))))
+FINITE = Space((Parameter("a", choice(1, 2, 3, 4)), Parameter("b", choice("x", "y", "z"))))
 MIXED = build_space(
     [
-        Dial("lr", Interval(1e-5, 1e-2, log=True)),
-        Dial("processes", choice(1, 2, 3, 4, 5, 6, 7, 8)),
-        Dial("generations", choice(3, 4, 5, 6, 7, 8)),
-        Dial("kl", choice("none", "low")),
-        Dial("kl.beta", Interval(1e-3, 1e-1, log=True), {"kl": ("low",)}),
+        Parameter("lr", Interval(1e-5, 1e-2, log=True)),
+        Parameter("processes", choice(1, 2, 3, 4, 5, 6, 7, 8)),
+        Parameter("generations", choice(3, 4, 5, 6, 7, 8)),
+        Parameter("kl", choice("none", "low")),
+        Parameter("kl.beta", Interval(1e-3, 1e-1, log=True), {"kl": ("low",)}),
     ]
 )
 
@@ -104,7 +104,7 @@ def test_a_finite_space_is_asked_once_each_and_then_exhausted(sampler: str, tmp_
 
 def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
     """Free draws would need a thousand tries; the list of valid combinations needs one."""
-    dials = tuple(Dial(name, choice(*range(10))) for name in "abc")
+    dials = tuple(Parameter(name, choice(*range(10))) for name in "abc")
     valid = valid_of(Space(dials), lambda point: list(point.values()) == [7, 7, 7])
     assert open_study(tmp_path, Space(dials)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
     assert open_study(tmp_path, Space(dials)).ask(Valid(lambda _: False, ()), "tpe", 0) is None
@@ -112,7 +112,7 @@ def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
 
 def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:
     """Where free draws find none, the combination is drawn too."""
-    dials = tuple(Dial(name, choice(*range(12))) for name in "abc")
+    dials = tuple(Parameter(name, choice(*range(12))) for name in "abc")
     valid = valid_of(Space(dials), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9))
     study = open_study(tmp_path, Space(dials))
     found = [study.ask(valid, "random", seed) for seed in range(12)]
@@ -208,7 +208,7 @@ def test_the_gaussian_process_asks_valid_points_and_keeps_torch_out_of_the_askin
 @pytest.mark.slow
 def test_the_gaussian_process_also_asks_a_finite_space_to_its_end(tmp_path: Path) -> None:
     """The last free point is proposed, however often the optimum comes up."""
-    space = Space((Dial("a", choice(*range(1, 9))), Dial("b", choice("x", "y"))))
+    space = Space((Parameter("a", choice(*range(1, 9))), Parameter("b", choice("x", "y"))))
     valid = valid_of(space, lambda point: point["a"] != 3)
     points = search(open_study(tmp_path, space), valid, "gp", 99)
     assert {freeze(point) for point in points} == {freeze(point) for point in valid.finite}

@@ -11,9 +11,9 @@ from omegaconf import DictConfig
 
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.rules import check, errors
-from grposweep.search.grid import take_census
+from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Judge
 
@@ -48,7 +48,7 @@ def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> Non
     """Totals, the valid points in order, and the counts of each rule."""
     arguments = [argument for argument in WIDE[0] if not argument.startswith(("lr", "task", "loss", "schedule"))]
     judge = build_judge(compose, arguments, WIDE[1])
-    census = take_census(judge)
+    census = evaluate_grid(judge)
     points = list(judge.space.finite_points())
     found = [{problem.code for problem in errors(check(judge.fields.setting(point)))} for point in points]
     assert census.total == len(points)
@@ -61,22 +61,22 @@ def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> Non
 def test_a_conditional_dial_never_hides_a_branch(compose: Compose) -> None:
     """kl=none has one point, the others one for each coefficient."""
     judge = build_judge(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
-    assert list(take_census(judge).valid_points()) == [
+    assert list(evaluate_grid(judge).valid_points()) == [
         {"kl": "none"}, {"kl": "low", "kl.beta": 0.01}, {"kl": "low", "kl.beta": 0.1},
     ]  # fmt: skip
 
 
 def test_a_combination_is_valid_where_some_value_of_a_continuous_dial_is(compose: Compose) -> None:
     """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
-    census = take_census(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
+    census = evaluate_grid(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
     assert (census.total, census.valid) == (2, 2)
-    census = take_census(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
+    census = evaluate_grid(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
     assert [point["kl"] for point in census.valid_points()] == ["low"]
 
 
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     """One process holds no group of open_r1_medium."""
-    census = take_census(build_judge(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"]))
+    census = evaluate_grid(build_judge(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"]))
     assert census.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
     assert census.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
 
@@ -92,7 +92,7 @@ def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
          "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
     )  # fmt: skip
     since = time.perf_counter()
-    census = take_census(judge)
+    census = evaluate_grid(judge)
     assert (census.total, census.invalid) == (960_000, 604_320)
     assert all(judge.is_valid(point) for point in islice(census.valid_points(), 50))
     assert time.perf_counter() - since < 20
@@ -101,5 +101,5 @@ def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
 def test_more_points_than_memory_holds_are_bad_input(compose: Compose) -> None:
     """A hundred million combinations."""
     arguments = [f"{name}=range(100)" for name in ("seed", "schedule.evaluations", "search.seed", "cluster.threads")]
-    with pytest.raises(BadInput, match="100,000,000"):
-        take_census(build_judge(compose, arguments))
+    with pytest.raises(UserError, match="100,000,000"):
+        evaluate_grid(build_judge(compose, arguments))

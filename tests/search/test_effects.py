@@ -5,10 +5,10 @@ import random
 import pytest
 
 from grposweep.config.points import Compose, Points
-from grposweep.errors import BadInput
-from grposweep.search.grid import judge_one_by_one
+from grposweep.errors import UserError
+from grposweep.search.grid import validate_one_factor
 from grposweep.search.parse import parse_space
-from grposweep.search.replication import Effect, Runner, find_effects
+from grposweep.search.replication import Candidate, Effect, find_effects
 from grposweep.search.validity import Judge
 
 SEEDS = range(5)
@@ -23,20 +23,20 @@ def build_judge(compose: Compose, arguments: list[str], fixed: list[str]) -> Jud
 def effects(**means: float) -> dict[str, Effect]:
     """Of values of one dial, each over five noisy seeds; ``base`` is the baseline."""
     stream = random.Random(0)
-    runners = [Runner(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS}) for i, m in enumerate(means.values())]
+    runners = [Candidate(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS}) for i, m in enumerate(means.values())]
     points = {i: {} if name == "base" else {"kl": name} for i, name in enumerate(means)}
     return {str(effect.label): effect for effect in find_effects(points, runners, 1)}
 
 
 def test_every_point_turns_one_dial_away_from_the_baseline(compose: Compose) -> None:
     """Two learning rates and two batches make five points, not nine."""
-    found = judge_one_by_one(build_judge(compose, ["lr=1e-4,1e-3", "batch=medium,large"], ["batch=small"]))
+    found = validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3", "batch=medium,large"], ["batch=small"]))
     assert list(found.valid_points()) == [{}, {"lr": 1e-4}, {"lr": 1e-3}, {"batch": "medium"}, {"batch": "large"}]
 
 
 def test_invalid_points_are_counted_by_rule_as_in_a_grid(compose: Compose) -> None:
     """One of four."""
-    found = judge_one_by_one(build_judge(compose, ["lr=1e-4,1e-3", "batch=choice(open_r1_medium)"], ["batch=small"]))
+    found = validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3", "batch=choice(open_r1_medium)"], ["batch=small"]))
     assert (found.total, found.valid, found.invalid, found.by_rule()) == (4, 3, 1, {"GB101": 1})
     assert list(found.invalid_points("GB101")) == [{"batch": "open_r1_medium"}]
     assert found.first("GB101").point == {"batch": "open_r1_medium"}
@@ -45,15 +45,15 @@ def test_invalid_points_are_counted_by_rule_as_in_a_grid(compose: Compose) -> No
 
 def test_an_invalid_baseline_is_refused(compose: Compose) -> None:
     """Nothing could be compared with it; the contradiction of the stalled run is such a one."""
-    with pytest.raises(BadInput, match=r"which is invalid itself.*KL is off"):
-        judge_one_by_one(build_judge(compose, ["lr=1e-4,1e-3"], ["kl=none", "kl.beta=0.001"]))
+    with pytest.raises(UserError, match=r"which is invalid itself.*KL is off"):
+        validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3"], ["kl=none", "kl.beta=0.001"]))
 
 
 def test_a_dial_under_a_condition_is_refused(compose: Compose) -> None:
     """Its condition would have to be turned with it."""
     space, _ = parse_space([], {"kl": "none,low", "kl.beta": {"when": {"kl": ["low"]}, "space": "0.1,0.2"}})
-    with pytest.raises(BadInput, match=r"kl\.beta is asked only under kl"):
-        judge_one_by_one(Judge(space, Points(compose, [])))
+    with pytest.raises(UserError, match=r"kl\.beta is asked only under kl"):
+        validate_one_factor(Judge(space, Points(compose, [])))
 
 
 def test_effects_are_called_better_worse_or_tied() -> None:
@@ -66,7 +66,7 @@ def test_effects_are_called_better_worse_or_tied() -> None:
 
 def test_where_less_is_better_a_decrease_is_better() -> None:
     """Runners count upwards; the effect is told in the objective's own units."""
-    runners = [Runner(0, {1: -0.5, 2: -0.5}), Runner(1, {1: -0.3, 2: -0.3})]
+    runners = [Candidate(0, {1: -0.5, 2: -0.5}), Candidate(1, {1: -0.3, 2: -0.3})]
     (found,) = find_effects({0: {}, 1: {"lr": 1e-3}}, runners, -1)
     assert found.verdict == "better"
     assert found.effect is not None
@@ -77,7 +77,7 @@ def test_no_effect_is_found_where_there_is_none() -> None:
     """Six dials that do nothing: any verdict but tied in at most one comparison of twenty, all six together."""
     stream, wrong = random.Random(1), 0
     for _ in range(300):
-        runners = [Runner(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]
+        runners = [Candidate(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]
         found = find_effects({i: {"lr": i} if i else {} for i in range(7)}, runners, 1)
         wrong += any(effect.verdict != "tied" for effect in found)
     assert wrong / 300 <= 0.05
@@ -85,6 +85,6 @@ def test_no_effect_is_found_where_there_is_none() -> None:
 
 def test_one_seed_tells_nothing_and_a_failure_is_called_one() -> None:
     """No spread, no verdict."""
-    runners = [Runner(0, {1: 0.5}), Runner(1, {1: 0.9}), Runner(2, {1: 0.9, 2: None})]
+    runners = [Candidate(0, {1: 0.5}), Candidate(1, {1: 0.9}), Candidate(2, {1: 0.9, 2: None})]
     found = find_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1)
     assert [effect.verdict for effect in found] == ["unknown", "failed", "failed"]

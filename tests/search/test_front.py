@@ -9,15 +9,15 @@ from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 
 from grposweep.config.compose import split_objectives
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Search
-from grposweep.search.pareto import Further, pareto_front
+from grposweep.search.pareto import ExtraObjectives, pareto_front
 from grposweep.search.sampler import Valid
-from grposweep.search.space import Dial, Interval, Space
+from grposweep.search.space import Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 
 VALUES = st.tuples(st.integers(0, 4), st.integers(0, 4))
-SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)),))
+SPACE = Space((Parameter("lr", Interval(1e-5, 1e-2, log=True)),))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def study(tmp_path: Path) -> SweepStudy:
     """Twelve trials, worth more and costing more from one to the next, but the last: it costs most for the least."""
     found = SweepStudy(tmp_path / "study.journal", SPACE, "maximize")
     costs = {number: float(number) for number in range(12)}
-    found.weigh(Further({"gpu_hours": "minimize"}, lambda trial: (costs[trial.number],)))
+    found.weigh(ExtraObjectives({"gpu_hours": "minimize"}, lambda trial: (costs[trial.number],)))
     for number in range(12):
         value = 0.0 if number == 11 else number / 10
         found.add_ended({"lr": 1e-4 * (number + 1)}, {"experiment": str(number)}, value, {1: 0.1})
@@ -89,5 +89,5 @@ def test_objectives_that_do_not_go_together_are_refused(
     metric: list[str], direction: list[str] | str, said: str
 ) -> None:
     """In one message."""
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(UserError, match=said):
         split_objectives(Search(metric=metric, direction=direction))

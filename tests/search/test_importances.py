@@ -3,11 +3,11 @@
 import random
 
 from grposweep.search.importance import ENOUGH, find_importances
-from grposweep.search.space import Choice, Dial, Interval, Point
+from grposweep.search.space import Choice, Interval, Parameter, Point
 
 DIALS = {
-    "lr": Dial("lr", Interval(1e-5, 1e-2, log=True)),
-    "kl": Dial("kl", Choice(("none", "low"), ("none", "low"))),
+    "lr": Parameter("lr", Interval(1e-5, 1e-2, log=True)),
+    "kl": Parameter("kl", Choice(("none", "low"), ("none", "low"))),
 }
 
 
@@ -28,7 +28,10 @@ def test_the_dial_that_decides_comes_first() -> None:
 
 def test_thousands_of_trials_are_told_by_a_sample() -> None:
     """In a grid's order too, where every fifth trial may be the same seed's."""
-    dials = {"lr": Dial("lr", Choice(tuple(range(40)), tuple(range(40)))), "seed": Dial("seed", Choice((0, 1), (0, 1)))}
+    dials = {
+        "lr": Parameter("lr", Choice(tuple(range(40)), tuple(range(40)))),
+        "seed": Parameter("seed", Choice((0, 1), (0, 1))),
+    }
     grid = [{"lr": rate, "seed": seed} for rate in range(40) for seed in (0, 1)] * 30
     found = find_importances(dials, grid, [float(point["lr"]) for point in grid], maximize=True)
     assert found["lr"] > 0.9

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grposweep.search.journal import damaged_path
-from grposweep.search.space import Choice, Dial, Interval, Space
+from grposweep.search.space import Choice, Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 
-SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
+SPACE = Space(
+    (Parameter("lr", Interval(1e-5, 1e-2, log=True)), Parameter("kl", Choice(("none", "low"), ("none", "low"))))
+)
 SCRAPS = [
     "",
     "\n",

@@ -13,7 +13,7 @@ from search.postgres import Postgres, find, free_port
 from support import Ended, trials, wait_for
 
 Run = Callable[..., Ended]
-Start = Callable[..., "Popen[str]"]
+LaunchCommand = Callable[..., "Popen[str]"]
 FAKE = ("trainer=fake", "name=s")
 
 
@@ -69,7 +69,7 @@ def test_what_is_no_database_is_bad_input(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_outlives_its_database(start: Start, here: Path, postgres: Postgres) -> None:
+def test_a_sweep_outlives_its_database(start: LaunchCommand, here: Path, postgres: Postgres) -> None:
     """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in the end."""
     slow = (
         "trainer.fake.step_seconds=0.02",

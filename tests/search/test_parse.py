@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.config.compose import PROJECT, register
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.search.space import Choice, Dial, Interval, Space, build_space
+from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 
 
 def space_of(*arguments: str, **params: Any) -> Space:
@@ -122,7 +122,7 @@ def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: In
 )  # fmt: skip
 def test_what_spans_nothing_or_parses_as_nothing_is_bad_input(argument: str) -> None:
     """One message with the argument, no traceback."""
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(UserError) as caught:
         space_of(argument)
     assert argument.partition("=")[0] in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -142,7 +142,7 @@ def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
     assert space.dials[0].domain == Choice(*(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),)))
     assert space.dials[1].domain == Choice(*(2 * (("low", "none"),)))
     for empty in ("batch=glob(nothing*)", "seed=glob(*)"):
-        with pytest.raises(BadInput, match="no value is left"):
+        with pytest.raises(UserError, match="no value is left"):
             parse_space([empty], {}, loader)
 
 
@@ -192,7 +192,7 @@ def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
 )
 def test_a_malformed_entry_of_a_sweep_file_is_bad_input(content: object) -> None:
     """Missing space, unknown words, a condition on something that is not searched, or on itself."""
-    with pytest.raises(BadInput, match=r"kl\.beta"):
+    with pytest.raises(UserError, match=r"kl\.beta"):
         parse_space([], {"kl": "none,low", "kl.beta": content})
 
 
@@ -220,7 +220,7 @@ def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(dials: dict[str, list[
 def test_dials_are_ordered_by_their_conditions() -> None:
     """A dial comes after those that it depends on, a circle is refused."""
     c = Choice((1, 2), (1, 2))
-    space = build_space([Dial("c", c, {"b": (1,)}), Dial("b", c, {"a": (1,)}), Dial("a", c)])
+    space = build_space([Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)])
     assert [d.name for d in space.dials] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="a waits for b"):
-        build_space([Dial("a", c, {"b": (1,)}), Dial("b", c, {"a": (1,)})])
+        build_space([Parameter("a", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)})])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.replication import FIRST_LOOK, Runner, Standing, difference, estimate, fresh_seeds, race
+from grposweep.search.replication import FIRST_LOOK, Candidate, Standing, difference, estimate, fresh_seeds, race
 
 SEEDS = fresh_seeds(0, 6)
 
@@ -17,7 +17,7 @@ def run_race(values: Mapping[int, Mapping[int, float | None]]) -> tuple[Standing
     """A whole race, one replicate at a time, as a controller with one slot runs it; and what it cost."""
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
     spent = 0
-    while (standing := race([Runner(number, found) for number, found in results.items()], SEEDS)).wanted:
+    while (standing := race([Candidate(number, found) for number, found in results.items()], SEEDS)).wanted:
         number, seed = standing.wanted[0]
         results[number][seed] = values[number][seed]
         spent += 1
@@ -104,7 +104,7 @@ def test_a_race_is_the_same_in_whatever_order_its_replicates_end(data: st.DataOb
     """Wherever it stands: who is wanted depends on the results there are, and each of them is wanted once."""
     values = drawn({0: 0.5, 1: 0.5, 2: 0.4}, 0.1, random.Random(data.draw(st.integers(0, 1000))))
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
-    while (standing := race([Runner(n, found) for n, found in results.items()], SEEDS)).wanted:
+    while (standing := race([Candidate(n, found) for n, found in results.items()], SEEDS)).wanted:
         number, seed = data.draw(st.sampled_from(standing.wanted))
         assert seed not in results[number]
         results[number][seed] = values[number][seed]

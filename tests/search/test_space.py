@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.space import Choice, Dial, Interval, Point, Space, build_space, freeze
+from grposweep.search.space import Choice, Interval, Parameter, Point, Space, build_space, freeze
 
 
 def choice(*values: object) -> Choice:
@@ -29,10 +29,10 @@ def test_frozen_points_keep_such_labels_apart_and_forget_the_order() -> None:
 
 CONDITIONAL = build_space(
     [
-        Dial("kl.beta", choice(0.001, 0.04), {"kl": ("low", "high")}),
-        Dial("kl", choice("none", "low", "high")),
-        Dial("extra", choice("p", "q"), {"kl.beta": (0.04,), "kl": ("high",)}),
-        Dial("lr", Interval(1e-5, 1e-3, log=True)),
+        Parameter("kl.beta", choice(0.001, 0.04), {"kl": ("low", "high")}),
+        Parameter("kl", choice("none", "low", "high")),
+        Parameter("extra", choice("p", "q"), {"kl.beta": (0.04,), "kl": ("high",)}),
+        Parameter("lr", Interval(1e-5, 1e-3, log=True)),
     ]
 )
 
@@ -68,7 +68,9 @@ def test_a_space_is_finite_when_every_dial_is() -> None:
 
 def test_values_come_from_labels_and_numbers_from_intervals() -> None:
     """A list is searched under its text, and arrives as a list."""
-    space = Space((Dial("task.rewards", Choice(("['exact']",), (["exact"],))), Dial("lr", Interval(0.0, 1.0))))
+    space = Space(
+        (Parameter("task.rewards", Choice(("['exact']",), (["exact"],))), Parameter("lr", Interval(0.0, 1.0)))
+    )
     assert space.values({"task.rewards": "['exact']", "lr": 0.5}) == {"task.rewards": ["exact"], "lr": 0.5}
     assert space.values({}) == {}
 
@@ -78,7 +80,12 @@ def test_a_description_says_all_that_an_identity_needs() -> None:
     described = {content["dial"]: content for content in CONDITIONAL.describe()}
     assert described["lr"] == {"dial": "lr", "low": 1e-5, "high": 1e-3, "log": True}
     assert described["kl.beta"] == {"dial": "kl.beta", "choices": [0.001, 0.04], "when": {"kl": ["low", "high"]}}
-    assert Dial("n", Interval(1, 4, integer=True)).describe() == {"dial": "n", "low": 1, "high": 4, "integer": True}
+    assert Parameter("n", Interval(1, 4, integer=True)).describe() == {
+        "dial": "n",
+        "low": 1,
+        "high": 4,
+        "integer": True,
+    }
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)

@@ -39,13 +39,13 @@ def running(trial: Curve) -> Curve:
 def test_a_trial_that_falls_like_all_of_its_kind_does_not_go_on(name: str) -> None:
     """It is far behind, and so are all of its kind."""
     trial = running(rising(20, 1.1e-1, 0.0, 4))
-    assert build_stopping(name).judge(trial, [*GOOD, *BAD]).action is not Action.GO_ON
+    assert build_stopping(name).judge(trial, [*GOOD, *BAD]).action is not Action.CONTINUE
 
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_the_only_trial_goes_on(name: str) -> None:
     """There is nothing to compare it with."""
-    assert build_stopping(name).judge(running(curve(0, [0.3, 0.1])), []).action is Action.GO_ON
+    assert build_stopping(name).judge(running(curve(0, [0.3, 0.1])), []).action is Action.CONTINUE
 
 
 def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it_does_not() -> None:
@@ -54,7 +54,7 @@ def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it
     flat = [rising(10 + n, 1e-5 * (1 + n / 10), 0.35) for n in range(4)]
     trial = running(rising(20, 1.2e-5, 0.95, 4, bend=3.0))
     decide = build_stopping("curve").judge
-    assert decide(trial, [*GOOD, *late]).action is Action.GO_ON
+    assert decide(trial, [*GOOD, *late]).action is Action.CONTINUE
     assert decide(trial, [*GOOD, *flat]).action is Action.PAUSE
 
 
@@ -93,7 +93,7 @@ def test_asha_lets_a_quarter_climb() -> None:
     """At its first rung, the first evaluation."""
     others = [curve(n, [0.1 * n]) for n in range(7)]
     way = build_stopping("asha")
-    assert way.judge(running(curve(7, [0.65])), others).action is Action.GO_ON
+    assert way.judge(running(curve(7, [0.65])), others).action is Action.CONTINUE
     assert way.judge(running(curve(7, [0.35])), others).action is Action.STOP
 
 
@@ -131,7 +131,7 @@ def test_a_trial_above_all_others_all_the_way_is_never_paused(others: list[Curve
     """No forecast may pause the one that leads."""
     full = [curve(c.number, [*c.held_out, *[0.0] * (10 - len(c.held_out))], c.point["lr"]) for c in others]  # type: ignore[arg-type]
     trial = running(curve(99, [1.1 + value / 100 for value in values]))
-    assert build_stopping("curve").judge(trial, full).action is Action.GO_ON
+    assert build_stopping("curve").judge(trial, full).action is Action.CONTINUE
 
 
 @settings(max_examples=10, deadline=None)

@@ -6,10 +6,12 @@ import pytest
 from optuna.trial import TrialState
 
 from grposweep.search.sampler import Valid
-from grposweep.search.space import Choice, Dial, Interval, Space
-from grposweep.search.study import Scratch, SweepStudy
+from grposweep.search.space import Choice, Interval, Parameter, Space
+from grposweep.search.study import SamplerView, SweepStudy
 
-SPACE = Space((Dial("lr", Interval(1e-5, 1e-2, log=True)), Dial("kl", Choice(("none", "low"), ("none", "low")))))
+SPACE = Space(
+    (Parameter("lr", Interval(1e-5, 1e-2, log=True)), Parameter("kl", Choice(("none", "low"), ("none", "low"))))
+)
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_a_replicate_counts_for_nothing_in_the_search(journal: Path) -> None:
     assert [trial.number for trial in study.searched] == [0]
     assert study.best is not None
     assert study.best.number == 0
-    assert [trial.value for trial in Scratch("maximize").updated(study.trials).trials] == [0.5]
+    assert [trial.value for trial in SamplerView("maximize").updated(study.trials).trials] == [0.5]
 
 
 def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(journal: Path) -> None:
@@ -93,7 +95,7 @@ def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_i
 
 def test_samplers_see_what_is_foreseen_of_trials_without_a_value_until_they_have_one(journal: Path) -> None:
     """Forecasts change; the study itself knows nothing of them, and a copy made anew is the same."""
-    study, scratch = open_study(journal), Scratch("maximize")
+    study, scratch = open_study(journal), SamplerView("maximize")
     waiting, stopped = (study.add({"lr": lr, "kl": "low"}, {}) for lr in (1e-3, 2e-3))
     study.tell(stopped, None, {10: 0.1}, pruned=True)
     for foreseen in ({waiting: 0.4, stopped: 0.1}, {waiting: 0.6, stopped: 0.05}):
@@ -101,5 +103,5 @@ def test_samplers_see_what_is_foreseen_of_trials_without_a_value_until_they_have
         assert [(trial.state, trial.value) for trial in seen] == [(TrialState.COMPLETE, v) for v in foreseen.values()]
     assert study.trials[waiting].state == TrialState.RUNNING
     study.tell(waiting, 0.7)
-    for copy in (scratch, Scratch("maximize")):
+    for copy in (scratch, SamplerView("maximize")):
         assert [trial.value for trial in copy.updated(study.trials, {stopped: 0.05}).trials] == [0.7, 0.05]

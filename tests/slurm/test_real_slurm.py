@@ -18,7 +18,7 @@ from support import RUN, Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm
 Run = Callable[..., Ended]
-Start = Callable[..., "subprocess.Popen[str]"]
+LaunchCommand = Callable[..., "subprocess.Popen[str]"]
 
 QUICK = ("cluster.poll_seconds=1", "cluster.cpus_per_gpu=1")
 FOUR_RANKS = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", *QUICK)
@@ -73,7 +73,7 @@ def test_a_sweep_of_real_trials_on_two_nodes_equals_the_local_one(run: Run) -> N
 
 
 def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
-    run: Run, start: Start, here: Path
+    run: Run, start: LaunchCommand, here: Path
 ) -> None:
     """Both are real training on two ranks; the limit's warning stops all ranks at a rollout boundary."""
     long = (
@@ -98,7 +98,7 @@ def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
         assert len(events(folder, "intent")) == 1  # the same job throughout
 
 
-def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: Start, here: Path) -> None:
+def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCommand, here: Path) -> None:
     """Kill -9 at any moment: no trial lost, none twice, no orphan job, and the grid's best."""
     grid = (*SLOW, "schedule.max_steps=40", "cluster.max_jobs=4", "-m", "lr=1e-5,1e-4,3e-4,1e-3,3e-3,1e-2", "seed=0,1")
     for delay in (0.6, 1.0, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5):
@@ -120,7 +120,7 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: Start, h
     assert read_config(folders[best])["lr"] == 1e-3
 
 
-def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: Start, here: Path) -> None:
+def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: LaunchCommand, here: Path) -> None:
     """The job goes on meanwhile, and is not submitted again."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
@@ -135,7 +135,9 @@ def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: Start,
     assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0}
 
 
-def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(run: Run, start: Start, here: Path) -> None:
+def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(
+    run: Run, start: LaunchCommand, here: Path
+) -> None:
     """It is told apart from a crash, and not submitted again."""
     process = start(*SLOW, "cluster.max_jobs=1", "-m", "lr=1e-4,1e-3")
     wait_for(is_at(here, 0, 10))
@@ -147,7 +149,7 @@ def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(run: Ru
     assert read(second / "result.json")["status"] == "finished"
 
 
-def test_a_trial_survives_its_node(start: Start, here: Path) -> None:
+def test_a_trial_survives_its_node(start: LaunchCommand, here: Path) -> None:
     """The node is set down in the middle; the trial goes on elsewhere from its checkpoint."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 30))
@@ -197,7 +199,7 @@ def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
 
 
-def test_a_preempted_trial_gives_way_and_goes_on(start: Start, here: Path) -> None:
+def test_a_preempted_trial_gives_way_and_goes_on(start: LaunchCommand, here: Path) -> None:
     """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and requeues itself."""
     process = start(*SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3")
     wait_for(is_at(here, 0, 20))
@@ -229,7 +231,7 @@ def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) 
     assert "best: trial" in (here / "outputs" / "s" / "controller.log").read_text()
 
 
-def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: Start, here: Path) -> None:
+def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: LaunchCommand, here: Path) -> None:
     """Another sweep's job lives on, and the cancelled sweep can be resumed."""
     for name in ("s", "other"):
         process = start(*LONG, f"name={name}", "lr=1e-3")
@@ -265,7 +267,9 @@ def test_a_full_queue_is_filled_again_as_its_jobs_end(run: Run) -> None:
     assert all(len(events(trial, "intent")) == 1 for trial in trials(ended.sweep))
 
 
-def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(run: Run, start: Start, here: Path) -> None:
+def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
+    run: Run, start: LaunchCommand, here: Path
+) -> None:
     """Cancelled while nobody watched, and gone from squeue: told apart from one that has to be run again."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))

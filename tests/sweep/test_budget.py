@@ -9,11 +9,11 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
 from grposweep.schema import Search
-from grposweep.search.space import Dial, Interval, Space
+from grposweep.search.space import Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 from grposweep.setting import Setting
-from grposweep.sweep.budget import Budget, Expectation
-from grposweep.sweep.trial_queue import Proposals
+from grposweep.sweep.budget import Budget, CostModel
+from grposweep.sweep.trial_queue import TrialQueue
 
 HOUR = 3600.0
 
@@ -35,16 +35,16 @@ def finished(number: int, **point: Any) -> Any:
 
 
 @pytest.fixture
-def expectation() -> Expectation:
+def expectation() -> CostModel:
     """Two trials of 4 generations took an hour and a half and two and a half, on two devices; nothing else has finished."""
     judge: Any = SimpleNamespace(fields=SimpleNamespace(setting=setting))
-    known = Expectation(judge)
+    known = CostModel(judge)
     known.note(finished(0, generations=4, lr=1e-3), 1.5 * HOUR, 3 * HOUR)
     known.note(finished(1, generations=4, lr=2e-3), 2.5 * HOUR, 5 * HOUR)
     return known
 
 
-def test_a_trial_takes_what_others_with_its_settings_took(expectation: Expectation) -> None:
+def test_a_trial_takes_what_others_with_its_settings_took(expectation: CostModel) -> None:
     """Whatever its learning rate; one with more work takes longer, in proportion."""
     cost = expectation.of({"generations": 4, "lr": 5e-3})
     assert cost is not None
@@ -54,7 +54,7 @@ def test_a_trial_takes_what_others_with_its_settings_took(expectation: Expectati
     assert longer == pytest.approx(3.5 * HOUR, rel=0.1)
 
 
-def test_nothing_is_started_that_the_budget_cannot_finish(expectation: Expectation) -> None:
+def test_nothing_is_started_that_the_budget_cannot_finish(expectation: CostModel) -> None:
     """What runs has been promised its rest; half of a paused trial is paid."""
     budget, point = Budget(10.0, expectation), {"generations": 4, "lr": 5e-3}
     assert budget.holds(point, spent=6 * HOUR, promised=0.0)
@@ -63,13 +63,13 @@ def test_nothing_is_started_that_the_budget_cannot_finish(expectation: Expectati
     assert budget.holds(point, spent=6 * HOUR, promised=1 * HOUR, done=0.5)
 
 
-def test_a_budget_says_how_many_trials_fit(expectation: Expectation) -> None:
+def test_a_budget_says_how_many_trials_fit(expectation: CostModel) -> None:
     """As soon as one has finished."""
     assert Budget(50.0, expectation).promise(2, 30, 8 * HOUR, 0.0) == (
         "about 12 of 30 trials fit search.budget_gpu_hours=50, at 4 each"
     )
     assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
-    unknown = Budget(50.0, Expectation(expectation.judge))
+    unknown = Budget(50.0, CostModel(expectation.judge))
     assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
     assert unknown.holds({"generations": 4}, spent=0.0, promised=0.0)
 
@@ -77,7 +77,7 @@ def test_a_budget_says_how_many_trials_fit(expectation: Expectation) -> None:
 def test_the_last_points_start_longest_first() -> None:
     """In their own order where they take as long, or where nobody waits for them."""
     nobody: Any = SimpleNamespace()
-    proposals = Proposals(nobody, nobody, nobody, "grid", [], at_once=2)
+    proposals = TrialQueue(nobody, nobody, nobody, "grid", [], at_once=2)
     points = [{"hours": hours} for hours in (1.0, 3.0, 1.05, 2.0)]
     assert proposals._longest_first(points) == points
     proposals.seconds = lambda point: float(str(point["hours"])) * HOUR
@@ -86,10 +86,10 @@ def test_the_last_points_start_longest_first() -> None:
     assert proposals._longest_first(points) == points
 
 
-def at_its_end(journal: Path, seconds: float) -> Proposals:
+def at_its_end(journal: Path, seconds: float) -> TrialQueue:
     """A TPE search of 20 trials, two at once, which take so many times as long as their point says."""
-    study, nobody = SweepStudy(journal, Space((Dial("long", Interval(1.0, 9.0)),)), "maximize"), SimpleNamespace()
-    found = Proposals(study, nobody, Search(trials=20), "tpe", [], at_once=2)  # type: ignore[arg-type]
+    study, nobody = SweepStudy(journal, Space((Parameter("long", Interval(1.0, 9.0)),)), "maximize"), SimpleNamespace()
+    found = TrialQueue(study, nobody, Search(trials=20), "tpe", [], at_once=2)  # type: ignore[arg-type]
     found.seconds = lambda point: float(str(point["long"])) * seconds
     found._look()
     return found

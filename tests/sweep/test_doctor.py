@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line, write_json
 from grposweep.storage import lease as lease_module
 from grposweep.storage.lease import Lease
@@ -212,7 +212,7 @@ def test_a_living_controller_is_not_disturbed(sweep: Path) -> None:
         code, said = doctor(sweep)
         assert (code, "a controller is at work" in said) == (0, True), said
         (first(sweep) / "trial.json").unlink()
-        with pytest.raises(BadInput, match="another controller"):
+        with pytest.raises(UserError, match="another controller"):
             doctor(sweep, repair=True)
 
 
@@ -222,7 +222,7 @@ def test_a_living_controller_is_not_disturbed(sweep: Path) -> None:
 def test_a_sweep_that_does_not_say_what_was_searched_is_unusable(sweep: Path, text: str) -> None:
     """One message."""
     (sweep / "sweep.yaml").write_text(text)
-    with pytest.raises(BadInput, match=r"sweep\.yaml"):
+    with pytest.raises(UserError, match=r"sweep\.yaml"):
         doctor(sweep)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput, LostLease
+from grposweep.errors import LeaseLostError, UserError
 from grposweep.files import read_json, write_json
 from grposweep.storage import lease as module
 from grposweep.storage.lease import Lease
@@ -26,7 +26,7 @@ def holder(path: Path, host: str, pid: int) -> None:
 
 def test_a_live_holder_is_respected(tmp_path: Path) -> None:
     """Its counter moves, so the second one is refused."""
-    with Lease(tmp_path / "lease.json"), pytest.raises(BadInput, match="another controller"):
+    with Lease(tmp_path / "lease.json"), pytest.raises(UserError, match="another controller"):
         Lease(tmp_path / "lease.json").__enter__()
 
 
@@ -63,6 +63,6 @@ def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(tmp_pa
     """It was suspended, another one took over, it wakes up."""
     with Lease(tmp_path / "lease.json") as lease:
         holder(tmp_path / "lease.json", "another-host", 1)
-        with pytest.raises(LostLease):
+        with pytest.raises(LeaseLostError):
             lease.check()
     assert read_json(tmp_path / "lease.json")["owner"] == "other"

@@ -10,7 +10,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.files import append_line
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.oom import LARGEST, SMALLEST, correction, note_peak, too_large
+from grposweep.sweep.oom import LARGEST, SMALLEST, correction, known_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
@@ -20,7 +20,7 @@ OVERRIDES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Judged:
+class ValidatedSpace:
     """What is asked of a verdict here: an experiment and its setting."""
 
     def __init__(self, gpu_memory_gib: float | None, completion: int = 256) -> None:
@@ -45,18 +45,18 @@ def sweep(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path)
 
 
-def finish(sweep: SweepFolder, verdict: Judged, reserved: float, number: int = 0) -> None:
+def finish(sweep: SweepFolder, verdict: ValidatedSpace, reserved: float, number: int = 0) -> None:
     """A trial that reserved so many GiB at its peak."""
     folder = sweep.path / "trials" / f"{number:04}-abc"
     folder.mkdir()
     for step, gib in ((1, reserved / 2), (2, reserved)):
         append_line(folder / "metrics.jsonl", {"step": step, "memory/peak": gib})
-    note_peak(sweep, TrialFolder(folder), verdict)  # type: ignore[arg-type]  # it has what is asked of one
+    record_peak(sweep, TrialFolder(folder), verdict)  # type: ignore[arg-type]  # it has what is asked of one
 
 
 def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFolder) -> None:
     """Not the mean: what is called safe must not fail."""
-    verdict = Judged(24.0)
+    verdict = ValidatedSpace(24.0)
     for number, ratio in enumerate((1.1, 1.3, 1.2)):
         finish(sweep, verdict, verdict.gib * ratio - CONTEXT / GIB, number)
     found = correction(sweep)
@@ -67,21 +67,21 @@ def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFol
 @pytest.mark.parametrize(("ratio", "bounded"), [(10.0, LARGEST), (0.1, SMALLEST)])
 def test_a_correction_stays_within_bounds(sweep: SweepFolder, ratio: float, bounded: float) -> None:
     """A shared GPU, or a model that is not the one of the shape, says nothing about other points."""
-    verdict = Judged(24.0)
+    verdict = ValidatedSpace(24.0)
     finish(sweep, verdict, verdict.gib * ratio)
     assert (correction(sweep) or (0, 0))[0] == bounded
 
 
 def test_a_point_that_does_not_fit_by_what_was_seen_is_left_out(sweep: SweepFolder) -> None:
     """It would have fitted by the estimate alone."""
-    limit = Judged(None).gib * 1.1
-    verdict = Judged(limit)
-    assert too_large(sweep, verdict) is None  # type: ignore[arg-type]
+    limit = ValidatedSpace(None).gib * 1.1
+    verdict = ValidatedSpace(limit)
+    assert known_oom(sweep, verdict) is None  # type: ignore[arg-type]
     finish(sweep, verdict, verdict.gib * 1.2, number=4)
-    assert too_large(sweep, verdict) == 4  # type: ignore[arg-type]
+    assert known_oom(sweep, verdict) == 4  # type: ignore[arg-type]
 
 
 def test_without_a_known_gpu_nothing_is_noted(sweep: SweepFolder) -> None:
     """On a CPU the peak is the process's, which is no GPU's."""
-    finish(sweep, Judged(None), 3.0)
+    finish(sweep, ValidatedSpace(None), 3.0)
     assert correction(sweep) is None

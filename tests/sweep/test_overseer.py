@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from grposweep.schema import Search
-from grposweep.search.early_stopping import Action, Decision, Never
+from grposweep.search.early_stopping import Action, Decision, NoStopping
 from grposweep.search.early_stopping.learning_curve import Curve, State
-from grposweep.search.space import Choice, Dial, Space
+from grposweep.search.space import Choice, Parameter, Space
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import Asked, SweepFolder
-from grposweep.sweep.early_stopping import Overseer
+from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.outcomes import write_pruned
 from grposweep.train.records import Metrics
 
-SPACE = Space((Dial("lr", Choice((1e-3, 2e-3), (1e-3, 2e-3))),))
+SPACE = Space((Parameter("lr", Choice((1e-3, 2e-3), (1e-3, 2e-3))),))
 
 
-class Pauses(Never):
+class Pauses(NoStopping):
     """Everything, at each of its evaluations; keeps what it was shown."""
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class Pauses(Never):
         return Decision(Action.PAUSE, "as always")
 
 
-class Place:
+class NodeContext:
     """A sweep of two trials, the second one running in its first attempt."""
 
     def __init__(self, path: Path, stopping: Any = None) -> None:
         self.folder = SweepFolder(path)
         self.study = SweepStudy(path / "study.journal", SPACE, "maximize")
-        self.stopping = stopping or Never()
+        self.stopping = stopping or NoStopping()
         for number, rate in enumerate((1e-3, 2e-3)):
             self.study.add({"lr": rate}, {"experiment": f"{number}abcdef"})
             self.trial(number).path.mkdir(parents=True)
@@ -48,7 +48,7 @@ class Place:
 
     def attempt(self, number: int) -> None:
         """A controller that knows nothing but the folders, and a new attempt."""
-        self.overseer = Overseer(self.folder, self.study, Search(), self.stopping)
+        self.overseer = EarlyStoppingMonitor(self.folder, self.study, Search(), self.stopping)
         folder = self.trial(1)
         self.running: Any = type("Running", (), {"folder": folder, "attempt": number, "asked": folder.asked})()
         self.metrics = Metrics(folder.path / "metrics.jsonl", number)
@@ -67,7 +67,7 @@ class Place:
 
 def test_a_decision_is_on_disk_with_its_reason_and_is_made_once(tmp_path: Path) -> None:
     """Another evaluation before the boundary, or another controller, changes nothing."""
-    place = Place(tmp_path, policy := Pauses())
+    place = NodeContext(tmp_path, policy := Pauses())
     assert place.evaluate(2, 0.5) == Asked("pause", "as always")
     place.evaluate(4, 0.6)
     place.attempt(0)
@@ -77,7 +77,7 @@ def test_a_decision_is_on_disk_with_its_reason_and_is_made_once(tmp_path: Path) 
 
 def test_a_promoted_trial_is_judged_by_new_evaluations_only(tmp_path: Path) -> None:
     """What it was paused for lies behind it, whichever controller looks."""
-    place = Place(tmp_path, policy := Pauses())
+    place = NodeContext(tmp_path, policy := Pauses())
     place.evaluate(2, 0.5)
     (place.trial(1).path / "control.json").unlink()
     place.attempt(1)
@@ -89,14 +89,14 @@ def test_a_promoted_trial_is_judged_by_new_evaluations_only(tmp_path: Path) -> N
 
 def test_the_last_evaluation_ends_a_trial_by_itself(tmp_path: Path) -> None:
     """There is nothing left to save."""
-    place = Place(tmp_path, Pauses())
+    place = NodeContext(tmp_path, Pauses())
     (place.trial(1).path / "plan.json").write_text('{"total_completions": 32}')
     assert place.evaluate(4, 0.1).action == "run"
 
 
 def test_a_guard_asks_for_the_end_and_a_replicate_is_guarded_as_well(tmp_path: Path) -> None:
     """Whatever the way of stopping; without guards nothing happens."""
-    place = Place(tmp_path)
+    place = NodeContext(tmp_path)
     place.metrics.write("eval", 0, 0, {"eval_reward": 0.5})
     place.evaluate(2, 0.1)
     asked = place.evaluate(4, 0.1)
@@ -107,7 +107,7 @@ def test_a_guard_asks_for_the_end_and_a_replicate_is_guarded_as_well(tmp_path: P
 @pytest.mark.parametrize(("value", "told"), [(0.1, 0.1), (0.4, 0.3)])
 def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(tmp_path: Path, value: float, told: float) -> None:
     """Its own last value, or that of the worst finished trial."""
-    place = Place(tmp_path)
+    place = NodeContext(tmp_path)
     place.study.tell(0, 0.3)
     write_pruned(place.trial(1), Asked("prune", "it collapsed", "kl_blow_up"))
     place.study.tell(1, None, {2: value}, pruned=True)
@@ -116,7 +116,7 @@ def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(tmp_path: Path, value:
 
 def test_a_paused_trial_is_shown_as_paused_and_running_ones_as_running(tmp_path: Path) -> None:
     """And one that ended as what it became."""
-    place = Place(tmp_path, Pauses())
+    place = NodeContext(tmp_path, Pauses())
     place.evaluate(2, 0.5)
     place.overseer.pause(1)
     place.study.tell(0, 0.3)

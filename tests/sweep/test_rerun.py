@@ -11,7 +11,7 @@ import yaml
 from grposweep.config.compose import load_experiment
 from grposweep.config.rerun_overrides import changed
 from grposweep.config.session import Session, open_session
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.storage.provenance import first_difference
 from support import Ended, grposweep, lines, read, trials
@@ -53,7 +53,7 @@ def test_an_option_replaces_its_group_and_a_key_its_value(session: Session) -> N
 @pytest.mark.parametrize("override", ["lr=1,2", "sweeps=lr_batch", "nothing=1", "kl=lowe", "lr=fast", "lr"])
 def test_what_cannot_be_one_run_is_bad_input(session: Session, override: str) -> None:
     """Before anything starts."""
-    with pytest.raises(BadInput):
+    with pytest.raises(UserError):
         changed(Experiment(), [override], session)
 
 

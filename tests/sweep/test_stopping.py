@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import Never, choose_stopping
+from grposweep.search.early_stopping import NoStopping, choose_stopping
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits, sweeps_in
 from support import lines, read, trials
@@ -71,7 +71,7 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
         seen.append((trials(tmp_path / "outputs" / "paused")[0] / "metrics.jsonl").read_text())
 
     paused = sweep(*words, "name=paused", stopping=Waits(look))
-    straight = sweep(*words, "name=straight", stopping=Never())
+    straight = sweep(*words, "name=straight", stopping=NoStopping())
     (trial, _), (undisturbed, _) = trials(paused), trials(straight)
     assert len(seen) == 1
     assert 6 <= max(json.loads(line)["step"] for line in seen[0].splitlines()) < 30

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt
-from grposweep.train.trl_callbacks import HeldOut, mean_over_prompts
+from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
@@ -123,7 +123,7 @@ def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: Mak
 def test_several_gpus_in_one_process_are_refused(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL would say DataParallel; we say what to set."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(BadInput, match="CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES"):
         grpo.use_devices(load_attempt(make_trial()))
 
 
@@ -133,7 +133,7 @@ def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial)
     attempt = load_attempt(folder)
     data = grpo.load_data(attempt.experiment.task)
     data = type(data)(data.train.select(range(50)), data.held_out)
-    with pytest.raises(BadInput, match="50 training and 8 held-out prompts were found"):
+    with pytest.raises(UserError, match="50 training and 8 held-out prompts were found"):
         grpo.check_counts(attempt, data)
     assert run_attempt(make_trial("schedule.max_steps=null", name="0001-b")) == BAD_INPUT
 
@@ -149,7 +149,7 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
 
 def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> None:
     """As TRL weights them, so that eval_reward means what its users expect."""
-    held_out = HeldOut(weights=[1.0, 2.0])
+    held_out = HeldOutEvaluation(weights=[1.0, 2.0])
     held_out.record(0, [5], [1.0])  # training: not listened to
     held_out.start()
     held_out.record(0, [5, 5, 6], [1.0, None, None])

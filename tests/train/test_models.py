@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
@@ -126,7 +126,7 @@ def test_a_gated_model_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("You are trying to access a gated repo.")
 
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", refuse)
-    with pytest.raises(BadInput, match="hf auth login"):
+    with pytest.raises(UserError, match="hf auth login"):
         models.load_model(Model(path="someone/secret"))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from grposweep.plan import boundary_steps
 from grposweep.setting import Setting
-from grposweep.train.records import build_pace
+from grposweep.train.records import build_rollout_schedule
 
 
 def walk(setting: Setting, steps: int) -> list[tuple[bool, int]]:
@@ -36,7 +36,7 @@ def test_pace_counts_as_trl_does(accumulation: int, per_generation: int, iterati
         num_iterations=iterations,
         train_prompts=prompts,
     )
-    pace = build_pace(setting)
+    pace = build_rollout_schedule(setting)
     expected = walk(setting, 40)
     assert [(pace.is_boundary(step), pace.completions_at(step)) for step in range(1, 41)] == expected
 
@@ -52,4 +52,4 @@ def test_a_short_last_step_moves_the_boundaries_of_the_next_epoch() -> None:
         train_prompts=6,  # one rollout an epoch: 6 micro-steps are a step of 4 and one of 2
     )
     assert boundary_steps(setting) == 3
-    assert [build_pace(setting).is_boundary(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [build_rollout_schedule(setting).is_boundary(step) for step in (1, 2, 3, 4)] == [False, True, False, True]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json
 from grposweep.train.records import Control, Heartbeat, Metrics, Objective, check_objective, summarise
 
@@ -101,12 +101,12 @@ def test_a_diverged_training_is_no_objective() -> None:
 def test_a_missing_metric_is_answered_with_those_there_are() -> None:
     """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
-    with pytest.raises(BadInput, match="metrics are eval_reward, loss"):
+    with pytest.raises(UserError, match="metrics are eval_reward, loss"):
         check_objective(lines, "accuracy", summarise(lines, "accuracy", 1))
 
 
 def test_a_misspelt_objective_is_told_the_metric_that_it_resembles() -> None:
     """The whole list follows from a typing error; the way out is its nearest name."""
     lines = [{"step": 1, "eval_reward": 0.5, "loss": 0.1}]
-    with pytest.raises(BadInput, match=r"Set search\.metric=eval_reward or another of them"):
+    with pytest.raises(UserError, match=r"Set search\.metric=eval_reward or another of them"):
         check_objective(lines, "eval_rewrd", summarise(lines, "eval_rewrd", 1))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.train.rewards import RewardError, exact, format, load_reward, load_rewards, math
 
 
@@ -88,18 +88,18 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
 )
 def test_a_reward_that_cannot_be_found_is_bad_input(spec: str, message: str) -> None:
     """File, module, function or a misspelt built-in."""
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         load_reward(spec)
 
 
 def test_no_reward_at_all_is_bad_input() -> None:
     """TRL would only say so after loading the model."""
-    with pytest.raises(BadInput, match="nothing would be learnt"):
+    with pytest.raises(UserError, match="nothing would be learnt"):
         load_rewards([])
 
 
 def test_an_async_reward_is_refused(tmp_path: Path) -> None:
     """Behind our checks it would hand back a coroutine."""
     (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
-    with pytest.raises(BadInput, match="async"):
+    with pytest.raises(UserError, match="async"):
         load_reward(f"{tmp_path}/mine.py:later")

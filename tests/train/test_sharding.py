@@ -8,7 +8,7 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers.integrations import deepspeed as transformers_deepspeed
 from trl import GRPOConfig
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.memory.states import BUCKET
 from grposweep.train.trl import check_sharding, deepspeed_config, sharding_options
 
@@ -80,5 +80,5 @@ def test_what_cannot_be_sharded_here_is_refused_in_one_sentence(
     """Before a model is loaded."""
     monkeypatch.setattr("grposweep.train.trl.find_spec", lambda _: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(UserError, match=words):
         check_sharding(build_experiment(f"trainer.sharding={sharding}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import load_data
 
@@ -48,7 +48,7 @@ def test_arithmetic_answers_are_sums() -> None:
 
 def test_too_many_held_out_sums_are_bad_input() -> None:
     """Half of them belong to the warm start."""
-    with pytest.raises(BadInput, match="at most 5000"):
+    with pytest.raises(UserError, match="at most 5000"):
         load_data(Task(eval_prompts=9000))
 
 
@@ -82,7 +82,7 @@ def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("Couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(BadInput, match="HF_HOME"):
+    with pytest.raises(UserError, match="HF_HOME"):
         load_data(Task(kind="gsm8k", subset="main"))
 
 
@@ -120,7 +120,7 @@ def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: s
     path = tmp_path / "mine.jsonl"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         load_data(Task(kind="jsonl", path=str(path), eval_prompts=1))
 
 
@@ -134,5 +134,5 @@ def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: s
 )
 def test_a_task_that_cannot_work_is_bad_input(task: Task, message: str) -> None:
     """Before any file is opened."""
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(UserError, match=message):
         load_data(task)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grposweep import schema
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_json
 from grposweep.train import tracker
 from grposweep.train.attempt import FAILED, FINISHED, STOPPED
@@ -67,11 +67,11 @@ def test_a_tracker_that_fails_later_warns_once(
 ) -> None:
     """The training goes on and metrics.jsonl is whole."""
 
-    class Broken:
+    class Violation:
         def __getattr__(self, name: str) -> Any:
             raise ConnectionError("gone")
 
-    monkeypatch.setattr(tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Broken()))
+    monkeypatch.setattr(tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Violation()))
     folder = make_fake("tracker.kind=wandb")
     assert run_attempt(folder) == FINISHED
     assert capsys.readouterr().err.count("gone") == 1
@@ -81,7 +81,7 @@ def test_a_tracker_that_fails_later_warns_once(
 @pytest.mark.parametrize("options", [schema.Tracker(kind="trackio"), schema.Tracker(kind="wandb", mode="on")])
 def test_an_unknown_tracker_is_bad_input(tmp_path: Path, options: schema.Tracker) -> None:
     """Kind and mode are checked before anything starts."""
-    with pytest.raises(BadInput, match="tracker"):
+    with pytest.raises(UserError, match="tracker"):
         tracker.build_tracker(options, tmp_path, is_main=True)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 app = typer.Typer(
@@ -37,7 +37,7 @@ def answer(work: Callable[[], int]) -> int:
     try:
         code = work()
         sys.stdout.flush()
-    except BadInput as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
     except KeyboardInterrupt:
@@ -59,14 +59,14 @@ def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_trial(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The trials of the sweep that is named (otherwise of the newest): numbers, with the folders' names as help."""
-    from grposweep.errors import BadInput
+    from grposweep.errors import UserError
     from grposweep.storage.find import find_sweep
 
     outputs = Path(context.params.get("outputs") or OUTPUTS)
     try:
         trials = find_sweep(context.params.get("sweep"), outputs).trials()
         return [(str(trial.number), trial.path.name) for trial in trials if str(trial.number).startswith(incomplete)]
-    except BadInput:
+    except UserError:
         return []
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from grposweep import frameworks
 from grposweep.cost import Rates, find_work
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import build_plan
@@ -53,7 +53,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
     ((_, setting),) = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
     memory = estimate(setting)
     if memory is None:
-        raise BadInput(
+        raise UserError(
             "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
             "model.shape, or give a recipe whose model is one of those in docs/memory.md."
         )
@@ -76,7 +76,7 @@ def _rates(sweep: str) -> Rates:
 
     rates = measured_rates(read_sweep(find_sweep(sweep, Path("outputs"))))
     if rates is None:
-        raise BadInput(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
+        raise UserError(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
     return rates
 
 
@@ -88,7 +88,7 @@ def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> 
     """The settings behind files, each with its name, or behind overrides."""
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
-        raise BadInput(
+        raise UserError(
             f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
         )
     named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
@@ -102,7 +102,7 @@ def training_processes(gpus: int | None, server_gpus: int) -> int | None:
     if gpus is None:
         return None
     if gpus <= server_gpus:
-        raise BadInput(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
+        raise UserError(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
     return gpus - server_gpus
 
 
@@ -110,7 +110,7 @@ def show_space(arguments: Sequence[str]) -> int:
     """Count a sweep's points: how many are valid, which rules prune the others, what each value of a dial would need."""
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.session import open_session
-    from grposweep.search.grid import take_census
+    from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Judge
     from grposweep.sweep.summary import invalid_rows
@@ -119,10 +119,12 @@ def show_space(arguments: Sequence[str]) -> int:
     with open_session() as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
         if not space.dials:
-            raise BadInput("nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch).")
+            raise UserError(
+                "nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
+            )
         judge = Judge(space, Points(session.compose, fixed))
         judge.check_dials()
-        census = take_census(judge)
+        census = evaluate_grid(judge)
         console = build_console()
         console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
         if census.invalid:
@@ -135,8 +137,8 @@ def _of_file(path: Path, options: Options) -> Setting:
     try:
         recipe = load_recipe(path, options)
         return known_model(frameworks.read(recipe).setting, recipe.config)
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:

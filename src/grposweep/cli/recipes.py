@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from grposweep.cli.app import answer, app, examples
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.setting import Version
 
 
@@ -115,17 +115,17 @@ def lint(
         options = Options(framework.value, version, processes, dataset_size, framework_version, gib)
         chosen = choose(select or (), ignore or ())
         if unsafe_fixes and not fix:
-            raise BadInput("--unsafe-fixes says which fixes --fix may write. Add --fix.")
+            raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
         if stdin_jsonl:
             from grposweep.lint.command import lint_lines
 
             if files or fix:
-                raise BadInput("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
+                raise UserError("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
             return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
         from grposweep.lint.command import Asked, lint_files
 
         if not files:
-            raise BadInput("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
+            raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
         asked = Asked(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
         return lint_files(files, asked, sys.stdout)
 

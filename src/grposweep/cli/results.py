@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grposweep.cli.app import Named, Outputs, Sweep, Trial, answer, app, complete_sweep, examples
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 
 @app.command(
@@ -139,7 +139,7 @@ def export(
         try:
             write_text(output, text)
         except OSError as error:
-            raise BadInput(
+            raise UserError(
                 f"--output {output}: it cannot be written ({error.strerror}). Name a file that can."
             ) from error
         return 0

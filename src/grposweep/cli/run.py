@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.compose import register
 from grposweep.config.points import Compose, Points
 from grposweep.config.session import check_groups, message
-from grposweep.errors import BadInput, LostLease
+from grposweep.errors import LeaseLostError, UserError
 from grposweep.external import is_program
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -36,12 +36,12 @@ def command(main: Callable[[], None]) -> None:
         _refuse_launchers(sys.argv[1:])
         check_groups(sys.argv[1:])
         main()
-    except (BadInput, HydraException, OmegaConfBaseException) as error:
+    except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:
             raise
         print(f"error: {message(error)}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-    except LostLease as error:
+    except LeaseLostError as error:
         print(f"stopped: {error}", file=sys.stderr)
         sys.exit(EXIT_STOPPED)
     except KeyboardInterrupt:
@@ -56,7 +56,7 @@ def run_single(config: DictConfig) -> int:
     try:
         points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
-    except BadInput as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
@@ -94,7 +94,7 @@ def _refuse_launchers(arguments: list[str]) -> None:
     """hydra/launcher would be ignored: trials are started by cluster=."""
     for argument in arguments:
         if argument.startswith(("hydra/launcher", "+hydra/launcher")):
-            raise BadInput(
+            raise UserError(
                 f"{argument}: Hydra's launchers wait for whole batches, so grposweep does not use them. "
                 f"Set cluster=... (cluster=local) instead."
             )

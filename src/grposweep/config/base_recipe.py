@@ -20,9 +20,9 @@ from grposweep import frameworks
 from grposweep.config.compose import to_experiment
 from grposweep.config.groups import own_values
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import PROGRAMS, build_program
-from grposweep.external.base import RECIPE, Place, Trial
+from grposweep.external.base import RECIPE, NodeContext, Trial
 from grposweep.files import read_json, write_json, write_text
 from grposweep.frameworks.keys import parse_version, text
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
@@ -41,7 +41,7 @@ ASKED = "from importlib.metadata import version; print(version('{package}'))"
 def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
     """The recipe to start from, an empty one where there is none.
 
-    Raises BadInput where it cannot be read.
+    Raises UserError where it cannot be read.
     """
     framework = PROGRAMS[trainer.kind].framework
     version = installed_version(trainer.python or sys.executable, framework)
@@ -50,8 +50,8 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
     path = Path(trainer.recipe)
     try:
         return _loaded(path, _stamp(path), Options(framework, version, processes))
-    except BadInput as error:
-        raise BadInput(f"trainer.recipe={trainer.recipe}: {error}") from error
+    except UserError as error:
+        raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
 
 
 @lru_cache(maxsize=16)
@@ -84,7 +84,7 @@ def installed_version(python: str, framework: str) -> Version:
         asked = [python, "-c", ASKED.format(package="trl")]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as error:
-        raise BadInput(
+        raise UserError(
             f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
         ) from error
     return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
@@ -163,7 +163,7 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     """
     trainer = experiment.trainer
     base = load_base(trainer, experiment.cluster.processes)
-    trial = Trial(trainer, folder.resolve(), {}, Place(experiment.cluster.processes))
+    trial = Trial(trainer, folder.resolve(), {}, NodeContext(experiment.cluster.processes))
     key = PROGRAMS[trainer.kind].output
     recipe, changed = point_recipe(base, unchanged(experiment), setting, key, trial.output)
     write_text(trial.file, render_recipe(recipe, base.framework))

@@ -26,7 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import GROUPS, Experiment, Search
 
 # Where a person types the number into the group itself, this is the key that takes it.
@@ -98,22 +98,22 @@ GPU_HOURS = "gpu_hours"  # what a trial cost; every other objective is a metric 
 def split_objectives(search: Search) -> Search:
     """Lists of metrics and directions as the first of each, and the others beside it.
 
-    Raises BadInput where they do not go together, or the first is no metric.
+    Raises UserError where they do not go together, or the first is no metric.
     """
     metrics, directions = _listed(search.metric), _listed(search.direction)
     if len(metrics) != len(directions):
-        raise BadInput(
+        raise UserError(
             f"search.metric has {len(metrics)} objectives and search.direction {len(directions)} directions. Give one direction "
             "each: search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]."
         )
     if len(set(metrics)) < len(metrics) or metrics[0] == GPU_HOURS:
-        raise BadInput(
+        raise UserError(
             f"search.metric=[{','.join(metrics)}]: objectives are distinct, and the first is a metric that evaluations report. "
             "Set search.metric=[eval_reward,gpu_hours]."
         )
     for direction in (*directions[1:], *search.further.values()):
         if direction not in DIRECTIONS:
-            raise BadInput(
+            raise UserError(
                 f"search.direction={direction}: nothing understands that. Set one of {', '.join(DIRECTIONS)}."
             )
     further = dict(zip(metrics[1:], directions[1:], strict=True))
@@ -123,7 +123,7 @@ def split_objectives(search: Search) -> Search:
 def _listed(value: Any) -> list[str]:
     found = [str(item) for item in (value if isinstance(value, list) else [value])]
     if not found:
-        raise BadInput("search.metric=[]: there is nothing to search for. Set search.metric=eval_reward.")
+        raise UserError("search.metric=[]: there is nothing to search for. Set search.metric=eval_reward.")
     return found
 
 
@@ -151,7 +151,7 @@ def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     """The typed experiment behind a composed configuration, interpolations resolved.
 
-    Raises BadInput for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
+    Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
     """
     return resolved(typed(config))
 
@@ -159,7 +159,7 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
 def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
     """A composed configuration under the schema's types, interpolations unresolved.
 
-    Raises BadInput as ``to_experiment`` does.
+    Raises UserError as ``to_experiment`` does.
     """
     plain = config if isinstance(config, dict) else OmegaConf.to_container(config)
     assert isinstance(plain, dict)  # a composed configuration is never a list
@@ -167,7 +167,7 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
     try:
         merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
     except OmegaConfBaseException as error:
-        raise BadInput(explain(error)) from error
+        raise UserError(explain(error)) from error
     assert isinstance(merged, DictConfig)  # as the schema is
     return merged
 
@@ -175,25 +175,25 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
 def resolved(config: DictConfig) -> Experiment:
     """The experiment behind a typed configuration, which is changed: its interpolations are resolved.
 
-    Raises BadInput for an interpolation that leads nowhere, or to a value of the wrong type.
+    Raises UserError for an interpolation that leads nowhere, or to a value of the wrong type.
     """
     try:
         OmegaConf.resolve(config)
         experiment = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
-        raise BadInput(explain(error)) from error
+        raise UserError(explain(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
     experiment.search = split_objectives(experiment.search)
     return experiment
 
 
 def _refuse_missing(content: Any, key: str = "") -> None:
-    """Raise BadInput for a value that was left open (``???``): merging would put the schema's default in its place."""
+    """Raise UserError for a value that was left open (``???``): merging would put the schema's default in its place."""
     if isinstance(content, dict):
         for name, value in content.items():
             _refuse_missing(value, f"{key}.{name}" if key else str(name))
     elif content == "???" and not key.startswith("hydra."):
-        raise BadInput(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
+        raise UserError(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
 
 
 @cache

@@ -19,14 +19,14 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import explain, resolved, to_experiment, typed
 from grposweep.config.groups import NUMBERS, own_values
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import is_program
 from grposweep.schema import GROUPS, Experiment, Trainer
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
 
 
-def offer_recipe(composed: DictConfig) -> list[str]:
+def recipe_options(composed: DictConfig) -> list[str]:
     """Offer the recipe that a composition names as options; the overrides that choose them where nothing else is chosen.
 
     None for trainers of our own.
@@ -57,7 +57,7 @@ class Points:
         self._compose = compose
         self._overrides = overrides
         self._base = self._composed([])
-        if recipe := offer_recipe(self._base):
+        if recipe := recipe_options(self._base):
             self._overrides = [*overrides, *recipe]
             self._base = self._composed([])
         self._single: dict[tuple[str, str], Experiment] = {}  # at one dial's value: judged again and again
@@ -72,7 +72,7 @@ class Points:
     def experiment(self, values: Mapping[str, Any]) -> Experiment:
         """The experiment at a point's configuration values.
 
-        Raises BadInput for an unknown key or option, or a value of the wrong type.
+        Raises UserError for an unknown key or option, or a value of the wrong type.
         """
         if len(values) != 1:
             return self._built(values)
@@ -95,7 +95,7 @@ class Points:
             for name, option in groups.items():
                 config[name] = self._typed_section(name, option)
             return resolved(_set(config, values))
-        except BadInput:  # a value left open, which the point may set; otherwise what is wrong is said here
+        except UserError:  # a value left open, which the point may set; otherwise what is wrong is said here
             config = self._base.copy()
             for name, option in groups.items():
                 config[name] = self._section(name, option)
@@ -151,7 +151,7 @@ def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
             if name not in GROUPS:
                 OmegaConf.update(config, name, value)
     except OmegaConfBaseException as error:
-        raise BadInput(explain(error)) from error
+        raise UserError(explain(error)) from error
     return config
 
 

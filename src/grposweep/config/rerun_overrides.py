@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from grposweep.config.compose import PROJECT
 from grposweep.config.points import Points
 from grposweep.config.session import Session
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space, parse_value, split_tokens
 
@@ -20,17 +20,17 @@ WHOLE = ("sweeps", "recipe", "debug")  # choose options of several groups at onc
 def changed(recorded: Experiment, overrides: list[str], session: Session) -> Experiment:
     """The recorded experiment at these overrides.
 
-    Raises BadInput for what is unknown or of the wrong type, and for several values.
+    Raises UserError for what is unknown or of the wrong type, and for several values.
     """
     space, fixed = parse_space(split_tokens(overrides), {}, session.loader)
     if space.dials:
-        raise BadInput(
+        raise UserError(
             f"{space.dials[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
         )
     values = dict(parse_value(override) for override in fixed)
     for name in WHOLE:
         if name in values:
-            raise BadInput(
+            raise UserError(
                 f"{name}={values[name]} replaces more than one group of the recorded trial. Name the groups."
             )
     base = follow(OmegaConf.create(asdict(recorded)))

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grposweep.config.compose import PROJECT, explain, malformed, options, register, unknown_key, unknown_option
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import GROUPS
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
 def message(error: Exception) -> str:
     """One message for a person: what is set, why it cannot work, what to set instead."""
-    if isinstance(error, BadInput):
+    if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OmegaConfBaseException):
         return explain(error)
@@ -70,7 +70,7 @@ def check_groups(overrides: list[str]) -> None:
     for override in overrides:
         group, _, value = override.partition("=")
         if group in GROUPS and _NUMBER.fullmatch(value):
-            raise BadInput(unknown_option(group, value, options(PROJECT / "conf", group)))
+            raise UserError(unknown_option(group, value, options(PROJECT / "conf", group)))
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Session:
     def compose(self, overrides: list[str]) -> DictConfig:
         """The configuration at these overrides, Hydra's own section included.
 
-        Raises BadInput for what Hydra cannot compose.
+        Raises UserError for what Hydra cannot compose.
         """
         check_groups(overrides)
         try:
             return compose("config", overrides, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise BadInput(message(error)) from error
+            raise UserError(message(error)) from error
 
     def sweep_params(self, overrides: list[str]) -> dict[str, Any]:
         """The dials of a sweep file, where the overrides name one."""
@@ -101,12 +101,12 @@ class Session:
 def open_session() -> Iterator[Session]:
     """Hydra over conf/, closed afterwards.
 
-    Raises BadInput where there is none: a wheel holds the package alone.
+    Raises UserError where there is none: a wheel holds the package alone.
     """
     register()
     conf = PROJECT / "conf"
     if not conf.is_dir():
-        raise BadInput(
+        raise UserError(
             f"{conf} does not exist: this installation has the package without its configuration groups. Recipes of other "
             "frameworks can be read with it; for sweeps, clone the repository and install that (pip install -e .)."
         )

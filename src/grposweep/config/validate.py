@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.to_setting import read_gpu
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import PROGRAMS
 from grposweep.external.script import check_launcher
 from grposweep.redaction import refuse_secrets
@@ -55,29 +55,29 @@ AT_LEAST_ONE = (
 
 
 def check_words(experiment: Experiment) -> None:
-    """Raise BadInput for a word that nothing understands, a count below one where one is needed, and a secret."""
+    """Raise UserError for a word that nothing understands, a count below one where one is needed, and a secret."""
     refuse_secrets(asdict(experiment))
     for key, words in WORDS.items():
         value = _get(experiment, key)
         if value not in words:
-            raise BadInput(f"{key}={value}: nothing understands that. Set one of {', '.join(words)}.")
+            raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(words)}.")
     for key in SIZES_OR_AUTO:
         value = _get(experiment, key)
         if isinstance(value, str) and value != AUTO:
-            raise BadInput(f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto.")
+            raise UserError(f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto.")
     budget = experiment.search.budget_gpu_hours
     if budget is not None and not budget > 0:
-        raise BadInput(
+        raise UserError(
             f"search.budget_gpu_hours={budget}: nothing could start. Set a number of hours above 0, or null for no limit."
         )
     if experiment.search.seeds == 1 or experiment.search.seeds < 0:
-        raise BadInput(
+        raise UserError(
             f"search.seeds={experiment.search.seeds}: a spread takes two results or more. Set search.seeds=2 or more (5 tell "
             "far more), or 0 for no replicates."
         )
     size = read_gpu(experiment.cluster)  # refuses a name that it does not know
     if size is not None and not size > 0:
-        raise BadInput(
+        raise UserError(
             f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
         )
     if experiment.search.further:
@@ -85,57 +85,57 @@ def check_words(experiment: Experiment) -> None:
     for key in AT_LEAST_ONE:
         value = _get(experiment, key)
         if value is not None and value < 1:
-            raise BadInput(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
+            raise UserError(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
     if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
-        raise BadInput(
+        raise UserError(
             f"task.path={experiment.task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
             "Set task=jsonl or task=gsm8k beside it."
         )
     name = experiment.name
     if name is not None and ("/" in name or name.strip(".") == ""):
-        raise BadInput(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
+        raise UserError(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
-        raise BadInput("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
+        raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_cluster(experiment.cluster, experiment.generation)
     check_program(experiment.trainer, experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in PROGRAMS:
-        raise BadInput(
+        raise UserError(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
         )
 
 
 def check_tracker(experiment: Experiment) -> None:
-    """Raise BadInput where nobody would write TensorBoard's files; it asks what is installed here."""
+    """Raise UserError where nobody would write TensorBoard's files; it asks what is installed here."""
     if experiment.tracker.kind != "tensorboard":
         return
     if experiment.trainer.kind != "trl":
-        raise BadInput(
+        raise UserError(
             f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=wandb."
         )
     if not any(map(find_spec, ("tensorboard", "tensorboardX"))):
-        raise BadInput(
+        raise UserError(
             "tracker=tensorboard: it is not installed here. Run 'pip install tensorboard', or set tracker=wandb."
         )
 
 
 def check_objectives(search: Search) -> None:
-    """Raise BadInput where something asks for one order of all trials, which several objectives do not make."""
+    """Raise UserError where something asks for one order of all trials, which several objectives do not make."""
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
         f"search={search.sampler}": search.sampler not in ("auto", "grid", "tpe", "random"),
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
-        raise BadInput(
+        raise UserError(
             f"{broken}: it needs one order of all trials, and {1 + len(search.further)} objectives make none "
             f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
 
 
 def check_cluster(cluster: Cluster, generation: Generation) -> None:
-    """Raise BadInput where a Slurm job's shape and its number of ranks disagree, or a line cannot stand in a script."""
+    """Raise UserError where a Slurm job's shape and its number of ranks disagree, or a line cannot stand in a script."""
     check_server(cluster, generation)
     if cluster.kind == "local":
         return
@@ -146,61 +146,61 @@ def check_cluster(cluster: Cluster, generation: Generation) -> None:
         served = (
             f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
         )
-        raise BadInput(
+        raise UserError(
             f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
             f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
             f"{ranks}. Set those, and leave cluster.processes alone."
         )
     for option in (*cluster.extra, *cluster.container):
         if not option.startswith("-") or "\n" in option:
-            raise BadInput(
+            raise UserError(
                 f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
                 "Set for example cluster.extra=[--exclusive]."
             )
 
 
 def check_server(cluster: Cluster, generation: Generation) -> None:
-    """Raise BadInput where a vLLM server is wanted and nothing would start it, or the other way round."""
+    """Raise UserError where a vLLM server is wanted and nothing would start it, or the other way round."""
     gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
     wanted = generation.use_vllm and generation.vllm_mode == "server"
     if gpus and not wanted:
-        raise BadInput(
+        raise UserError(
             f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
     if not wanted:
         return
     if gpus and url is not None:
-        raise BadInput(
+        raise UserError(
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
             "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
         )
     if cluster.kind != "local" and gpus and not cluster.gpus_per_node:
-        raise BadInput(
+        raise UserError(
             f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
         )
     if cluster.kind != "local" and not gpus and url is None:
-        raise BadInput(
+        raise UserError(
             "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
             "generation.vllm_server_base_url to one that runs already."
         )
 
 
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
-    """Raise BadInput where a program lacks its script, or files that it needs are not there."""
+    """Raise UserError where a program lacks its script, or files that it needs are not there."""
     if trainer.kind in ("script", "open-r1") and trainer.script is None:
-        raise BadInput(
+        raise UserError(
             f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
     if trainer.kind not in PROGRAMS:
         return
     if trainer.launcher == "python" and cluster.processes > 1:
-        raise BadInput(
+        raise UserError(
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
     if trainer.kind in ("easyr1", "verl") and cluster.nodes > 1:
-        raise BadInput(
+        raise UserError(
             f"trainer={trainer.kind} with cluster.nodes={cluster.nodes}: several nodes need a Ray cluster, which nothing here "
             "starts. Set cluster.nodes=1."
         )
@@ -208,10 +208,10 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
         check_launcher(trainer, cluster.processes)
     folder = Path(trainer.workdir or ".")
     if not folder.is_dir():
-        raise BadInput(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")
+        raise UserError(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
-            raise BadInput(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
+            raise UserError(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
 
 
 def _get(experiment: Any, key: str) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from grposweep.external import ms_swift, script
 from grposweep.external import ray as on_ray
-from grposweep.external.base import Program, Trial
+from grposweep.external.base import ExternalProgram, Trial
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Kind:
     """One such trainer: whose words its recipe has, what starts it, and which key says where it writes."""
 
     framework: str
-    build: Callable[[Trial], Program]
+    build: Callable[[Trial], ExternalProgram]
     output: str = "output_dir"
 
 
@@ -35,6 +35,6 @@ def is_program(kind: str) -> bool:
     return kind in PROGRAMS
 
 
-def build_program(trial: Trial) -> Program:
+def build_program(trial: Trial) -> ExternalProgram:
     """What runs a trial on one node."""
     return PROGRAMS[trial.trainer.kind].build(trial)

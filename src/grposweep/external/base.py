@@ -31,7 +31,7 @@ Log = Callable[[], list[Entry]]  # what was logged since the last call; a file t
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """Where a process of ours stands: it starts the ranks of one node of ``nodes``, and they meet at an address.
 
     ``processes`` are the training ranks of all nodes together.
@@ -60,7 +60,7 @@ class Trial:
     trainer: Trainer
     folder: Path
     recipe: Mapping[str, Any]
-    place: Place = Place()
+    place: NodeContext = NodeContext()
     checkpoint: Path | None = None
 
     @property
@@ -84,7 +84,7 @@ RECIPE = "recipe.yaml"  # in a trial's folder: somebody's recipe with the point'
 
 
 @dataclass(frozen=True)
-class Program:
+class ExternalProgram:
     """A command as it is run in ``trainer.workdir``, what it finds in its environment, and how to read its log.
 
     ``log`` is read every second, unless the program has our Callback, which writes metrics itself.
@@ -98,7 +98,7 @@ class Program:
 NAME = "trainer_state.json"
 
 
-class StateLog:
+class TrainerStateTail:
     """The newest state under a program's output folder; states that were there before it started are its past."""
 
     def __init__(self, output: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grposweep.external.base import Entry, Program, Trial, interpreter
+from grposweep.external.base import Entry, ExternalProgram, Trial, interpreter
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"
@@ -17,7 +17,7 @@ PLUGIN = Path(__file__).resolve().parent / "ms_swift_plugin" / "grposweep_in_ms_
 CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; cli_main()"
 
 
-def build(trial: Trial) -> Program:
+def build(trial: Trial) -> ExternalProgram:
     """`swift rlhf` on the point's recipe; what is said on the command line comes last and wins."""
     trainer, place = trial.trainer, trial.place
     # Its folder for each start would hide checkpoints and log from us.
@@ -42,7 +42,7 @@ def build(trial: Trial) -> Program:
         environment |= {"NNODES": str(place.nodes), "NODE_RANK": str(place.node), "MASTER_ADDR": place.address,
                         "MASTER_PORT": str(place.port)}  # fmt: skip
     resumed_at = int(trial.checkpoint.name.rpartition("-")[2]) if trial.checkpoint else 0
-    return Program(tuple(command), LoggingLog(trial.output / NAME, resumed_at), environment)
+    return ExternalProgram(tuple(command), MsSwiftLogTail(trial.output / NAME, resumed_at), environment)
 
 
 def with_callback(recipe: Mapping[str, Any]) -> list[str]:
@@ -56,7 +56,7 @@ def as_list(value: Any) -> list[str]:
     return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-class LoggingLog:
+class MsSwiftLogTail:
     """The lines of ``logging.jsonl``; of what earlier attempts left there, those up to the checkpoint gone on from."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import frameworks
-from grposweep.external.base import RECIPE, Entry, Program, Trial
+from grposweep.external.base import RECIPE, Entry, ExternalProgram, Trial
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.plan import steps_per_rollout
 
@@ -19,20 +19,20 @@ EASYR1_LOG, VERL_LOG = "experiment_log.jsonl", "log.jsonl"
 MEASURED = ("val/reward_score", "val-core/")  # what either calls its held-out reward; ours calls it eval_reward
 
 
-def build_easyr1(trial: Trial) -> Program:
+def build_easyr1(trial: Trial) -> ExternalProgram:
     """``verl.trainer.main`` on the point's recipe; it goes on from its last checkpoint by itself."""
     own = [*_place(trial), "trainer.logger=[console,file]"]
     command = [_python(trial), "-m", "verl.trainer.main", f"config={trial.file}", *own, *trial.trainer.arguments]
-    return Program(tuple(command), RolloutLog(trial.output / EASYR1_LOG, trial, "easyr1"))
+    return ExternalProgram(tuple(command), RayLogTail(trial.output / EASYR1_LOG, trial, "easyr1"))
 
 
-def build_verl(trial: Trial) -> Program:
+def build_verl(trial: Trial) -> ExternalProgram:
     """``verl.trainer.main_ppo`` on the point's recipe as a configuration of Hydra's, on top of verl's own."""
     name = Path(RECIPE).stem
     own = ["--config-dir", str(trial.folder), "--config-name", name, *_place(trial), "trainer.logger=[console,file]"]
     command = [_python(trial), "-m", "verl.trainer.main_ppo", *own, *trial.trainer.arguments]
     log = trial.output / VERL_LOG
-    return Program(tuple(command), RolloutLog(log, trial, "verl"), {"VERL_FILE_LOGGER_PATH": str(log)})
+    return ExternalProgram(tuple(command), RayLogTail(log, trial, "verl"), {"VERL_FILE_LOGGER_PATH": str(log)})
 
 
 def _python(trial: Trial) -> str:
@@ -43,7 +43,7 @@ def _place(trial: Trial) -> list[str]:
     return [f"trainer.nnodes={trial.place.nodes}", f"trainer.n_gpus_per_node={trial.place.ranks}"]
 
 
-class RolloutLog:
+class RayLogTail:
     """A file of JSON lines, one a rollout; its steps are made optimizer steps."""
 
     def __init__(self, path: Path, trial: Trial, framework: str) -> None:

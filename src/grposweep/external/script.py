@@ -8,22 +8,22 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grposweep.errors import BadInput
-from grposweep.external.base import Place, Program, StateLog, Trial, interpreter
+from grposweep.errors import UserError
+from grposweep.external.base import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
 from grposweep.schema import AUTO, Trainer
 
 
-def build(trial: Trial) -> Program:
+def build(trial: Trial) -> ExternalProgram:
     """The script behind its launcher; on the recipe as a file, or on each of its keys as a flag."""
     trainer = trial.trainer
     assert trainer.script is not None  # check_program() has seen it
     taken = ["--config", str(trial.file)] if trainer.takes == "config" else flags(trial.recipe)
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
     command = [*launch(trainer, trial.place), trainer.script, *taken, *again, *trainer.arguments]
-    return Program(tuple(command), StateLog(trial.output))
+    return ExternalProgram(tuple(command), TrainerStateTail(trial.output))
 
 
-def launch(trainer: Trainer, place: Place) -> list[str]:
+def launch(trainer: Trainer, place: NodeContext) -> list[str]:
     """The command up to the script's name; ports are found anew where one node has its ranks to itself."""
     python = interpreter(trainer)
     several, launcher = place.nodes > 1, chosen_launcher(trainer, place.processes)
@@ -48,9 +48,9 @@ def chosen_launcher(trainer: Trainer, processes: int) -> str:
 
 
 def check_launcher(trainer: Trainer, processes: int) -> None:
-    """Raise BadInput where several ranks were to start on CPUs and accelerate would start one, silently: it wants MPI."""
+    """Raise UserError where several ranks were to start on CPUs and accelerate would start one, silently: it wants MPI."""
     if trainer.script and trainer.launcher == "accelerate" and processes > 1 and not trainer.launch_arguments:
-        raise BadInput(
+        raise UserError(
             f"trainer.launcher=accelerate with cluster.processes={processes} and no GPU: accelerate starts several "
             "processes on CPUs through MPI only, and one otherwise. Set trainer.launcher=torchrun."
         )

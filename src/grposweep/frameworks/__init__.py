@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks import dotted_keys as schema
 from grposweep.frameworks import keys
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.base import native as in_trl_words
 from grposweep.frameworks.easyr1 import reader as easyr1
 from grposweep.frameworks.easyr1 import writer as easyr1_write
-from grposweep.frameworks.keys import Key
+from grposweep.frameworks.keys import KeySpec
 from grposweep.frameworks.keys import known as known_keys
 from grposweep.frameworks.ms_swift import keys as ms_swift_keys
 from grposweep.frameworks.ms_swift import reader as ms_swift
@@ -24,14 +24,25 @@ from grposweep.frameworks.ms_swift import writer as ms_swift_write
 from grposweep.frameworks.open_r1 import recipe as open_r1
 from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.trl import writer as trl_write
-from grposweep.frameworks.trl.reader import Reading
+from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.frameworks.verl import reader as verl
 from grposweep.frameworks.verl import writer as verl_write
 from grposweep.memory.catalog import known_model
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting, Version
 
-__all__ = ["FRAMEWORKS", "Framework", "Reading", "Written", "detect", "native", "read", "takes", "version_of", "write"]
+__all__ = [
+    "FRAMEWORKS",
+    "Framework",
+    "ParsedRecipe",
+    "TranslatedRecipe",
+    "detect",
+    "native",
+    "read",
+    "takes",
+    "version_of",
+    "write",
+]
 
 
 @dataclass(frozen=True)
@@ -46,15 +57,15 @@ class Framework:
     and are overridden as ``a.b=c`` on a command line.
     """
 
-    reading: Callable[[Recipe], Reading]
+    reading: Callable[[Recipe], ParsedRecipe]
     native: Callable[[Mapping[str, Any], Recipe, Setting], dict[str, Any] | None]
     version: Version
     keys: frozenset[str] = frozenset()
     programs: re.Pattern[str] | None = None
-    write: Callable[[Setting], Written] | None = None
+    write: Callable[[Setting], TranslatedRecipe] | None = None
     follows_trl: bool = False
     is_dotted: bool = False
-    takes: Callable[[str, Version], Mapping[str, Key]] = known_keys
+    takes: Callable[[str, Version], Mapping[str, KeySpec]] = known_keys
     native_keys: Callable[[Setting, str, Version], Mapping[str, Any]] = trl_write.native_keys
 
 
@@ -100,7 +111,7 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
 }
 
 
-def read(recipe: Recipe) -> Reading:
+def read(recipe: Recipe) -> ParsedRecipe:
     """The setting behind a recipe, and what of it could not be read; with what memory depends on, where a GPU was named."""
     reading = FRAMEWORKS[recipe.framework].reading(recipe)
     if recipe.gpu_gib is None:
@@ -114,23 +125,23 @@ def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[
     return FRAMEWORKS[recipe.framework].native(change, recipe, setting)
 
 
-def takes(framework: str, version: Version) -> Mapping[str, Key]:
+def takes(framework: str, version: Version) -> Mapping[str, KeySpec]:
     """Every key that a release of a framework takes on a command line."""
     return _known(framework).takes(framework, version)
 
 
-def write(setting: Setting, framework: str) -> Written:
+def write(setting: Setting, framework: str) -> TranslatedRecipe:
     """A setting as a recipe of a framework."""
     found = _known(framework).write
     if found is None:
         able = [name for name, known in FRAMEWORKS.items() if known.write is not None]
-        raise BadInput(f"{framework}: no recipe can be written for it. Choose one of {', '.join(able) or 'none'}.")
+        raise UserError(f"{framework}: no recipe can be written for it. Choose one of {', '.join(able) or 'none'}.")
     return found(setting)
 
 
 def _known(framework: str) -> Framework:
     if framework not in FRAMEWORKS:
-        raise BadInput(f"framework {framework}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+        raise UserError(f"framework {framework}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     return FRAMEWORKS[framework]
 
 

@@ -13,7 +13,7 @@ from grposweep.setting import Setting
 
 
 @dataclass(frozen=True)
-class Written:
+class TranslatedRecipe:
     """A native recipe, every default that differs from other frameworks' made explicit.
 
     ``recipe`` is the text of the native file ``file_name`` (a YAML, or a script); ``command`` launches it from the folder

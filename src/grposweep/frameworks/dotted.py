@@ -11,11 +11,11 @@ from math import ceil
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.dotted_keys import Keys
-from grposweep.frameworks.keys import Key
+from grposweep.frameworks.dotted_keys import KeyTable
+from grposweep.frameworks.keys import KeySpec
 from grposweep.frameworks.parsing.overrides import resolve
 from grposweep.frameworks.parsing.values import convert
-from grposweep.frameworks.trl.reader import Reading
+from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -66,7 +66,7 @@ class Values:
         return str(self.get(key, "any", default))
 
 
-def collect(recipe: Recipe, takes: Keys, renamed: Mapping[str, str]) -> Values:
+def collect(recipe: Recipe, takes: KeyTable, renamed: Mapping[str, str]) -> Values:
     """The values of a recipe under today's names, whatever sign an override has; what is deleted has its default no more."""
     given: dict[str, Any] = {}
     for written, value in recipe.config.items():
@@ -84,7 +84,7 @@ def collect(recipe: Recipe, takes: Keys, renamed: Mapping[str, str]) -> Values:
     return Values(ChainMap(said, takes.defaults), frozenset(given), bad)
 
 
-def _fits(value: Any, key: Key) -> bool:
+def _fits(value: Any, key: KeySpec) -> bool:
     """Whether a key can hold a value."""
     kind = key.type.removeprefix("auto ")
     if isinstance(value, str) and "${" in value:
@@ -94,7 +94,7 @@ def _fits(value: Any, key: Key) -> bool:
 
 def build(
     recipe: Recipe, found: Values, changes: Mapping[str, Any], keys: Mapping[str, str], rollouts: Mapping[str, Any]
-) -> Reading:
+) -> ParsedRecipe:
     """The setting of these fields, its derived sizes made and what is said in rollouts turned into optimizer steps."""
     given = {name for name, key in keys.items() if key in found.given}
     lines = {name: recipe.lines[key] for name, key in keys.items() if key in recipe.lines}
@@ -111,7 +111,7 @@ def build(
         )
     )
     unknown = {name for name, key in keys.items() if key in found.bad}
-    return Reading(setting.altered(in_steps(setting, rollouts)), frozenset(unknown))
+    return ParsedRecipe(setting.altered(in_steps(setting, rollouts)), frozenset(unknown))
 
 
 def steps_a_rollout(s: Setting) -> float:

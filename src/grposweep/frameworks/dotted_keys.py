@@ -9,8 +9,8 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
-from grposweep.errors import BadInput
-from grposweep.frameworks.keys import Key
+from grposweep.errors import UserError
+from grposweep.frameworks.keys import KeySpec
 from grposweep.setting import Version
 
 EASYR1: Version = (0, 3, 3)
@@ -22,7 +22,7 @@ ALGORITHM_KL: Version = (
 )  # EasyR1 before has its KL loss in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 
 
-class Keys(dict[str, Key]):
+class KeyTable(dict[str, KeySpec]):
     """The keys of one framework and release."""
 
     @cached_property
@@ -43,16 +43,16 @@ def easyr1_releases() -> tuple[Version, ...]:
 
 
 @cache
-def easyr1(version: Version = EASYR1) -> Keys:
+def easyr1(version: Version = EASYR1) -> KeyTable:
     """EasyR1's keys; a type that begins with ``auto`` is of a key that EasyR1 overwrites."""
-    found = Keys()
+    found = KeyTable()
     for name, history in _table("easyr1_keys.json")["keys"].items():
         last = None
         for change in history:
             if _version(change[0]) <= version:
                 last = change
         if last is not None and len(last) == 3:
-            found[name] = Key(last[1], last[2])
+            found[name] = KeySpec(last[1], last[2])
     return found
 
 
@@ -74,17 +74,17 @@ def easyr1_span(name: str) -> tuple[Version, Version | None] | None:
 
 
 @cache
-def verl(engine: str = "dp") -> Keys:
+def verl(engine: str = "dp") -> KeyTable:
     """The keys of verl with FSDP (``dp``) or ``megatron``, typed by their defaults."""
     table = _table("verl_keys.json")
     values = dict(table["dp"])
     if engine == "megatron":
         values = {name: value for name, value in values.items() if name not in set(table["megatron_lacks"])}
         values |= table["megatron"]
-    return Keys((name, Key(_kind(value), value)) for name, value in values.items())
+    return KeyTable((name, KeySpec(_kind(value), value)) for name, value in values.items())
 
 
-def is_taken(key: str, takes: Mapping[str, Key]) -> bool:
+def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
     """Whether a key exists, names a section, or stands under a key whose own keys are free (an empty mapping)."""
     if key in takes or any(name.startswith(f"{key}.") for name in takes):
         return True
@@ -93,7 +93,7 @@ def is_taken(key: str, takes: Mapping[str, Key]) -> bool:
     return any(takes[name].default == {} for name in above if name in takes)
 
 
-def nearest(key: str, takes: Mapping[str, Key]) -> list[str]:
+def nearest(key: str, takes: Mapping[str, KeySpec]) -> list[str]:
     """The keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it."""
     from difflib import get_close_matches  # only a mistake needs it
 
@@ -112,12 +112,12 @@ def parse_version(text: str, framework: str) -> Version:
     """A release of EasyR1 or verl; those before the first known one are bad input."""
     parts = text.strip().removeprefix("v").split(".")
     if not 2 <= len(parts) <= 4 or not all(part.isdigit() for part in parts[:3]):
-        raise BadInput(f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3.")
+        raise UserError(f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3.")
     version = _version(".".join((*parts[:3], "0")[:3]))
     known = easyr1_releases() if framework == "easyr1" else (VERL,)
     if version < known[0]:
         first = ".".join(map(str, known[0]))
-        raise BadInput(f"{framework} {text}: the first release that can be judged is {first}.")
+        raise UserError(f"{framework} {text}: the first release that can be judged is {first}.")
     return version
 
 

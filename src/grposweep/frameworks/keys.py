@@ -15,11 +15,11 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.setting import Version
 
 
-class Key(NamedTuple):
+class KeySpec(NamedTuple):
     """A key as one version takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
 
     type: str
@@ -28,40 +28,40 @@ class Key(NamedTuple):
 
 OPEN_R1_TRL: Version = (0, 18, 0)  # the release that Open-R1 pins
 # Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
-OPEN_R1: dict[str, Key] = {
-    "benchmarks": Key("list", None),
-    "callbacks": Key("list", None),
-    "chat_template": Key("str?", None),
-    "system_prompt": Key("str?", None),
-    "hub_model_revision": Key("str?", "main"),
-    "num_completions_to_print": Key("int", 0),
-    "overwrite_hub_revision": Key("bool", False),
-    "push_to_hub_revision": Key("bool", False),
-    "wandb_entity": Key("str?", None),
-    "wandb_project": Key("str?", None),
-    "wandb_run_group": Key("str?", None),
-    "wandb_log_unique_prompts": Key("bool", True),
-    "reward_funcs": Key("list", None),
-    "cosine_min_value_wrong": Key("float", 0.0),
-    "cosine_max_value_wrong": Key("float", -0.5),
-    "cosine_min_value_correct": Key("float", 0.5),
-    "cosine_max_value_correct": Key("float", 1.0),
-    "cosine_max_len": Key("int", 1000),
-    "repetition_n_grams": Key("int", 3),
-    "repetition_max_penalty": Key("float", -1.0),
-    "code_language": Key("str", "python"),
-    "code_eval_test_batch_size": Key("int", 1),
-    "code_eval_scoring_mode": Key("str", "weighted_sum"),
-    "parallel_code_exec_per_proc": Key("int", 2),
-    "dataset_name": Key("str?", None),
-    "dataset_mixture": Key("any", None),
-    "dataset_prompt_column": Key("str", "prompt"),
-    "e2b_router_url": Key("str?", None),
-    "morph_router_url": Key("str?", None),
-    "code_provider": Key("str?", "e2b"),
-    "ioi_provider": Key("str?", "piston"),
-    "max_completion_len": Key("int", 16384),
-    "soft_punish_cache": Key("int", 4096),
+OPEN_R1: dict[str, KeySpec] = {
+    "benchmarks": KeySpec("list", None),
+    "callbacks": KeySpec("list", None),
+    "chat_template": KeySpec("str?", None),
+    "system_prompt": KeySpec("str?", None),
+    "hub_model_revision": KeySpec("str?", "main"),
+    "num_completions_to_print": KeySpec("int", 0),
+    "overwrite_hub_revision": KeySpec("bool", False),
+    "push_to_hub_revision": KeySpec("bool", False),
+    "wandb_entity": KeySpec("str?", None),
+    "wandb_project": KeySpec("str?", None),
+    "wandb_run_group": KeySpec("str?", None),
+    "wandb_log_unique_prompts": KeySpec("bool", True),
+    "reward_funcs": KeySpec("list", None),
+    "cosine_min_value_wrong": KeySpec("float", 0.0),
+    "cosine_max_value_wrong": KeySpec("float", -0.5),
+    "cosine_min_value_correct": KeySpec("float", 0.5),
+    "cosine_max_value_correct": KeySpec("float", 1.0),
+    "cosine_max_len": KeySpec("int", 1000),
+    "repetition_n_grams": KeySpec("int", 3),
+    "repetition_max_penalty": KeySpec("float", -1.0),
+    "code_language": KeySpec("str", "python"),
+    "code_eval_test_batch_size": KeySpec("int", 1),
+    "code_eval_scoring_mode": KeySpec("str", "weighted_sum"),
+    "parallel_code_exec_per_proc": KeySpec("int", 2),
+    "dataset_name": KeySpec("str?", None),
+    "dataset_mixture": KeySpec("any", None),
+    "dataset_prompt_column": KeySpec("str", "prompt"),
+    "e2b_router_url": KeySpec("str?", None),
+    "morph_router_url": KeySpec("str?", None),
+    "code_provider": KeySpec("str?", "e2b"),
+    "ioi_provider": KeySpec("str?", "piston"),
+    "max_completion_len": KeySpec("int", 16384),
+    "soft_punish_cache": KeySpec("int", 4096),
 }
 # Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
 OPEN_R1_ONLY = frozenset(
@@ -102,12 +102,12 @@ def parse_version(text: str) -> Version:
     """``1.10`` or ``v0.18.0`` as a version; GRPO came with TRL 0.14.0."""
     match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
     if not match:
-        raise BadInput(
+        raise UserError(
             f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
         )
     version = (int(match[1]), int(match[2]), int(match[3] or 0))
     if version < releases()[0]:
-        raise BadInput(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
+        raise UserError(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
     return version
 
 
@@ -117,7 +117,7 @@ def text(version: Version) -> str:
 
 
 @lru_cache(maxsize=128)
-def known(framework: str, version: Version) -> Mapping[str, Key]:
+def known(framework: str, version: Version) -> Mapping[str, KeySpec]:
     """Every key that a recipe may set, for the newest release that is not newer than ``version``."""
     found = {}
     for name, entry in table()["keys"].items():
@@ -126,7 +126,7 @@ def known(framework: str, version: Version) -> Mapping[str, Key]:
             if _version(change[0]) <= version:
                 last = change
         if last is not None and len(last) == 3:
-            found[name] = Key(last[1], last[2])
+            found[name] = KeySpec(last[1], last[2])
     return {**found, **OPEN_R1} if framework == "open-r1" else found
 
 
@@ -221,7 +221,7 @@ HABITS = {
 }
 
 
-class Instead(NamedTuple):
+class Replacement(NamedTuple):
     """What to do about a key: why, the change of keys (None removes one), and whether training stays the same."""
 
     why: str = ""
@@ -229,7 +229,7 @@ class Instead(NamedTuple):
     safe: bool = False
 
 
-def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, Key]) -> Instead:
+def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> Replacement:
     """The way out of a key that these versions do not take."""
     value = config.get(key)
     if key == "warmup_ratio":
@@ -237,22 +237,22 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, Key]) -> In
     new = RENAMES.get(key) or BACK.get(key, "")
     if new in takes:
         if new not in config:
-            return Instead(f"it is called {new}", {key: None, new: value}, safe=True)
-        return Instead(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
+            return Replacement(f"it is called {new}", {key: None, new: value}, safe=True)
+        return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if key in DROPPED:
         why, harmless = DROPPED[key]
-        return Instead(why, {key: None}, safe=_among(value, harmless))
-    return Instead("", {key: None} if value is None else None, safe=value is None)
+        return Replacement(why, {key: None}, safe=_among(value, harmless))
+    return Replacement("", {key: None} if value is None else None, safe=value is None)
 
 
-def _warmup(ratio: Any, config: Mapping[str, Any]) -> Instead:
+def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
     """Transformers 5 reads warmup_steps below 1 as a share; steps, where both were set, came first before too."""
     steps = config.get("warmup_steps")
     if not ratio or steps:
-        return Instead("warmup_steps says it all", {"warmup_ratio": None}, safe=True)
+        return Replacement("warmup_steps says it all", {"warmup_ratio": None}, safe=True)
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
-    return Instead(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Instead(why)
+    return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)
 
 
 def _among(value: Any, harmless: tuple[Any, ...]) -> bool:

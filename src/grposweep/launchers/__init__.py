@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import is_program
 from grposweep.launchers.base import Launcher
 from grposweep.launchers.dry_run import DryRun
 from grposweep.launchers.local import build_local
-from grposweep.launchers.preparation import AsJob, Here, Preparer
+from grposweep.launchers.preparation import LocalPreparation, Preparer, SlurmPreparation
 from grposweep.launchers.slurm.launcher import build_slurm, code_for
 from grposweep.process import Processes
 from grposweep.schema import Cluster, Experiment
@@ -21,11 +21,11 @@ from grposweep.schema import Cluster, Experiment
 def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
     """The launcher of ``cluster.kind``; ``processes`` start what runs on this machine.
 
-    Raises BadInput where this machine cannot serve as one.
+    Raises UserError where this machine cannot serve as one.
     """
     parallel, gpus = experiment.search.parallel, experiment.generation.vllm_gpus
     if gpus and is_program(experiment.trainer.kind):
-        raise BadInput(
+        raise UserError(
             f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks itself, so the job has no "
             "server of its own. Set generation=transformers, and let the program or another job run one."
         )
@@ -42,8 +42,8 @@ def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, co
 def build_preparer(cluster: Cluster, sweep: Path, processes: Processes) -> Preparer:
     """Who prepares models and data: this machine, or with ``cluster.prepare=job`` a job."""
     if cluster.kind == "slurm" and cluster.prepare == "job":
-        return AsJob(cluster, code_for(cluster, sweep))
-    return Here(processes)
+        return SlurmPreparation(cluster, code_for(cluster, sweep))
+    return LocalPreparation(processes)
 
 
 def is_dry(experiment: Experiment) -> bool:

@@ -41,7 +41,7 @@ class End:
     """Where it ran, as the place writes lists of nodes."""
 
 
-class Busy(Exception):
+class LauncherBusy(Exception):
     """The place takes no further attempt now (a full queue, a scheduler that does not answer); later it may."""
 
 
@@ -54,7 +54,7 @@ class Launcher(Protocol):
     """Whether attempts go on without their controller."""
 
     def submit(self, job: Job) -> str:
-        """Start an attempt; returns an id for poll and cancel. Raises Busy, or BadInput for what will never run."""
+        """Start an attempt; returns an id for poll and cancel. Raises Busy, or UserError for what will never run."""
 
     def find(self, job: Job, job_id: str | None) -> str | None:
         """The id under which an earlier controller's attempt can be polled and cancelled from now on.

@@ -7,11 +7,11 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import End, Job
 from grposweep.launchers.slurm.commands import is_alive
-from grposweep.process import SOURCE, Fresh, Processes, Warm, end_session
+from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.schema import AUTO, Experiment
 
 TRAINING = ["grposweep.train.worker"]
@@ -61,10 +61,10 @@ class Local:
     def find(self, job: Job, job_id: str | None) -> str | None:
         """None: what ran here ended with its controller.
 
-        Raises BadInput where the trial's attempt is a Slurm job that still waits or runs.
+        Raises UserError where the trial's attempt is a Slurm job that still waits or runs.
         """
         if job_id is not None and job_id.isdigit() and is_alive(job_id):
-            raise BadInput(
+            raise UserError(
                 f"cluster=local: an attempt of this sweep's {job.folder.name} still is Slurm job {job_id}, and two would "
                 f"overwrite each other. Set cluster=slurm to go on with it, or end it first (scancel {job_id})."
             )
@@ -104,12 +104,12 @@ class Local:
 def build_local(experiment: Experiment, parallel: int, processes: Processes) -> Local:
     """The launcher for this machine.
 
-    Raises BadInput where a trial needs more GPUs than there are, or a server that nobody starts; fewer GPUs than all
+    Raises UserError where a trial needs more GPUs than there are, or a server that nobody starts; fewer GPUs than all
     parallel trials need means fewer at once.
     """
     generation = experiment.generation
     if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
-        raise BadInput(
+        raise UserError(
             "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
             "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
         )
@@ -118,7 +118,7 @@ def build_local(experiment: Experiment, parallel: int, processes: Processes) -> 
     slots = parallel
     if gpus:
         if len(gpus) < needed:
-            raise BadInput(
+            raise UserError(
                 f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(gpus)}. "
                 f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
             )
@@ -132,7 +132,11 @@ def build_processes(experiment: Experiment) -> Processes:
     """What starts training processes here: a warm server, or a new interpreter each."""
     preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
     code = Path(experiment.cluster.code or SOURCE)
-    return Warm(preload, code) if experiment.cluster.kind == "local" and experiment.cluster.warm else Fresh(code)
+    return (
+        ForkServer(preload, code)
+        if experiment.cluster.kind == "local" and experiment.cluster.warm
+        else SpawnedProcesses(code)
+    )
 
 
 def visible_gpus(setting: int | str) -> list[str]:
@@ -151,7 +155,9 @@ def visible_gpus(setting: int | str) -> list[str]:
     if setting == AUTO:
         return found
     if int(setting) > len(found):
-        raise BadInput(f"cluster.gpus={setting}: only {len(found)} are visible. Set cluster.gpus={len(found)} or auto.")
+        raise UserError(
+            f"cluster.gpus={setting}: only {len(found)} are visible. Set cluster.gpus={len(found)} or auto."
+        )
     return found[: int(setting)]
 
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.launchers.base import CRASHED, Busy
+from grposweep.launchers.base import CRASHED, LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import asked_of, quoted, render, sweep_name
@@ -34,7 +34,7 @@ class Preparer(Protocol):
         """Stop it now."""
 
 
-class Here:
+class LocalPreparation:
     """A process of this machine's."""
 
     where = "importing torch and trl takes a few seconds"
@@ -55,7 +55,7 @@ class Here:
         end_session(self._pid)
 
 
-class AsJob:
+class SlurmPreparation:
     """A job of one task without GPUs, where the trials' jobs run."""
 
     where = "as a Slurm job"
@@ -69,7 +69,7 @@ class AsJob:
     def start(self, sweep: Path, log: Path) -> None:
         """Submit it, unless an earlier controller's still waits or runs.
 
-        Raises BadInput where Slurm does not take it.
+        Raises UserError where Slurm does not take it.
         """
         self._done = sweep / "prepare" / "exit_code"
         name = f"{sweep_name(sweep)}:prepare"
@@ -78,8 +78,8 @@ class AsJob:
             if not alive:
                 self._done.unlink(missing_ok=True)
             self._job_id = alive[0].job_id if alive else queue.submit(self._write(sweep, name, log), self._cluster)
-        except (Busy, queue.Unreachable) as error:
-            raise BadInput(
+        except (LauncherBusy, queue.Unreachable) as error:
+            raise UserError(
                 f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again later, or "
                 "set cluster.prepare=here."
             ) from error

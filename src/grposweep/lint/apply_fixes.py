@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import SHELLS, Options, load_text, parse_recipe
 from grposweep.lint.edit import edit, edit_nested, render_value
@@ -81,9 +81,9 @@ def _write(path: Path, original: str, text: str) -> None:
     target = path.resolve()
     mode = target.stat().st_mode & 0o7777
     if load_text(path) != original:
-        raise BadInput("it changed while it was being judged, so it was left alone. Run again.")
+        raise UserError("it changed while it was being judged, so it was left alone. Run again.")
     try:
         write_text(target, text)
         target.chmod(mode)
     except OSError as error:
-        raise BadInput(f"it cannot be written: {error.strerror or error}.") from None
+        raise UserError(f"it cannot be written: {error.strerror or error}.") from None

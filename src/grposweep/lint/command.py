@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.keys import parse_version
@@ -42,7 +42,7 @@ def _answer(line: bytes, options: Options, chosen: Chosen) -> tuple[str, int]:
         record = _parse(line)
         name = _printable(record.get("id"))
         verdict = judge(_recipe(record, options), chosen)
-    except BadInput as error:
+    except UserError as error:
         return render_error(str(error), name), UNUSABLE
     return render_verdict(verdict, name), OK if verdict.ok else ERRORS
 
@@ -51,9 +51,9 @@ def _parse(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"this line is not JSON: {str(error)[:120]}.") from None
+        raise UserError(f"this line is not JSON: {str(error)[:120]}.") from None
     if not isinstance(record, dict):
-        raise BadInput("this line is JSON, but not an object.")
+        raise UserError("this line is JSON, but not an object.")
     return record
 
 
@@ -61,10 +61,10 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
     """The recipe of a line; what it leaves out is as the command line says."""
     config = record.get("config")
     if not isinstance(config, dict):
-        raise BadInput('"config" is missing, or not an object of keys and values.')
+        raise UserError('"config" is missing, or not an object of keys and values.')
     framework = record.get("framework") or options.framework
     if framework not in ("auto", *FRAMEWORKS):
-        raise BadInput(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+        raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     version = record.get("trl_version")
     told = Options(
         framework,
@@ -83,7 +83,7 @@ def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
-        raise BadInput(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
+        raise UserError(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
     return value
 
 
@@ -96,7 +96,7 @@ def _gpu(record: dict[str, Any], default: float | None) -> float | None:
         return memory_of(gpu, '"gpu"')
     gib = as_number(gpu)
     if gib is None or not 0 < gib < 1e6:
-        raise BadInput(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
+        raise UserError(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
     return gib
 
 
@@ -129,7 +129,7 @@ def lint_files(paths: Iterable[Path], asked: Asked, out: TextIO, err: TextIO = s
     for path in paths:
         try:
             repaired = _judge(path, asked)
-        except BadInput as error:
+        except UserError as error:
             unusable += 1
             if asked.as_json:
                 out.write(render_error(str(error), file=str(path)) + "\n")

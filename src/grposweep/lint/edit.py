@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks.parsing.overrides import parse_nested
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 
@@ -34,7 +34,7 @@ def edit(text: str, change: Mapping[str, Any]) -> str | None:
     """The text after a change of keys (None removes one); None where it cannot be edited without touching more."""
     try:
         return _edited(text, change)
-    except (BadInput, RecursionError):  # a mapping that holds itself compares without end
+    except (UserError, RecursionError):  # a mapping that holds itself compares without end
         return None
 
 
@@ -172,7 +172,7 @@ def edit_nested(text: str, change: Mapping[str, Any]) -> str | None:
         for key, value in change.items():
             edited = None if edited is None else _set_edit_nested(edited, key.split("."), value)
         return edited if edited is not None and parse_nested(edited).config == wanted else None
-    except (BadInput, RecursionError):
+    except (UserError, RecursionError):
         return None
 
 

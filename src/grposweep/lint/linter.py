@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grposweep import frameworks, plan
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
-from grposweep.frameworks import Reading
+from grposweep.frameworks import ParsedRecipe
 from grposweep.recipe import Recipe
 from grposweep.rules import REGISTRY, Problem, check
 from grposweep.rules.on_recipes import RECIPE_RULES
-from grposweep.rules.registry import Broken, Severity
+from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
 
 SIZES = frozenset(
@@ -91,7 +91,7 @@ def _codes(items: Iterable[str]) -> tuple[str, ...]:
         meant = [code for code in codes if code.startswith(wanted)]
         if not meant:
             families = ", ".join(sorted({code[:2] for code in codes}))
-            raise BadInput(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
+            raise UserError(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
         found += meant
     return tuple(sorted(set(found)))
 
@@ -113,7 +113,7 @@ def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) 
     return Verdict(recipe, setting, tuple(findings), build_plan(setting, reading.unknown))
 
 
-def _problems(reading: Reading, chosen: Chosen) -> list[Problem]:
+def _problems(reading: ParsedRecipe, chosen: Chosen) -> list[Problem]:
     """What the rules say; not those that rest on a field nobody could read."""
     problems = check(reading.setting, chosen.ignore, chosen.select)
     if not reading.unknown:
@@ -141,7 +141,7 @@ def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chos
 
 
 def _of_recipe(
-    reading: Reading, recipe: Recipe, code: str, severity: Severity, broken: Broken, with_fixes: bool
+    reading: ParsedRecipe, recipe: Recipe, code: str, severity: Severity, broken: Violation, with_fixes: bool
 ) -> Finding:
     repairs: list[Repair] = []
     for change in broken.suggestions if with_fixes else ():
@@ -154,7 +154,7 @@ def _of_recipe(
     return Finding(code, severity, message, broken.fields, line, tuple(repairs[:3]))
 
 
-def _message(broken: Broken, has_repairs: bool) -> str:
+def _message(broken: Violation, has_repairs: bool) -> str:
     """What is set and why it cannot work; what to do instead, where no verified change says it."""
     return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
 
@@ -165,7 +165,7 @@ def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
     return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
 
 
-def mends(recipe: Recipe, reading: Reading, code: str, change: Mapping[str, Any]) -> bool:
+def mends(recipe: Recipe, reading: ParsedRecipe, code: str, change: Mapping[str, Any]) -> bool:
     """Whether a change of keys ends what it should and breaks nothing that held before."""
     after = changed(recipe, change)
     rule = RECIPE_RULES[code]

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.lint.apply_fixes import render_change
 from grposweep.lint.linter import Finding, Repair, Verdict, choose
 from grposweep.rules.on_recipes import RECIPE_RULES
@@ -183,7 +183,7 @@ def explain_rules(code: str | None, out: TextIO) -> None:
     wanted = (code or "").strip().upper()
     if wanted and not any(name.startswith(wanted) for name in rules):
         choose((wanted,))  # says what there is
-        raise BadInput(f"{code}: no such rule.")
+        raise UserError(f"{code}: no such rule.")
     if wanted in rules:
         out.write(_full(rules[wanted]))
         return

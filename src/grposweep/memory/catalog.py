@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grposweep.architecture import Architecture
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.setting import TRL_FAMILY, Setting
 
 GPUS = {
@@ -44,12 +44,12 @@ ALIASES = {
 def memory_of(name: str, key: str) -> float:
     """A GPU's memory in GiB, however its name is written (``rtx4090``, ``a100-40gb``).
 
-    Raises BadInput for one that is not known; ``key`` is where it was named.
+    Raises UserError for one that is not known; ``key`` is where it was named.
     """
     by_name = {_plain(known): gib for known, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
-        raise BadInput(
+        raise UserError(
             f"{key}={name}: nobody here knows how much memory it has. Name one of {', '.join(GPUS)}, or say it in GiB "
             "(cluster.gpu_memory_gib, --gpu-memory-gib)."
         )

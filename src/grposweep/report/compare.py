@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.labels import count, label_text, short
 from grposweep.report.chart import overlay
 from grposweep.report.status import worth
@@ -149,10 +149,10 @@ class Side:
 def compare_all(named: Sequence[str], outputs: Path) -> Group:
     """The screen for what a person names: sweeps, ``SWEEP/TRIAL``, or paths.
 
-    Raises BadInput for less than two, for more than fit, and for what has no result.
+    Raises UserError for less than two, for more than fit, and for what has no result.
     """
     if not 2 <= len(named) <= MOST:
-        raise BadInput(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
+        raise UserError(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
     sides = [_side(letter, name, outputs) for letter, name in zip(ascii_uppercase, named, strict=False)]
     return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_verdicts(sides))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.labels import count, short
 from grposweep.report.screens import build_console
@@ -73,12 +73,12 @@ OF_SWEEP = ("name", "force", "outputs", "search", "tracker", "rules")  # no part
 def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
     """Print the winner, and where a file or a form is named write it so.
 
-    Raises BadInput where there is none yet, or the form does not go with the file.
+    Raises UserError where there is none yet, or the form does not go with the file.
     """
     best = view.best
     if best is None:
         status = shlex.join(["grposweep", "status", view.name])
-        raise BadInput(f"{view.name} has no finished trial yet. How far it is: {status}")
+        raise UserError(f"{view.name} has no finished trial yet. How far it is: {status}")
     if file is None and form is not None:
         print(write_winner(view, best, form, Path("best.yaml")), end="")
         return
@@ -89,7 +89,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
         try:
             write_text(file, write_winner(view, best, form, file))
         except OSError as error:
-            raise BadInput(
+            raise UserError(
                 f"--export {file}: it cannot be written ({error.strerror}). Name a file that can."
             ) from error
         console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
@@ -98,13 +98,13 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
 def default_form(best: TrialView, file: Path) -> str:
     """What a file of this name holds: a shell script the command, a YAML all that Hydra needs, or a program's own recipe.
 
-    Raises BadInput for other names.
+    Raises UserError for other names.
     """
     if file.suffix == ".sh":
         return "command"
     if file.suffix in (".yaml", ".yml"):
         return "recipe" if (best.path / "recipe.yaml").is_file() else "hydra"
-    raise BadInput(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
+    raise UserError(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
 
 
 def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
@@ -136,7 +136,9 @@ def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file:
     """The recipe that the trial's program read, and the command it read it with."""
     path = best.path / "recipe.yaml"
     if not path.is_file():
-        raise BadInput(f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra.")
+        raise UserError(
+            f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra."
+        )
     return f"# {head}; {best.path / 'program.sh'} launched it\n{path.read_text(encoding='utf-8')}"
 
 
@@ -148,7 +150,7 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
     from grposweep.config.rerun_overrides import follow
 
     if file.stem == "config":
-        raise BadInput(
+        raise UserError(
             f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
         )
     register()

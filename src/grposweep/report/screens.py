@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.labels import count, short
 from grposweep.report.cost import ended, standing, target
 from grposweep.report.status import status_json, status_screen
@@ -28,16 +28,16 @@ from grposweep.storage.find import find_sweeps, last_change
 def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
     """The sweeps in and below a folder, the latest first; and what cannot be read, in words.
 
-    Raises BadInput where there is neither.
+    Raises UserError where there is neither.
     """
     views, damaged = [], []
     for sweep in sorted(find_sweeps(folder), key=lambda sweep: -last_change(sweep.path)):
         try:
             views.append(read_sweep(sweep))
-        except BadInput as error:
+        except UserError as error:
             damaged.append(str(error))
     if not views and not damaged:
-        raise BadInput(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
+        raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
     return views, damaged
 
 
@@ -67,7 +67,7 @@ WIDTH = 80  # without a terminal
 def show_status(named: str | None, outputs: Path, watch: bool, as_json: bool, out: TextIO) -> None:
     """Print a sweep's status once, or again and again until nothing more is to come.
 
-    Raises BadInput where there is no such sweep, or no terminal to watch it in.
+    Raises UserError where there is no such sweep, or no terminal to watch it in.
     """
     view, console = open_sweep(named, outputs), build_console()
     if as_json:
@@ -77,7 +77,7 @@ def show_status(named: str | None, outputs: Path, watch: bool, as_json: bool, ou
     elif console.is_terminal:
         _watch(view, console)
     else:
-        raise BadInput("--watch needs a terminal. Without one, ask again with 'grposweep status', or with --json.")
+        raise UserError("--watch needs a terminal. Without one, ask again with 'grposweep status', or with --json.")
 
 
 def _watch(view: SweepView, console: Console) -> None:
@@ -91,7 +91,7 @@ def _watch(view: SweepView, console: Console) -> None:
 def show_trial(wanted: str, named: str | None, outputs: Path) -> None:
     """Print everything about one trial.
 
-    Raises BadInput where there is no such sweep or trial.
+    Raises UserError where there is no such sweep or trial.
     """
     view, console = open_sweep(named, outputs), build_console()
     trial = view.trial(wanted)
@@ -114,7 +114,7 @@ def show_sweeps(folder: Path) -> None:
 def show_report(named: str | None, outputs: Path, output: Path | None) -> None:
     """Write a sweep's report and say where it is.
 
-    Raises BadInput where there is no such sweep, or the file cannot be written.
+    Raises UserError where there is no such sweep, or the file cannot be written.
     """
     from grposweep.report.html import write_report  # jinja2: not for status
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from grposweep.files import as_number, objects, read_json, read_lines, yaml_loader
 from grposweep.storage import runs
-from grposweep.storage.folders import TrialFolder, further_worth, worth
+from grposweep.storage.folders import TrialFolder, extra_objectives, worth
 
 SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
 Direction = Literal["maximize", "minimize"]
@@ -80,7 +80,7 @@ class TrialView:
 
     def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
         """What it is worth in these objectives beside the first; None where one is missing."""
-        return further_worth(self.result, names)
+        return extra_objectives(self.result, names)
 
     @property
     def error(self) -> float | None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
 from grposweep.process import exists
 from grposweep.report.ranking import Standing, race_of, standings
@@ -208,7 +208,7 @@ class SweepView:
     def trial(self, wanted: str | int) -> TrialView:
         """A trial by its number, its folder's name, or the head of its experiment id; the winner by ``best``.
 
-        Raises BadInput where there is none, or several.
+        Raises UserError where there is none, or several.
         """
         text = str(wanted).strip().rstrip("/")
         if text == BEST:
@@ -221,7 +221,7 @@ class SweepView:
                 trial for trial in self.trials if head and (trial.name == head or trial.experiment.startswith(head))
             ]
         if len(found) != 1:
-            raise BadInput(
+            raise UserError(
                 f"{text}: {self.name} has {'no such trial' if not found else 'several such trials'}. {self._instead()}"
             )
         return found[0]
@@ -237,7 +237,7 @@ class SweepView:
 
     def _winner(self) -> TrialView:
         if self.best is None:
-            raise BadInput(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
+            raise UserError(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
         return self.best
 
     def _instead(self) -> str:
@@ -251,12 +251,12 @@ class SweepView:
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:
     """The sweep in a folder, now.
 
-    Raises BadInput where the folder holds no sweep, or one whose sweep.yaml is damaged.
+    Raises UserError where the folder holds no sweep, or one whose sweep.yaml is damaged.
     """
     folder = sweep if isinstance(sweep, SweepFolder) else SweepFolder(sweep.resolve())
     settings = folder.settings()
     if settings is None:
-        raise BadInput(f"{folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
+        raise UserError(f"{folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
     controller = _controller(folder.path / "lease.json")
     trials = [read_trial(trial, bool(controller)) for trial in folder.trials()]
     return SweepView(folder.path, settings, trials, read_outlook(folder.path), folder.prepared(), controller)

@@ -21,11 +21,11 @@ from grposweep.rules import (
     topology,
     verl,
 )
-from grposweep.rules.registry import FAMILIES, REGISTRY, Broken, Problem, Rule, Severity, choose, errors
+from grposweep.rules.registry import FAMILIES, REGISTRY, Problem, Rule, Severity, Violation, choose, errors
 from grposweep.rules.unstated import judge_unstated  # last: it counts with all the others
 from grposweep.setting import Setting
 
-__all__ = ["FAMILIES", "REGISTRY", "Broken", "Problem", "Rule", "Severity", "check", "errors"]
+__all__ = ["FAMILIES", "REGISTRY", "Problem", "Rule", "Severity", "Violation", "check", "errors"]
 
 # Named so that importing this package registers them all.
 FILES = (

@@ -6,7 +6,7 @@ DeepSeekMath and DAPO for settings that were published with results; "LoRA Witho
 
 from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, Setting
 
 FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # a step: where the report stalled, and the least that it advises
@@ -26,7 +26,7 @@ def _prompts_per_step(s: Setting) -> float | None:
 
 
 @rule("GA201", "warning", (*STEP, "given", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
-def a_step_has_several_prompts(s: Setting) -> Broken | None:
+def a_step_has_several_prompts(s: Setting) -> Violation | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
     The EasyR1 report stalled at 8 prompts a step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
@@ -36,7 +36,7 @@ def a_step_has_several_prompts(s: Setting) -> Broken | None:
     if prompts is None or prompts > FEW_PROMPTS:
         return None
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
-    return Broken(
+    return Violation(
         what=f"{s.key(name)}={getattr(s, name)}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
         instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts a step and above are common.",
@@ -45,7 +45,7 @@ def a_step_has_several_prompts(s: Setting) -> Broken | None:
 
 
 @rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY)
-def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
+def the_learning_rate_is_not_hot(s: Setting) -> Violation | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 
     The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
@@ -54,7 +54,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
     most = HOT_LORA if s.lora else HOT
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('learning_rate')}={s.learning_rate:g}",
         why=f"hot for {_size(s)}: stable GRPO runs are reported up to {most:g}",
         instead=f"Try {1e-4 if s.lora else 5e-6:g}, with warmup.",
@@ -63,7 +63,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Broken | None:
 
 
 @rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"), of=EVERY)
-def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
+def the_learning_rate_is_not_timid(s: Setting) -> Violation | None:
     """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
 
     The EasyR1 report (7 B, 1e-6, 8 prompts a step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
@@ -75,7 +75,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
     if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
         return None
     step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} a step"
-    return Broken(
+    return Violation(
         what=f"{s.key('learning_rate')}={s.learning_rate:g}",
         why=f"conservative for {_size(s)}{step}",
         instead=f"Try {1e-5 if s.lora else 5e-6:g} with warmup, or larger steps.",
@@ -84,7 +84,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Broken | None:
 
 
 @rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY)
-def a_steep_start_has_warmup(s: Setting) -> Broken | None:
+def a_steep_start_has_warmup(s: Setting) -> Violation | None:
     """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
 
     The EasyR1 report advises these rates together with warmup. Judged only where the model's size is known.
@@ -92,7 +92,7 @@ def a_steep_start_has_warmup(s: Setting) -> Broken | None:
     least = STEEP * (10 if s.lora else 1)
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate < least or s.warmup_steps != 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('warmup_steps')}=0",
         why=f"{s.key('learning_rate')}={s.learning_rate:g} applies in full from the first step",
         instead=f"Set {s.key('warmup_steps')}=0.05 (a share of all steps).",

@@ -12,7 +12,7 @@ from math import gcd
 
 from grposweep import plan
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 SIZES = (
@@ -57,7 +57,7 @@ def _whole_group_counts(s: Setting) -> int:
 
 
 @rule("GB101", "error", ("framework", *SIZES, "unsolved", "num_generations"), _whole_group_counts, of=TRL_LIKE)
-def whole_groups(s: Setting) -> Broken | None:
+def whole_groups(s: Setting) -> Violation | None:
     """The completions of a rollout, B W S, must be a multiple of ``num_generations``.
 
     Advantages compare the completions of one prompt, so a rollout holds whole groups. S is ``steps_per_generation`` and
@@ -71,7 +71,7 @@ def whole_groups(s: Setting) -> Broken | None:
     total = (s.generation_batch_size if s.version >= ROLLOUTS else None) or s.processes * per_process(s)
     if total < 1 or total % s.num_generations == 0 or s.unsolved & plan.TRAIN_SIZES:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('num_generations')}={s.num_generations}",
         why=f"it does not divide the {total} completions of {_made_of(s)}; {s.trainer} needs whole groups",
         instead=f"Choose sizes whose product is a multiple of {s.num_generations}.",
@@ -91,7 +91,7 @@ def _made_of(s: Setting) -> str:
 
 
 @rule("GB102", "error", ("num_generations", "distils"), of=TRL_LIKE)
-def a_group_has_two(s: Setting) -> Broken | None:
+def a_group_has_two(s: Setting) -> Violation | None:
     """A group needs at least two completions: the advantage of a single one is always zero.
 
     TRL 1.16: "GRPO requires at least 2 generations per prompt to calculate the advantages." 0 is a ZeroDivisionError.
@@ -100,7 +100,7 @@ def a_group_has_two(s: Setting) -> Broken | None:
     """
     if s.num_generations >= 2 or (s.distils and s.num_generations == 1):
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('num_generations')}={s.num_generations}",
         why="GRPO compares completions of the same prompt, so a group needs at least 2",
         instead=f"Set {s.key('num_generations')}=8, the usual size.",
@@ -124,7 +124,7 @@ def _whole_micro_step_counts(s: Setting) -> int:
 
 
 @rule("GB106", "error", SIZES, _whole_micro_step_counts, of=TRL_LIKE)
-def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
+def a_rollout_is_whole_micro_steps(s: Setting) -> Violation | None:
     """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all processes.
 
     TRL 1.16: "generation_batch_size (8) must be divisible by the global batch size (7)." TRL 0.18.0 to 0.19.0 compute
@@ -138,7 +138,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
     unit = size * s.processes if s.version >= PRECEDENCE_FIXED else size
     if total % unit == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('generation_batch_size')}={total}",
         why=f"it is not a multiple of the {size * s.processes} completions of a micro-step ({s.processes} x {size})",
         instead=f"Choose a multiple of {size * s.processes}, or leave {s.key('generation_batch_size')} out.",
@@ -147,7 +147,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Broken | None:
 
 
 @rule("GB107", "error", SIZES, counts.every)
-def the_rollout_is_sized_once(s: Setting) -> Broken | None:
+def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     """``generation_batch_size`` and ``steps_per_generation`` say the same thing in two units; TRL takes one of them.
 
     TRL since 0.18, even where the two agree: "'generation_batch_size' and 'steps_per_generation' can not be both
@@ -157,7 +157,7 @@ def the_rollout_is_sized_once(s: Setting) -> Broken | None:
         return None
     names = ("generation_batch_size", "steps_per_generation")
     agree = s.generation_batch_size == (s.processes or 0) * s.per_device_train_batch_size * s.steps_per_generation
-    return Broken(
+    return Violation(
         what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
         why="both size the rollout, and TRL refuses the two together even where they agree",
         instead=f"Leave {s.key('generation_batch_size')} out.",
@@ -168,7 +168,7 @@ def the_rollout_is_sized_once(s: Setting) -> Broken | None:
 
 
 @rule("GB108", "error", ("auto_find_batch_size", "version"))
-def the_batch_does_not_shrink(s: Setting) -> Broken | None:
+def the_batch_does_not_shrink(s: Setting) -> Violation | None:
     """``auto_find_batch_size`` halves the batch when memory runs out, after which groups are no longer whole.
 
     TRL since 1.9: "auto_find_batch_size is not supported by GRPO". Before, see GB202.
@@ -179,7 +179,7 @@ def the_batch_does_not_shrink(s: Setting) -> Broken | None:
 
 
 @rule("GB202", "warning", ("auto_find_batch_size", "version"))
-def the_batch_does_not_shrink_unnoticed(s: Setting) -> Broken | None:
+def the_batch_does_not_shrink_unnoticed(s: Setting) -> Violation | None:
     """Before TRL 1.9 ``auto_find_batch_size`` is accepted: a batch halved on out-of-memory splits groups unnoticed.
 
     The generation batch keeps the size that it was computed with. TRL 1.9 refuses the key for this reason.
@@ -189,9 +189,9 @@ def the_batch_does_not_shrink_unnoticed(s: Setting) -> Broken | None:
     return _shrinks(s, "a batch that shrinks on out-of-memory no longer holds whole groups (TRL 1.9 refuses the key)")
 
 
-def _shrinks(s: Setting, why: str) -> Broken:
+def _shrinks(s: Setting, why: str) -> Violation:
     name = "auto_find_batch_size"
-    return Broken(
+    return Violation(
         what=f"{s.key(name)}=true",
         why=why,
         instead=f"Set {s.key(name)}=false, and a smaller {s.key('per_device_train_batch_size')} if memory runs out.",
@@ -205,7 +205,7 @@ COUNTED = (*SIZES[1:], "num_iterations")  # what counts something, in the order 
 
 
 @rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE)
-def sizes_are_positive(s: Setting) -> Broken | None:
+def sizes_are_positive(s: Setting) -> Violation | None:
     """Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
 
     TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
@@ -214,7 +214,7 @@ def sizes_are_positive(s: Setting) -> Broken | None:
     for name in COUNTED:
         value = getattr(s, name)
         if value is not None and value < 1 and name not in s.auto:
-            return Broken(
+            return Violation(
                 what=f"{s.key(name)}={value}",
                 why="it counts something that a step cannot do without, so it must be at least 1",
                 instead=f"Set {s.key(name)}=1 or more.",
@@ -231,7 +231,7 @@ def _counting(name: str) -> tuple[dict[str, int | None], ...]:
 
 
 @rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s), of=TRL_LIKE)
-def prompts_per_step_agrees(s: Setting) -> Broken | None:
+def prompts_per_step_agrees(s: Setting) -> Violation | None:
     """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
 
     Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
@@ -241,7 +241,7 @@ def prompts_per_step_agrees(s: Setting) -> Broken | None:
     step = plan.completions_per_step(s)
     if step is None or step == s.prompts_per_step * s.num_generations:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
         why=f"the sizes beside it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
         instead=f"Set {s.key('per_device_train_batch_size')}=auto and {s.key('gradient_accumulation_steps')}=auto, "
@@ -264,7 +264,7 @@ def _agreeing_counts(s: Setting) -> int:
     lambda s: _solvable_counts(s),
     of=EVERY,
 )
-def auto_finds_a_size(s: Setting) -> Broken | None:
+def auto_finds_a_size(s: Setting) -> Violation | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
 
     Ours: the planner keeps prompts_per_step x num_generations exactly, so their product is split over the processes.
@@ -272,7 +272,7 @@ def auto_finds_a_size(s: Setting) -> Broken | None:
     if not s.unsolved & plan.TRAIN_SIZES or s.processes is None or s.processes < 1 or s.num_generations < 1:
         return None
     if not s.prompts_per_step or s.prompts_per_step < 1:
-        return Broken(
+        return Violation(
             what=f"{s.key('per_device_train_batch_size')}=auto",
             why=f"{s.key('prompts_per_step')} is {s.prompts_per_step}, so there is nothing to solve for",
             instead=f"Set {s.key('prompts_per_step')}=8, say, or a size in place of auto.",
@@ -280,7 +280,7 @@ def auto_finds_a_size(s: Setting) -> Broken | None:
             suggestions=({"prompts_per_step": 8},),
         )
     wanted = s.prompts_per_step * s.num_generations
-    return Broken(
+    return Violation(
         what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
         why=f"{wanted} completions a step cannot be split over {s.processes} processes in the sizes left to choose",
         instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
@@ -302,7 +302,7 @@ def _near(value: int) -> list[int]:
 
 
 @rule("GB109", "error", ("framework", "split_batches"), of=TRL_LIKE)
-def batches_are_not_split(s: Setting) -> Broken | None:
+def batches_are_not_split(s: Setting) -> Violation | None:
     """``accelerator_config.split_batches`` leaves half of the data or more untrained, without a message.
 
     TRL sizes its rollouts as B W S, but every process then receives B S / W rows. Measured with trl 1.16 on two processes:
@@ -310,7 +310,7 @@ def batches_are_not_split(s: Setting) -> Broken | None:
     """
     if not s.split_batches:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('split_batches')}=true",
         why=f"{s.trainer} computes rollouts as if batches were not split, so prompts are silently left out",
         instead=f"Set {s.key('split_batches')}=false.",
@@ -330,7 +330,7 @@ def _misread(s: Setting) -> int | None:
 
 
 @rule("GB110", "error", SIZES, lambda s: _filled_counts(s))
-def a_rollout_fills_a_micro_step(s: Setting) -> Broken | None:
+def a_rollout_fills_a_micro_step(s: Setting) -> Violation | None:
     """A ``generation_batch_size`` below B W leaves no micro-step: TRL 0.18.0-0.19.0 accept it and fail at train().
 
     S = generation_batch_size // (B W) is 0 there; from 0.19.1 on the configuration is refused (GB106).
@@ -338,7 +338,7 @@ def a_rollout_fills_a_micro_step(s: Setting) -> Broken | None:
     total = _misread(s)
     if total is None or s.processes is None or total >= s.per_device_train_batch_size * s.processes:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('generation_batch_size')}={total}",
         why=f"a micro-step takes {s.per_device_train_batch_size * s.processes} completions, so a rollout has none",
         instead=f"Choose a multiple of {s.per_device_train_batch_size * s.processes}.",
@@ -356,7 +356,7 @@ def _filled_counts(s: Setting) -> int:
 
 
 @rule("GB201", "warning", SIZES)
-def a_rollout_is_not_misread(s: Setting) -> Broken | None:
+def a_rollout_is_not_misread(s: Setting) -> Violation | None:
     """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept what they should not.
 
     The rollout is cut to whole micro-steps, S = generation_batch_size // (B W), while prompts are still drawn by the whole
@@ -366,7 +366,7 @@ def a_rollout_is_not_misread(s: Setting) -> Broken | None:
     total = _misread(s)
     if total is None or s.processes is None or total < (unit := s.per_device_train_batch_size * s.processes):
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('generation_batch_size')}={total}",
         why=f"this TRL accepts it but takes {total // unit * unit} of them into a rollout, so groups are torn apart; "
         "TRL 0.19.1 and later refuse it",

@@ -13,24 +13,24 @@ from grposweep.frameworks import choices
 from grposweep.frameworks import dotted_keys as schema
 from grposweep.frameworks.dotted import TYPES, Values, collect
 from grposweep.frameworks.easyr1 import reader as easyr1
-from grposweep.frameworks.keys import Key
+from grposweep.frameworks.keys import KeySpec
 from grposweep.frameworks.parsing.values import convert
 from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.keys import cut, show
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.setting import IN_PROMPTS
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
 
 
-def takes(recipe: Recipe) -> Mapping[str, Key]:
+def takes(recipe: Recipe) -> Mapping[str, KeySpec]:
     """The keys of a recipe's framework and version."""
     return schema.easyr1(recipe.version) if recipe.framework == "easyr1" else schema.verl(verl.engine_of(recipe))
 
 
-def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Broken:
+def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
     """What is said of a key that does not exist, with those it may have meant."""
     value = recipe.config[key]
     other = found[0] if found else ""
@@ -41,11 +41,11 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
     else:
         changes = ({key: None, other: value},) if other else ()
     harmless = frozenset(changes[0]) if changes and safe else frozenset()
-    return Broken(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
+    return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
 
 
 @recipe_rule("GV303", "error", of=IN_PROMPTS)
-def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
+def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: words for a number, a fraction for a count, nothing where something must be.
 
     EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
@@ -63,7 +63,7 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
         if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
             mended = ({written: found.value},) if found.value is not None else ()
             wanted = WANTED.get(kind.rstrip("?"), "another value")
-            yield Broken(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), mended)
+            yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), mended)
 
 
 def _looser(key: str, kind: str) -> str:
@@ -72,7 +72,7 @@ def _looser(key: str, kind: str) -> str:
 
 
 @recipe_rule("GV305", "error", of=IN_PROMPTS)
-def words_are_known(recipe: Recipe) -> Iterator[Broken]:
+def words_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A word that its key does not know: an estimator, a loss, a schedule, an engine.
 
     Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 takes an unknown ``loss_type``
@@ -94,7 +94,7 @@ def words_are_known(recipe: Recipe) -> Iterator[Broken]:
         if switch is not None and recipe.framework == "verl" and not verl.values_of(recipe).flag(switch):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
-        yield Broken(
+        yield Violation(
             what=f"{key}={show(value)}",
             why=f"{'EasyR1' if recipe.framework == 'easyr1' else 'verl'} knows {', '.join(allowed[:6])}"
             + (" and others" if len(allowed) > 6 else ""),
@@ -105,7 +105,7 @@ def words_are_known(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GK310", "warning", of=IN_PROMPTS)
-def kl_keys_are_read(recipe: Recipe) -> Iterator[Broken]:
+def kl_keys_are_read(recipe: Recipe) -> Iterator[Violation]:
     """KL keys that are set where KL is not: a coefficient, an estimator or a controller that nothing reads.
 
     verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
@@ -116,7 +116,7 @@ def kl_keys_are_read(recipe: Recipe) -> Iterator[Broken]:
     named = [key for key in dead if key in recipe.config]
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
-        yield Broken(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+        yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
                      "Remove what has no effect, or switch on what was meant.", tuple(named))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from grposweep.frameworks.keys import text
 from grposweep.recipe import Recipe
 from grposweep.rules.dotted_keys import unknown
 from grposweep.rules.keys import show
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.rules.rollout_batch import EASYR1
 
 # What became of EasyR1's keys, where another one took their place.
@@ -27,7 +27,7 @@ SUCCESSORS = {
 
 
 @recipe_rule("GV301", "error", of=EASYR1)
-def easyr1_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
+def easyr1_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 does not take: a typo, another framework's word, or one of another release.
 
     EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is one
@@ -62,7 +62,7 @@ def _instead(recipe: Recipe, new: str | None) -> str:
 
 
 @recipe_rule("GV302", "warning", of=EASYR1)
-def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Broken]:
+def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 overwrites after it has read it: accepted, and without any effect.
 
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
@@ -76,18 +76,18 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Broken]:
         now = recipe.config.get(other, known[other].default) if other in known else None
         why = f"EasyR1 overwrites it with {other}={show(now)}" if other else "EasyR1 computes it, whatever is set"
         advice = f"Set {other} instead." if other else "Remove it."
-        yield Broken(f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key}))
+        yield Violation(f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key}))
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)
-def easyr1_s_configuration_is_named(recipe: Recipe) -> Iterator[Broken]:
+def easyr1_s_configuration_is_named(recipe: Recipe) -> Iterator[Violation]:
     """A command line without ``config=``: EasyR1 takes the defaults of its classes for all that is not set.
 
     They are not those of examples/config.yaml: one completion a prompt (which GRPO refuses), KL in the reward, another
     estimator, larger micro-batches.
     """
     if recipe.launch is not None and not recipe.base and recipe.launch.program:
-        yield Broken(
+        yield Violation(
             what="config= is not given",
             why="EasyR1 then takes the defaults of its classes, not those of examples/config.yaml",
             instead="Start the overrides with config=examples/config.yaml.",

@@ -6,7 +6,7 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 from math import gcd
 
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import TRL_LIKE, Setting
 
 READS = (
@@ -58,7 +58,7 @@ def _torn(s: Setting, group: int) -> int | None:
 
 
 @rule("GE101", "error", READS, lambda s: _counts(s, _checked_group(s)), of=TRL_LIKE)
-def whole_groups_in_evaluation(s: Setting) -> Broken | None:
+def whole_groups_in_evaluation(s: Setting) -> Violation | None:
     """The global evaluation batch, B_eval W, must be a multiple of the evaluation's generations.
 
     There is no accumulation in evaluation. ``num_generations_eval`` defaults to ``num_generations`` (also when 0).
@@ -69,7 +69,7 @@ def whole_groups_in_evaluation(s: Setting) -> Broken | None:
     total = _torn(s, group)
     if total is None:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('per_device_eval_batch_size')}={s.per_device_eval_batch_size}",
         why=f"{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole groups of {group}",
         instead=f"Choose a size whose product with the processes is a multiple of {group}.",
@@ -78,7 +78,7 @@ def whole_groups_in_evaluation(s: Setting) -> Broken | None:
 
 
 @rule("GE103", "error", READS, lambda s: _counts(s, _missed_group(s)))
-def evaluation_does_not_fail_late(s: Setting) -> Broken | None:
+def evaluation_does_not_fail_late(s: Setting) -> Violation | None:
     """TRL 0.20 and 0.21 do not check the evaluation batch; the first evaluation fails on groups that are not whole.
 
     Rewards are viewed as rows of G: "RuntimeError: shape '[-1, 4]' is invalid for input of size 3". The same in 0.26.0
@@ -88,7 +88,7 @@ def evaluation_does_not_fail_late(s: Setting) -> Broken | None:
     total = _torn(s, group)
     if total is None:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('per_device_eval_batch_size')}={s.per_device_eval_batch_size}",
         why=f"{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole groups of {group}; "
         "this TRL does not check it, and the first evaluation fails",
@@ -103,7 +103,7 @@ def evaluation_does_not_fail_late(s: Setting) -> Broken | None:
     ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts", "evaluates", "auto"),
     of=TRL_LIKE,
 )
-def evaluation_sizes_are_positive(s: Setting) -> Broken | None:
+def evaluation_sizes_are_positive(s: Setting) -> Violation | None:
     """Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
 
     TRL 1.16 accepts 0 at construction and fails in the data loader (0 generations are as unset).
@@ -113,7 +113,7 @@ def evaluation_sizes_are_positive(s: Setting) -> Broken | None:
     for name in ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts"):
         value = getattr(s, name)
         if value is not None and value < 1 and name not in s.auto and (name, value) != ("num_generations_eval", 0):
-            return Broken(
+            return Violation(
                 what=f"{s.key(name)}={value}",
                 why="held-out evaluation needs at least 1",
                 instead=f"Set {s.key(name)} to 1 or more, or evaluate nothing.",
@@ -131,7 +131,7 @@ def _positive(name: str) -> tuple[dict[str, int | None], ...]:
 
 
 @rule("GE201", "warning", ("evaluates", "dataloader_drop_last", "eval_prompts", *READS))
-def held_out_prompts_are_all_scored(s: Setting) -> Broken | None:
+def held_out_prompts_are_all_scored(s: Setting) -> Violation | None:
     """``dataloader_drop_last`` has no effect on GRPO's training batches, but drops trailing prompts of an evaluation.
 
     Measured with trl 1.16: of 5 prompts in groups of 4, a batch of 8 completions scores 4.
@@ -141,7 +141,7 @@ def held_out_prompts_are_all_scored(s: Setting) -> Broken | None:
     group, batch = evaluation_group(s), s.per_device_eval_batch_size * s.processes
     if min(s.eval_prompts, group, batch) < 1 or not (left := s.eval_prompts * group % batch):
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('dataloader_drop_last')}=true",
         why=f"{-(-left // group)} of {s.eval_prompts} held-out prompts are left out of every evaluation",
         instead=f"Set {s.key('dataloader_drop_last')}=false; training does not read it.",
@@ -150,7 +150,7 @@ def held_out_prompts_are_all_scored(s: Setting) -> Broken | None:
 
 
 @rule("GE202", "warning", ("do_eval", *READS))
-def a_last_evaluation_would_work(s: Setting) -> Broken | None:
+def a_last_evaluation_would_work(s: Setting) -> Violation | None:
     """With ``do_eval`` and ``eval_strategy=no`` TRL checks no evaluation batch, and a script that evaluates at the end fails.
 
     Open-R1's script does so. Measured with trl 1.16: "RuntimeError: shape '[-1, 4]' is invalid for input of size 3".
@@ -160,7 +160,7 @@ def a_last_evaluation_would_work(s: Setting) -> Broken | None:
     group, total = evaluation_group(s), s.per_device_eval_batch_size * s.processes
     if min(group, total) < 1 or total % group == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('do_eval')}=true",
         why=f"a script that evaluates after training would fail then: {total} completions are not whole groups of {group}",
         instead=f"Choose {s.key('per_device_eval_batch_size')} so that the product is a multiple of {group}, "

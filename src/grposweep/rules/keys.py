@@ -23,7 +23,7 @@ from grposweep.frameworks.parsing.values import convert
 from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.setting import EVERY, FRAMEWORKS, IN_PROMPTS, TRL, TRL_FAMILY
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
@@ -32,7 +32,7 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 @recipe_rule("GV103", "warning")
-def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
+def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     """A number that YAML reads as a string: YAML 1.1 wants a dot and a signed exponent, so ``3e-06`` is text.
 
     TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
@@ -43,7 +43,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             found = convert(value, takes[key].type)
             if found.trouble == "string":
-                yield Broken(
+                yield Violation(
                     what=f"{key}: {show(value)}",
                     why=f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not",
                     instead=f"Write {key}: {show(found.value)}.",
@@ -54,7 +54,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV104", "error")
-def values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
+def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
 
     argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
@@ -77,17 +77,17 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Broken]:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 
 
-def _strategy(key: str, value: Any) -> Broken:
+def _strategy(key: str, value: Any) -> Violation:
     if value is False:
-        return Broken(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
+        return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
     choices = ", ".join(STRATEGIES[key])
-    return Broken(f"{key}={show(value)}", f"there are {choices}", "Choose one of them.", (key,))
+    return Violation(f"{key}={show(value)}", f"there are {choices}", "Choose one of them.", (key,))
 
 
-def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Broken:
+def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
     suggestions = (dict(change),) if change else ()
-    return Broken(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+    return Violation(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
 
 
 def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
 @recipe_rule("GV101", "error")
-def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Broken]:
+def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
 
     TRL's parser stops: "Unknown arguments from config file: [...]"; ``trl grpo`` passes it on to accelerate, which stops;
@@ -157,11 +157,11 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Broken]:
         if way.why and change == {key: None}:  # a fix that only removes does not explain itself
             why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
-        yield Broken(_set(recipe, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe)
+        yield Violation(_set(recipe, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe)
 
 
 @recipe_rule("GV102", "error")
-def keys_are_known(recipe: Recipe) -> Iterator[Broken]:
+def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A key that no release of TRL takes: a typo, or another library's word.
 
     TRL's parser stops at it ("Unknown arguments from config file: [...]"), ``trl grpo`` passes it on to accelerate, which
@@ -173,10 +173,10 @@ def keys_are_known(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV105", "warning", of=EVERY)
-def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
+def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
     """A key that a file sets twice: YAML's reader takes the last one without a word."""
     for twice in recipe.duplicates:
-        yield Broken(
+        yield Violation(
             what=f"{twice.key} is set on lines {twice.first_line} and {twice.line}",
             why="the last one counts, and the others are lost without a word",
             instead=f"Keep line {twice.line}.",
@@ -187,12 +187,12 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV106", "warning", of=EVERY)
-def shell_values_are_known(recipe: Recipe) -> Iterator[Broken]:
+def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
     for key, text in recipe.unresolved.items():
         if key not in (text, "num_processes") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
-        yield Broken(
+        yield Violation(
             what=f"{key}: {show(text)}" if key != text else key,
             why="it is not known from the script alone, so nothing that depends on it was checked",
             instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
@@ -209,14 +209,14 @@ def _matters(recipe: Recipe, key: str) -> bool:
 
 
 @recipe_rule("GV107", "error", of=EVERY)
-def the_launch_is_whole(recipe: Recipe) -> Iterator[Broken]:
+def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
 
     bash joins lines at a backslash that is the very last character; a comment runs to the end of its line whatever stands
     there. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
-        yield Broken(
+        yield Violation(
             what=f"the options from line {recipe.launch.cut_line} on",
             why="the command ended before them (a comment, or a blank after the backslash), so they are never passed",
             instead="Move the comment above the command, and end each line but the last with a backslash.",
@@ -224,7 +224,7 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV108", "warning")
-def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Broken]:
+def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL does not take, in the launch of a script that may have arguments of its own."""
     launch = recipe.launch
     if launch is None or not _is_own_script(recipe):
@@ -236,11 +236,11 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Broken]:
     others = tuple(str(key) for key, near in strangers if not near)
     if others:
         shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-        yield Broken(shown, "TRL takes none of these names", f"Fine if {launch.program} does.", others)
+        yield Violation(shown, "TRL takes none of these names", f"Fine if {launch.program} does.", others)
 
 
 @recipe_rule("GV109", "error")
-def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Broken]:
+def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
     """Open-R1's ``dataset_mixture``: a mapping with a list of datasets, all with the same columns.
 
     Source: open-r1 src/open_r1/configs.py ScriptArguments.__post_init__.
@@ -248,7 +248,7 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Broken]:
     mixture = recipe.config.get("dataset_mixture")
     trouble = open_r1.mixture_trouble(mixture) if recipe.framework == "open-r1" and mixture is not None else None
     if trouble:
-        yield Broken(
+        yield Violation(
             "dataset_mixture", f"Open-R1 refuses it: {trouble}", "See its README for an example.", ("dataset_mixture",)
         )
 
@@ -264,11 +264,11 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
             yield key, [habit] if habit else keys.near(str(key), takes)
 
 
-def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Broken:
+def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Violation:
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    return Broken(_set(recipe, key), f"unknown key: {why}", advice, (str(key),), changes)
+    return Violation(_set(recipe, key), f"unknown key: {why}", advice, (str(key),), changes)
 
 
 def _is_own_script(recipe: Recipe) -> bool:
@@ -310,7 +310,7 @@ def _show_key(key: Any) -> str:
 
 
 @recipe_rule("GM203", "warning", of=frozenset(FRAMEWORKS))
-def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Broken]:
+def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
     """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
 
     Estimated are recipes of TRL and Open-R1 whose model is one of those that are known by name (docs/memory.md), as the
@@ -323,14 +323,14 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Broken]:
             yield _older(recipe)
         return
     if recipe.framework not in TRL_FAMILY:
-        yield Broken(
+        yield Violation(
             what=f"a GPU of {recipe.gpu_gib:g} GiB",
             why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",
             instead="Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that.",
         )
         return
     name = recipe.config.get("model_name_or_path")
-    yield Broken(
+    yield Violation(
         what=f"a GPU of {recipe.gpu_gib:g} GiB",
         why="no model is named" if name is None else f"the shape of model_name_or_path={name} is not known",
         instead="Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out.",
@@ -338,9 +338,9 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Broken]:
     )
 
 
-def _older(recipe: Recipe) -> Broken:
+def _older(recipe: Recipe) -> Violation:
     judged = ".".join(map(str, recipe.version))
-    return Broken(
+    return Violation(
         what=f"a GPU of {recipe.gpu_gib:g} GiB",
         why=f"memory is estimated as TRL {'.'.join(map(str, TRL))} uses it, and TRL {judged} may hold all logits of a "
         "micro-batch at once (micro-batch x completion length x vocabulary)",

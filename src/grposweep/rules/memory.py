@@ -9,7 +9,7 @@ from typing import Any
 from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS, find_prompt
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import Setting
 
 NEAR = 0.9  # of the GPU's memory: the estimate is not better than that
@@ -24,7 +24,7 @@ def _fitting_counts(s: Setting) -> int:
 
 
 @rule("GM101", "error", SEARCHED, _fitting_counts)
-def a_point_fits_the_gpu(s: Setting) -> Broken | None:
+def a_point_fits_the_gpu(s: Setting) -> Violation | None:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
 
     Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
@@ -34,7 +34,7 @@ def a_point_fits_the_gpu(s: Setting) -> Broken | None:
     memory = _known(s)
     if memory is None or memory.peak <= (s.gpu_memory_gib or 0) * GIB:
         return None
-    return Broken(
+    return Violation(
         what=_what(s),
         why=f"{_needs(memory)}, and a GPU has {s.gpu_memory_gib:g} GiB",
         instead=f"Take a smaller model, shorter completions, more GPUs with {s.key('sharding')}, or larger ones.",
@@ -44,13 +44,13 @@ def a_point_fits_the_gpu(s: Setting) -> Broken | None:
 
 
 @rule("GM201", "warning", SEARCHED)
-def a_point_leaves_some_memory_free(s: Setting) -> Broken | None:
+def a_point_leaves_some_memory_free(s: Setting) -> Violation | None:
     """Above nine tenths of the GPU's memory an estimate may be wrong on the wrong side: it is no measurement."""
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
     if memory is None or not NEAR * limit < memory.peak <= limit:
         return None
-    return Broken(
+    return Violation(
         what=_what(s),
         why=f"{_needs(memory)}, which is {memory.peak / limit:.0%} of a GPU's {s.gpu_memory_gib:g} GiB",
         instead="Smaller micro-batches or gradient checkpointing would make it safe.",
@@ -59,11 +59,11 @@ def a_point_leaves_some_memory_free(s: Setting) -> Broken | None:
 
 
 @rule("GM202", "warning", ("sharding", "processes"))
-def what_is_sharded_has_several_ranks(s: Setting) -> Broken | None:
+def what_is_sharded_has_several_ranks(s: Setting) -> Violation | None:
     """Sharding divides what each rank holds among the ranks of a trial, so one rank alone gains nothing by it."""
     if s.sharding == "none" or s.processes is None or s.processes > 1:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('sharding')}={s.sharding}",
         why=f"{s.key('processes')}={s.processes} has nobody to share with",
         instead=f"Set {s.key('sharding')}=none, or more processes.",

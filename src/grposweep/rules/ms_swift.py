@@ -7,7 +7,7 @@ from grposweep import plan
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import Setting
 
 MS_SWIFT = frozenset({"ms-swift"})
@@ -31,7 +31,7 @@ def _rollout_counts(s: Setting) -> int:
 
 
 @rule("GB501", "error", SIZES, _rollout_counts, of=MS_SWIFT)
-def the_two_sizes_of_a_rollout_agree(s: Setting) -> Broken | None:
+def the_two_sizes_of_a_rollout_agree(s: Setting) -> Violation | None:
     """``generation_batch_size`` and ``steps_per_generation`` may both be set, if the first is B W times the second.
 
     rlhf_trainers/args_mixin.py: "generation_batch_size (16) must equal per_device_train_batch_size * world_size *
@@ -43,7 +43,7 @@ def the_two_sizes_of_a_rollout_agree(s: Setting) -> Broken | None:
     made = s.per_device_train_batch_size * s.processes * steps
     if total == made or min(total, steps, s.per_device_train_batch_size, s.processes) < 1:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('generation_batch_size')}={total}",
         why=f"{s.key('steps_per_generation')}={steps} makes {made} completions a rollout "
         f"({s.processes} x {s.per_device_train_batch_size} x {steps})",
@@ -54,14 +54,14 @@ def the_two_sizes_of_a_rollout_agree(s: Setting) -> Broken | None:
 
 
 @rule("GB502", "warning", ("auto_find_batch_size",), of=MS_SWIFT)
-def the_batch_does_not_shrink_in_ms_swift(s: Setting) -> Broken | None:
+def the_batch_does_not_shrink_in_ms_swift(s: Setting) -> Violation | None:
     """``auto_find_batch_size`` halves the batch when memory runs out, after which groups are no longer whole; unchecked.
 
     rlhf_trainers/arguments.py skips TRL's own checks, which refuse it since 1.9.
     """
     if not s.auto_find_batch_size:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('auto_find_batch_size')}=true",
         why="a batch that shrinks on out-of-memory no longer holds whole groups, and nothing says so",
         instead=f"Set {s.key('auto_find_batch_size')}=false, and a smaller {s.key('per_device_train_batch_size')}.",
@@ -82,7 +82,7 @@ def _sizes_of_evaluation(s: Setting) -> tuple[int, int] | None:
 
 
 @rule("GE501", "error", EVALUATION, lambda s: counts.by_trial(s, held_out_prompts_fill_a_batch), of=MS_SWIFT)
-def held_out_prompts_fill_a_batch(s: Setting) -> Broken | None:
+def held_out_prompts_fill_a_batch(s: Setting) -> Violation | None:
     """The held-out prompts fill one evaluation batch of all processes, B_eval W // G_eval prompts.
 
     rlhf_trainers/grpo_trainer.py, after the model is loaded: "eval_dataset size 1 is smaller than total_eval_batch_size 4."
@@ -90,7 +90,7 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Broken | None:
     sizes = _sizes_of_evaluation(s)
     if sizes is None or s.eval_prompts is None or s.eval_prompts >= (needed := sizes[1] // sizes[0]):
         return None
-    return Broken(
+    return Violation(
         what=f"{s.eval_prompts} held-out prompts",
         why=f"an evaluation batch takes {needed}, and ms-swift wants one at least",
         instead="Hold more out, or choose smaller evaluation batches.",
@@ -99,7 +99,7 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Broken | None:
 
 
 @rule("GE502", "warning", EVALUATION, of=MS_SWIFT)
-def held_out_prompts_are_whole_batches(s: Setting) -> Broken | None:
+def held_out_prompts_are_whole_batches(s: Setting) -> Violation | None:
     """The last evaluation batch is dropped where it is not full: ms-swift always sets ``dataloader_drop_last``.
 
     rlhf_trainers/arguments.py GRPOConfig.__post_init__.
@@ -109,7 +109,7 @@ def held_out_prompts_are_whole_batches(s: Setting) -> Broken | None:
         return None
     if s.eval_prompts < sizes[1] // sizes[0]:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('per_device_eval_batch_size')}={s.per_device_eval_batch_size}",
         why=f"{-(-left // sizes[0])} of {s.eval_prompts} held-out prompts do not fill a batch, and are never scored",
         instead=f"Choose a size whose product with the processes divides {s.eval_prompts * sizes[0]}.",
@@ -118,7 +118,7 @@ def held_out_prompts_are_whole_batches(s: Setting) -> Broken | None:
 
 
 @rule("GK501", "warning", ("sync_ref_model", "lora", *KL), of=MS_SWIFT)
-def syncing_has_a_reference(s: Setting) -> Broken | None:
+def syncing_has_a_reference(s: Setting) -> Violation | None:
     """``sync_ref_model`` without a reference model of its own (``beta`` 0, or a tuner such as LoRA) does nothing, silently.
 
     rlhf_trainers/rollout_mixin.py SyncRefModelCallback returns where there is none. TRL refuses both since 0.28.
@@ -126,7 +126,7 @@ def syncing_has_a_reference(s: Setting) -> Broken | None:
     if not s.sync_ref_model or (coefficient(s) != 0 and not s.lora):
         return None
     reason = f"{s.key('beta')}=0" if coefficient(s) == 0 else "an adapter, under which the reference is the base model,"
-    return Broken(
+    return Violation(
         what=f"{s.key('sync_ref_model')}=true",
         why=f"with {reason} there is no reference model to synchronise, and ms-swift does nothing without a word",
         instead=f"Set {s.key('sync_ref_model')}=false, or train all weights with a coefficient.",
@@ -135,7 +135,7 @@ def syncing_has_a_reference(s: Setting) -> Broken | None:
 
 
 @rule("GK502", "warning", ("given", "lora", *KL), of=MS_SWIFT)
-def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Broken | None:
+def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Violation | None:
     """An unset ``beta`` is 0.04: there is a KL penalty, and with full training a second model in memory.
 
     arguments/rlhf_args.py _init_grpo. TRL takes 0 and loads none.
@@ -143,7 +143,7 @@ def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Broken | None:
     if not s.given or {"beta", "kl_reward_coefficient"} & s.given or coefficient(s) == 0:
         return None
     model = "" if s.lora else " and loads a second model"
-    return Broken(
+    return Violation(
         what=f"{s.key('beta')} is not set",
         why=f"ms-swift takes {coefficient(s):g}{model}, where TRL takes 0",
         instead=f"Write down which is meant: {s.key('beta')}={coefficient(s):g} or {s.key('beta')}=0.",
@@ -152,7 +152,7 @@ def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Broken | None:
 
 
 @rule("GK503", "warning", ("scale_rewards", *KL), of=MS_SWIFT)
-def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> Broken | None:
+def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> Violation | None:
     """KL in the reward is divided by the group's or batch's deviation with it: where rewards are equal, KL is all that counts.
 
     Whatever the coefficient. Measured on verl's own function: four equally right answers have advantages 0 without KL,
@@ -160,7 +160,7 @@ def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> Broken | None:
     """
     if s.kl_placement != "reward" or s.kl_reward_coefficient == 0 or s.scale_rewards != "group":
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('kl_placement')}=true",
         why=f"with {s.key('scale_rewards')}={s.scale_rewards} a group of equal rewards is ranked by KL alone, and the "
         "coefficient cancels out",
@@ -170,11 +170,11 @@ def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> Broken | None:
 
 
 @rule("GK504", "warning", ("given", *KL), of=MS_SWIFT)
-def the_place_of_the_penalty_is_read(s: Setting) -> Broken | None:
+def the_place_of_the_penalty_is_read(s: Setting) -> Violation | None:
     """``kl_in_reward`` says where KL counts; with ``beta`` 0 there is none, and nothing reads it."""
     if "kl_placement" not in s.given or coefficient(s) != 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('kl_placement')} is set",
         why=f"{s.key('beta')}=0 computes no KL, so nothing reads it",
         instead=f"Set {s.key('beta')} above 0, or leave it out.",
@@ -183,7 +183,7 @@ def the_place_of_the_penalty_is_read(s: Setting) -> Broken | None:
 
 
 @rule("GL501", "warning", (*SIZES, "unsolved", "loss_type"), of=MS_SWIFT)
-def the_loss_is_normalised_by_its_step(s: Setting) -> Broken | None:
+def the_loss_is_normalised_by_its_step(s: Setting) -> Violation | None:
     """cispo, dapo and fipo divide by the tokens of the whole rollout, S micro-steps, but a step sums A of them.
 
     With S = k A gradients are 1/k as large (Adam hides most of it; clipping by norm and the logged loss do not). TRL 1.16
@@ -195,7 +195,7 @@ def the_loss_is_normalised_by_its_step(s: Setting) -> Broken | None:
     steps, accumulation = plan.micro_steps_per_generation(s), s.gradient_accumulation_steps
     if steps <= accumulation:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('loss_type')}={s.loss_type}",
         why=f"it is divided by the tokens of a rollout of {steps} micro-steps, of which a step sums {accumulation}: "
         f"gradients are {accumulation}/{steps} as large",
@@ -205,14 +205,14 @@ def the_loss_is_normalised_by_its_step(s: Setting) -> Broken | None:
 
 
 @rule("GL502", "warning", ("vllm_importance_sampling_correction", *KL), of=MS_SWIFT)
-def the_correction_leaves_the_penalty_alone(s: Setting) -> Broken | None:
+def the_correction_leaves_the_penalty_alone(s: Setting) -> Violation | None:
     """The weights of ``rollout_importance_sampling_mode`` multiply the KL term too; in TRL only the policy's.
 
     rlhf_trainers/grpo_trainer.py: per_token_loss holds both when it is weighted.
     """
     if not s.vllm_importance_sampling_correction or s.kl_placement != "loss" or s.beta == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode}",
         why="its weights multiply the KL term as well as the policy's, so masked tokens have no penalty either",
         instead=f"Expect a weaker penalty than {s.key('beta')}={s.beta:g} says, or set {s.key('beta')}=0.",
@@ -221,7 +221,7 @@ def the_correction_leaves_the_penalty_alone(s: Setting) -> Broken | None:
 
 
 @rule("GL503", "error", ("loss_type",), of=MS_SWIFT)
-def the_loss_survives_its_first_step(s: Setting) -> Broken | None:
+def the_loss_survives_its_first_step(s: Setting) -> Violation | None:
     """The real and fipo losses fail at the first step of ms-swift 4.6.0, with or without a teacher.
 
     rlhf_trainers/rollout_mixin.py _setup_teacher takes every run without a teacher for self-distillation, and grpo_trainer.py
@@ -229,7 +229,7 @@ def the_loss_survives_its_first_step(s: Setting) -> Broken | None:
     """
     if s.loss_type not in ("real", "fipo"):
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('loss_type')}={s.loss_type}",
         why="ms-swift 4.6.0 takes every run for one with a teacher, and refuses this loss at its first step",
         instead=f"Set {s.key('loss_type')}=grpo, or use another release.",
@@ -243,7 +243,7 @@ def _divides(s: Setting) -> int:
 
 
 @rule("GT501", "error", ("processes", "sequence_parallel_size"), _divides, of=MS_SWIFT)
-def sequences_are_shared_by_whole_groups(s: Setting) -> Broken | None:
+def sequences_are_shared_by_whole_groups(s: Setting) -> Violation | None:
     """``sequence_parallel_size`` divides the processes, which are laid out as a mesh of data and sequence ranks.
 
     sequence_parallel/sequence_parallel.py _init_device_mesh: dp = world_size // sequence_parallel_size.
@@ -251,7 +251,7 @@ def sequences_are_shared_by_whole_groups(s: Setting) -> Broken | None:
     size = s.sequence_parallel_size
     if s.processes is None or s.processes < 1 or size <= 1 or s.processes % size == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('sequence_parallel_size')}={size}",
         why=f"it does not divide the {s.processes} training {'process' if s.processes == 1 else 'processes'}",
         instead=f"Choose a divisor of {s.processes}.",
@@ -261,7 +261,7 @@ def sequences_are_shared_by_whole_groups(s: Setting) -> Broken | None:
 
 
 @rule("GT502", "error", ("given", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"), of=MS_SWIFT)
-def vllm_has_a_named_place(s: Setting) -> Broken | None:
+def vllm_has_a_named_place(s: Setting) -> Violation | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 
     arguments/rlhf_args.py _init_rollout: "vllm_mode is required when use_vllm is true", "vllm_mode is not supported when
@@ -284,7 +284,7 @@ def vllm_has_a_named_place(s: Setting) -> Broken | None:
         changes = ({"vllm_server_host": "127.0.0.1"}, {"vllm_mode": "colocate"})
     else:
         return None
-    return Broken(
+    return Violation(
         what=what,
         why=why,
         instead=f"Set {s.key('use_vllm')}=true and {s.key('vllm_mode')}=colocate, or leave both out.",
@@ -300,14 +300,14 @@ def vllm_has_a_named_place(s: Setting) -> Broken | None:
     lambda s: counts.by_trial(s, vllm_has_a_process_a_gpu),
     of=MS_SWIFT,
 )
-def vllm_has_a_process_a_gpu(s: Setting) -> Broken | None:
+def vllm_has_a_process_a_gpu(s: Setting) -> Violation | None:
     """One process that sees several GPUs spreads the model over them, which vLLM cannot share.
 
     arguments/rlhf_args.py _check_grpo: "GRPO with vLLM is not compatible with `device_map`. Please set NPROC_PER_NODE".
     """
     if not s.use_vllm or s.visible_gpus is None or s.visible_gpus < 2 or s.processes != 1:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.visible_gpus} GPUs are visible to one process",
         why="ms-swift spreads the model over them (device_map), and refuses vLLM beside that",
         instead=f"Set {s.key('processes')}={s.visible_gpus}, or CUDA_VISIBLE_DEVICES to one of them.",
@@ -316,11 +316,11 @@ def vllm_has_a_process_a_gpu(s: Setting) -> Broken | None:
 
 
 @rule("GT504", "warning", ("use_vllm", "processes", "visible_gpus"), of=MS_SWIFT)
-def every_gpu_has_a_process(s: Setting) -> Broken | None:
+def every_gpu_has_a_process(s: Setting) -> Violation | None:
     """Without NPROC_PER_NODE `swift` starts one process, over whose GPUs the layers are spread: all but one always wait."""
     if s.use_vllm or s.visible_gpus is None or s.visible_gpus < 2 or s.processes != 1:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.visible_gpus} GPUs are visible to one process",
         why="ms-swift spreads the layers over them, so they work one after the other, and W is 1",
         instead=f"Set {s.key('processes')}={s.visible_gpus} for one process a GPU.",

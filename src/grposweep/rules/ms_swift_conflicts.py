@@ -11,14 +11,14 @@ from grposweep.frameworks.ms_swift.keys import is_megatron, known, read_value, s
 from grposweep.recipe import Recipe
 from grposweep.rules.keys import show
 from grposweep.rules.ms_swift import MS_SWIFT
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 
 NEEDED = ("dataset", "reward_funcs")  # on a whole command line; a YAML may leave them to it
 Values = Mapping[str, Any]  # every key, its default where it is not set
 
 
 @dataclass(frozen=True)
-class Trap:
+class Conflict:
     """Keys that do not go together: when, why, and what to change; the first key is the one to show."""
 
     keys: tuple[str, ...]
@@ -45,111 +45,111 @@ def _with_liger(*names: str) -> Callable[[Values], bool]:
 
 
 REFUSED = (
-    Trap(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
-    Trap(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
+    Conflict(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
+    Conflict(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
                                            or _teaches(v) or v["vllm_mode"] == "server"),
          "nothing rewards a completion; ms-swift 4.6.0 trains all the same, on advantages of 0 (its own check for it never "
          "fires)", instead="Name reward_funcs or a reward_model."),
-    Trap(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
+    Conflict(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
          "warmup_steps is set as well, and ms-swift refuses the two together", {"warmup_ratio": None}),
-    Trap(("warmup_ratio",), lambda v: not v["warmup_steps"] and (v["warmup_ratio"] or 0) >= 1,
+    Conflict(("warmup_ratio",), lambda v: not v["warmup_steps"] and (v["warmup_ratio"] or 0) >= 1,
          "a share is below 1; warmup_steps counts steps", instead="Set warmup_steps."),
-    Trap(("truncation_strategy",), lambda v: v["truncation_strategy"] in ("right", "split"),
+    Conflict(("truncation_strategy",), lambda v: v["truncation_strategy"] in ("right", "split"),
          "GRPO cuts prompts on the left, or deletes long ones", {"truncation_strategy": "left"}),
-    Trap(("cached_dataset",), lambda v: bool(v["cached_dataset"] or v["cached_val_dataset"]),
+    Conflict(("cached_dataset",), lambda v: bool(v["cached_dataset"] or v["cached_val_dataset"]),
          "GRPO generates its data, and ms-swift refuses cached ones", instead="Name it as dataset."),
-    Trap(("loss_type",), lambda v: isinstance(v["loss_type"], list) and len(v["loss_type"]) > 1,
+    Conflict(("loss_type",), lambda v: isinstance(v["loss_type"], list) and len(v["loss_type"]) > 1,
          "several losses are for DPO only", instead="Choose one of them."),
-    Trap(("loss_weights",), lambda v: bool(v["loss_weights"]), "weights of losses are for DPO only", {"loss_weights": None}),
-    Trap(("reward_funcs", "soft_cache_length"),
+    Conflict(("loss_weights",), lambda v: bool(v["loss_weights"]), "weights of losses are for DPO only", {"loss_weights": None}),
+    Conflict(("reward_funcs", "soft_cache_length"),
          lambda v: "soft_overlong" in map(str, v["reward_funcs"] or []) and v["soft_cache_length"] is None,
          "soft_overlong needs soft_cache_length, the tokens over which its penalty grows",
          instead="Set soft_cache_length."),
-    Trap(("reward_model_plugin", "reward_model"),
+    Conflict(("reward_model_plugin", "reward_model"),
          lambda v: bool(v["reward_model_plugin"]) and len(v["reward_model_plugin"]) != len(v["reward_model"] or []),
          "each reward model needs its plugin", instead="Give as many as there are reward models."),
-    Trap(("ref_model", "tuner_type"), lambda v: bool(v["ref_model"]) and _adapter(v) and not _no_kl(v),
+    Conflict(("ref_model", "tuner_type"), lambda v: bool(v["ref_model"]) and _adapter(v) and not _no_kl(v),
          "with an adapter the reference is the base model under it, and ms-swift refuses another", {"ref_model": None}),
-    Trap(("async_generate", "vllm_mode"), lambda v: bool(v["async_generate"]) and v["vllm_mode"] != "server",
+    Conflict(("async_generate", "vllm_mode"), lambda v: bool(v["async_generate"]) and v["vllm_mode"] != "server",
          "generating ahead needs a vLLM server", {"async_generate": False}),
-    Trap(("async_generate", "multi_turn_scheduler"), lambda v: bool(v["async_generate"] and v["multi_turn_scheduler"]),
+    Conflict(("async_generate", "multi_turn_scheduler"), lambda v: bool(v["async_generate"] and v["multi_turn_scheduler"]),
          "generating ahead does not go with several turns", {"async_generate": False}),
-    Trap(("vllm_reasoning_parser",), lambda v: v["vllm_reasoning_parser"] is not None,
+    Conflict(("vllm_reasoning_parser",), lambda v: v["vllm_reasoning_parser"] is not None,
          "ms-swift refuses it for GRPO", {"vllm_reasoning_parser": None}),
-    Trap(("delta", "use_liger_kernel"), _with_liger("delta"), "the Liger loss has no two-sided clipping",
+    Conflict(("delta", "use_liger_kernel"), _with_liger("delta"), "the Liger loss has no two-sided clipping",
          {"use_liger_kernel": False}),
-    Trap(("sequence_parallel_size", "use_liger_kernel"), _with_liger("sequence_parallel_size"),
+    Conflict(("sequence_parallel_size", "use_liger_kernel"), _with_liger("sequence_parallel_size"),
          "the Liger loss has no sequence parallelism", {"use_liger_kernel": False}),
-    Trap(("padding_free", "use_liger_kernel"), _with_liger("padding_free"), "the Liger loss needs padding",
+    Conflict(("padding_free", "use_liger_kernel"), _with_liger("padding_free"), "the Liger loss needs padding",
          {"use_liger_kernel": False}),
-    Trap(("top_entropy_quantile", "use_liger_kernel"), _with_liger("top_entropy_quantile", "log_entropy"),
+    Conflict(("top_entropy_quantile", "use_liger_kernel"), _with_liger("top_entropy_quantile", "log_entropy"),
          "the Liger loss knows no entropies", {"use_liger_kernel": False}),
-    Trap(("off_policy_sequence_mask_delta", "use_liger_kernel"), _with_liger("off_policy_sequence_mask_delta"),
+    Conflict(("off_policy_sequence_mask_delta", "use_liger_kernel"), _with_liger("off_policy_sequence_mask_delta"),
          "the Liger loss masks no sequences", {"use_liger_kernel": False}),
-    Trap(("importance_sampling_level", "use_liger_kernel"),
+    Conflict(("importance_sampling_level", "use_liger_kernel"),
          lambda v: bool(v["use_liger_kernel"]) and v["importance_sampling_level"] not in ("token", "sequence"),
          "the Liger loss weighs by token or by sequence", {"use_liger_kernel": False}),
-    Trap(("advantage_estimator", "use_liger_kernel"), _with_liger("advantage_estimator"),
+    Conflict(("advantage_estimator", "use_liger_kernel"), _with_liger("advantage_estimator"),
          "the Liger loss knows the grpo estimator only", {"use_liger_kernel": False}),
-    Trap(("teacher_model", "use_liger_kernel"), lambda v: bool(v["use_liger_kernel"]) and _teaches(v),
+    Conflict(("teacher_model", "use_liger_kernel"), lambda v: bool(v["use_liger_kernel"]) and _teaches(v),
          "a teacher does not go with the Liger loss", {"use_liger_kernel": False}),
-    Trap(("teacher_model", "teacher_model_server"), lambda v: bool(v["teacher_model"] and v["teacher_model_server"]),
+    Conflict(("teacher_model", "teacher_model_server"), lambda v: bool(v["teacher_model"] and v["teacher_model_server"]),
          "there is one teacher: a model, or a server", {"teacher_model_server": None}),
-    Trap(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
+    Conflict(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
          "a teacher's signal is per token, which this loss cannot take", {"loss_type": "grpo"}),
-    Trap(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
+    Conflict(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
          "4.6.0 takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at the first "
          "step", {"off_policy_sequence_mask_delta": None}),
-    Trap(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
+    Conflict(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
          "without rewards no group has a deviation to filter by", {"dynamic_sample": False}),
-    Trap(("padding_free", "attn_impl"), lambda v: bool(v["padding_free"]) and "flash" not in str(v["attn_impl"]),
+    Conflict(("padding_free", "attn_impl"), lambda v: bool(v["padding_free"]) and "flash" not in str(v["attn_impl"]),
          "without padding a flash attention is needed", instead="Set attn_impl=flash_attn."),
-    Trap(("deepspeed", "fsdp"), lambda v: bool(v["deepspeed"] and v["fsdp"]), "there is one sharding: DeepSpeed, or FSDP",
+    Conflict(("deepspeed", "fsdp"), lambda v: bool(v["deepspeed"] and v["fsdp"]), "there is one sharding: DeepSpeed, or FSDP",
          {"fsdp": None}),
-    Trap(("sdar_loss_coef", "advantage_reweight"),
+    Conflict(("sdar_loss_coef", "advantage_reweight"),
          lambda v: (v["sdar_loss_coef"] or 0) > 0 and v["advantage_reweight"] == "rlsd",
          "there is one distillation: SDAR, or RLSD", {"sdar_loss_coef": None}),
-    Trap(("sdar_loss_coef", "use_liger_kernel"), lambda v: (v["sdar_loss_coef"] or 0) > 0 and bool(v["use_liger_kernel"]),
+    Conflict(("sdar_loss_coef", "use_liger_kernel"), lambda v: (v["sdar_loss_coef"] or 0) > 0 and bool(v["use_liger_kernel"]),
          "the Liger loss has no place for the SDAR term", {"use_liger_kernel": False}),
-    Trap(("advantage_reweight", "reward_funcs"), lambda v: v["advantage_reweight"] == "rlsd" and not v["reward_funcs"],
+    Conflict(("advantage_reweight", "reward_funcs"), lambda v: v["advantage_reweight"] == "rlsd" and not v["reward_funcs"],
          "RLSD weighs by the sign of an advantage, which needs rewards", instead="Name reward_funcs."),
 )  # fmt: skip
 OVERRULED = (
-    Trap(("max_completion_length", "max_new_tokens", "response_length"),
+    Conflict(("max_completion_length", "max_new_tokens", "response_length"),
          lambda v: bool(v["response_length"] or v["max_new_tokens"])
          and v["max_completion_length"] not in (512, v["response_length"] or v["max_new_tokens"]),
          "response_length or max_new_tokens is set as well, and wins without a word", {"max_completion_length": None}),
-    Trap(("ref_model", "beta"), lambda v: bool(v["ref_model"]) and _no_kl(v),
+    Conflict(("ref_model", "beta"), lambda v: bool(v["ref_model"]) and _no_kl(v),
          "beta=0 needs no reference, and ms-swift drops it without a word", {"ref_model": None}),
-    Trap(("adapters", "ref_adapters"),
+    Conflict(("adapters", "ref_adapters"),
          lambda v: bool(v["adapters"]) and not v["ref_adapters"] and _adapter(v) and not _no_kl(v),
          "training goes on from an adapter, but the reference is the base model without it: KL pulls back behind its start",
          instead="Set ref_adapters to the same adapter."),
-    Trap(("scale_rewards", "loss_type"), lambda v: v["loss_type"] == ["real"] and v["scale_rewards"] not in (None, "none"),
+    Conflict(("scale_rewards", "loss_type"), lambda v: v["loss_type"] == ["real"] and v["scale_rewards"] not in (None, "none"),
          "the real loss takes no scaled rewards, and ms-swift sets none", {"scale_rewards": None}),
-    Trap(("kl_in_reward", "scale_rewards"), lambda v: bool(v["kl_in_reward"]) and v["scale_rewards"] == "gdpo",
+    Conflict(("kl_in_reward", "scale_rewards"), lambda v: bool(v["kl_in_reward"]) and v["scale_rewards"] == "gdpo",
          "gdpo puts KL into the loss, whatever this says", {"kl_in_reward": None}),
-    Trap(("split_dataset_ratio", "val_dataset"), lambda v: bool(v["split_dataset_ratio"] and v["val_dataset"]),
+    Conflict(("split_dataset_ratio", "val_dataset"), lambda v: bool(v["split_dataset_ratio"] and v["val_dataset"]),
          "val_dataset holds the held-out prompts, so none are split off", {"split_dataset_ratio": None}),
-    Trap(("split_dataset_ratio", "eval_strategy"), lambda v: bool(v["split_dataset_ratio"]) and v["eval_strategy"] == "no",
+    Conflict(("split_dataset_ratio", "eval_strategy"), lambda v: bool(v["split_dataset_ratio"]) and v["eval_strategy"] == "no",
          "nothing is evaluated, so none are split off", {"split_dataset_ratio": None}),
-    Trap(("eval_strategy", "val_dataset", "split_dataset_ratio"),
+    Conflict(("eval_strategy", "val_dataset", "split_dataset_ratio"),
          lambda v: v["eval_strategy"] in ("steps", "epoch") and not (v["val_dataset"] or v["split_dataset_ratio"]
                                                                      or v["eval_dataset"] or v["cached_val_dataset"]),
          "no data are held out, so ms-swift evaluates nothing and does not say so", {"eval_strategy": None},
          "Set val_dataset or split_dataset_ratio."),
-    Trap(("max_epochs", "num_train_epochs", "max_steps"),
+    Conflict(("max_epochs", "num_train_epochs", "max_steps"),
          lambda v: bool(v["max_epochs"]) and (v["max_steps"] > 0 or v["max_epochs"] < v["num_train_epochs"]),
          "it ends the run early, while the learning rate follows the longer schedule to its end", instead="Set the length "
          "that is meant: num_train_epochs or max_steps."),
-    Trap(("dynamic_sample",), lambda v: bool(v["dynamic_sample"]),
+    Conflict(("dynamic_sample",), lambda v: bool(v["dynamic_sample"]),
          "rollouts that replace groups of equal rewards are counted in no step, and after max_resample_times the first "
          "batch is trained on as it is", instead="Expect more generation than the plan says."),
-    Trap(("async_generate", "epsilon"), lambda v: bool(v["async_generate"]),
+    Conflict(("async_generate", "epsilon"), lambda v: bool(v["async_generate"]),
          "completions come from the weights of the step before", instead="Expect training to be off-policy by one rollout."),
-    Trap(("vllm_tensor_parallel_size", "use_vllm"), lambda v: v["vllm_tensor_parallel_size"] != 1 and not v["use_vllm"],
+    Conflict(("vllm_tensor_parallel_size", "use_vllm"), lambda v: v["vllm_tensor_parallel_size"] != 1 and not v["use_vllm"],
          "without use_vllm it is set to 1", {"vllm_tensor_parallel_size": None}),
-    Trap(("ignore_args_error",), lambda v: bool(v["ignore_args_error"]),
+    Conflict(("ignore_args_error",), lambda v: bool(v["ignore_args_error"]),
          "a misspelt key is then lost with a line in the log", {"ignore_args_error": False}),
 )  # fmt: skip
 
@@ -167,7 +167,7 @@ MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_itera
 
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)
-def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Broken]:
+def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
     """Keys that ms-swift refuses together, at its start or at its first step, or that leave nothing to learn from.
 
     Data that are missing, and rewards (measured: it trains without any, and says nothing); warmup said twice; options that
@@ -178,7 +178,7 @@ def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV506", "warning", of=MS_SWIFT)
-def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Broken]:
+def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Keys that another one silently overrules, or that do something beside what they say.
 
     arguments/sft_args.py _init_eval_strategy, base_args/data_args.py, rlhf_args.py _init_max_completion_length,
@@ -188,7 +188,7 @@ def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV507", "warning", of=MS_SWIFT)
-def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Broken]:
+def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
     """A key of another method that `swift rlhf` also trains: it is taken, and nothing of GRPO reads it.
 
     So ``kl_coef`` is PPO's penalty, and GRPO's stays at ``beta``, 0.04 unless set. arguments/rlhf_args.py.
@@ -200,11 +200,11 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Broken]:
             meant = MEANT.get(name)
             advice = f"GRPO's word is {meant}." if meant else "Leave it out."
             change = {str(key): None}
-            yield Broken(f"{key}={show(value)}", f"it is a key of rlhf_type {method}, and GRPO does not read it", advice,
+            yield Violation(f"{key}={show(value)}", f"it is a key of rlhf_type {method}, and GRPO does not read it", advice,
                          (str(key),), (change,), without_effect=frozenset(change))  # fmt: skip
 
 
-def _broken(recipe: Recipe, traps: tuple[Trap, ...]) -> Iterator[Broken]:
+def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
     if is_megatron(recipe):
         return
     values, given = _values(recipe)
@@ -216,7 +216,7 @@ def _broken(recipe: Recipe, traps: tuple[Trap, ...]) -> Iterator[Broken]:
             what = f"{shown}={show(values[shown])}" if shown in given else f"{shown} is not set"
             fields = tuple(key for key in trap.keys if key in given) or trap.keys[:1]
             changes = (dict(trap.change),) if trap.change else ()
-            yield Broken(what, trap.why, trap.instead or "Leave one of them out.", fields, changes)
+            yield Violation(what, trap.why, trap.instead or "Leave one of them out.", fields, changes)
 
 
 def _values(recipe: Recipe) -> tuple[Values, set[str]]:

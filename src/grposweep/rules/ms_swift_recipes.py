@@ -28,7 +28,7 @@ from grposweep.frameworks.ms_swift.keys import (
 from grposweep.recipe import Recipe
 from grposweep.rules.keys import WANTED, cut, show
 from grposweep.rules.ms_swift import MS_SWIFT
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 
 # What older releases called it, or other libraries do.
 RENAMES = {
@@ -60,7 +60,7 @@ GONE = {
 
 
 @recipe_rule("GV501", "error", of=MS_SWIFT)
-def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Broken]:
+def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that `swift rlhf` does not take: a typo, another library's word, or one of an older release.
 
     pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']", unless ``ignore_args_error`` is set, which only logs
@@ -77,7 +77,7 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Broken]:
         why = f"ms-swift takes no such key{f': {GONE[name]}' if name in GONE else ''}"
         changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
         same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
-        yield Broken(f"{cut(str(key))}={show(value)}", why, advice, (str(key),), changes, without_effect=same)
+        yield Violation(f"{cut(str(key))}={show(value)}", why, advice, (str(key),), changes, without_effect=same)
 
 
 def _near(name: str) -> list[str]:
@@ -89,7 +89,7 @@ def _near(name: str) -> list[str]:
 
 
 @recipe_rule("GV502", "error", of=MS_SWIFT)
-def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Broken]:
+def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` is the word None.
 
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
@@ -103,7 +103,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Broken]:
         trouble = _trouble(name, value, takes[name].type)
         if trouble:
             why, changes = trouble
-            yield Broken(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
+            yield Violation(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
 
 
 def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any], ...]] | None:
@@ -125,7 +125,7 @@ def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any
 
 
 @recipe_rule("GB503", "error", of=MS_SWIFT)
-def megatrons_sizes_are_whole(recipe: Recipe) -> Iterator[Broken]:
+def megatrons_sizes_are_whole(recipe: Recipe) -> Iterator[Violation]:
     """A rollout is whole steps, a step whole micro-batches of all data ranks, and each of these has whole prompts.
 
     "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device
@@ -137,14 +137,14 @@ def megatrons_sizes_are_whole(recipe: Recipe) -> Iterator[Broken]:
     v = read_numbers(recipe.config)
     sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
     if min(sizes) < 1:
-        yield Broken(
+        yield Violation(
             f"sizes {sizes}", "each counts something, so it is at least 1", "Correct them.", ("global_batch_size",)
         )
         return
     ranks = data_ranks(v, recipe.processes)
     for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
         what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
-        yield Broken(what, why, "Choose sizes that divide.", fields)
+        yield Violation(what, why, "Choose sizes that divide.", fields)
 
 
 def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -176,7 +176,7 @@ def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str,
 
 
 @recipe_rule("GB504", "error", of=MS_SWIFT)
-def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Broken]:
+def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
     """This back-end has no ``num_iterations`` above 1, no ``sync_ref_model`` and no ``async_generate``: "... is not supported".
 
     megatron/arguments/megatron_args.py _init_grpo.
@@ -184,9 +184,9 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Broken]:
     if not is_megatron(recipe):
         return
     if read_numbers(recipe.config)["num_iterations"] > 1:
-        yield Broken(
+        yield Violation(
             "num_iterations above 1", "Megatron GRPO uses each rollout once", "Leave it out.", ("num_iterations",)
         )
     for name in ("sync_ref_model", "async_generate"):
         if recipe.config.get(name) in (True, "true", "True"):
-            yield Broken(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))
+            yield Violation(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))

@@ -27,7 +27,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Broken:
+class Violation:
     """What a rule found: what is set, why it cannot work, and what to set where no fix can be verified.
 
     ``fields`` are the setting fields to blame; ``suggestions`` are changes that may mend it, verified before shown.
@@ -48,7 +48,7 @@ class Problem:
 
     code: str
     severity: Severity
-    broken: Broken
+    broken: Violation
 
     @property
     def message(self) -> str:
@@ -56,7 +56,7 @@ class Problem:
         return f"{self.broken.what}: {self.broken.why}"
 
 
-Judge = Callable[[Setting], Broken | None]
+Judge = Callable[[Setting], Violation | None]
 Counts = Callable[[Setting], int]  # a mask, see counts.py
 
 
@@ -80,7 +80,7 @@ class Rule:
         """The docstring: what the rule says, and its source."""
         return self.judge.__doc__ or ""
 
-    def problem(self, broken: Broken) -> Problem:
+    def problem(self, broken: Violation) -> Problem:
         """The problem behind a finding of this rule."""
         return Problem(self.code, self.severity, broken)
 
@@ -122,7 +122,7 @@ def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework
     )
 
 
-RecipeJudge = Callable[[Recipe], Iterable[Broken]]
+RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 
 
 @dataclass(frozen=True)

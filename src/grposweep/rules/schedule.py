@@ -12,7 +12,7 @@ from math import gcd
 from grposweep import plan
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
@@ -21,7 +21,7 @@ WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that follow an evalu
 
 
 @rule("GS101", "error", (*LENGTHS, "given"), of=EVERY)
-def one_length(s: Setting) -> Broken | None:
+def one_length(s: Setting) -> Violation | None:
     """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
 
     Ours: TRL lets max_steps override epochs silently; which of two was meant cannot be known. In a recipe, where epochs
@@ -33,7 +33,7 @@ def one_length(s: Setting) -> Broken | None:
     if len(given) == 1:
         return None
     if not given:
-        return Broken(
+        return Violation(
             what="schedule",
             why="neither a budget in completions, nor steps, nor epochs are set, so the run has no length",
             instead="Choose schedule=completions, schedule=steps or schedule=epochs.",
@@ -41,7 +41,7 @@ def one_length(s: Setting) -> Broken | None:
             suggestions=({"budget_completions": 6400},),
         )
     others = [{other: None for other in given if other != name} for name in reversed(given)]
-    return Broken(
+    return Violation(
         what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in given),
         why=f"a run has one length, and these are {len(given)}",
         instead="Choose the matching option (schedule=completions, steps or epochs).",
@@ -51,12 +51,12 @@ def one_length(s: Setting) -> Broken | None:
 
 
 @rule("GS102", "error", (*LENGTHS, "given"), of=EVERY)
-def the_length_is_positive(s: Setting) -> Broken | None:
+def the_length_is_positive(s: Setting) -> Violation | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0."""
     for name in LENGTHS:
         value = getattr(s, name)
         if value is not None and value <= 0:
-            return Broken(
+            return Violation(
                 what=f"{s.key(name)}={value}",
                 why="a run without a step trains nothing",
                 instead=f"Set {s.key(name)} above 0.",
@@ -71,7 +71,7 @@ def _budget_counts(s: Setting) -> int:
 
 
 @rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY)
-def the_budget_holds_a_step(s: Setting) -> Broken | None:
+def the_budget_holds_a_step(s: Setting) -> Violation | None:
     """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
 
     Ours: steps = floor(budget / (B W S)) mu S / A.
@@ -82,7 +82,7 @@ def the_budget_holds_a_step(s: Setting) -> Broken | None:
     if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
         return None
     needed = rollout * -(-1 // plan.steps_per_rollout(s))
-    return Broken(
+    return Violation(
         what=f"{s.key('budget_completions')}={s.budget_completions}",
         why=f"the first optimizer step needs {needed} completions ({rollout} a rollout)",
         instead=f"Set {s.key('budget_completions')}={needed} or more.",
@@ -105,7 +105,7 @@ def _filled_counts(s: Setting) -> int:
 
 
 @rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE)
-def the_data_fill_a_rollout(s: Setting) -> Broken | None:
+def the_data_fill_a_rollout(s: Setting) -> Violation | None:
     """The training prompts must fill one rollout, or no step is taken.
 
     TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be set to a positive
@@ -113,7 +113,7 @@ def the_data_fill_a_rollout(s: Setting) -> Broken | None:
     """
     if not judgeable(s) or s.train_prompts is None or plan.rollouts_per_epoch(s) != 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.train_prompts} training prompts",
         why=f"one rollout takes {plan.prompts_per_rollout(s)}, so {s.trainer} would finish without a single step",
         instead="Use more prompts, or a smaller batch.",
@@ -122,10 +122,10 @@ def the_data_fill_a_rollout(s: Setting) -> Broken | None:
 
 
 @rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
-def the_learning_rate_is_positive(s: Setting) -> Broken | None:
+def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
     if s.learning_rate <= 0:
-        return Broken(
+        return Violation(
             what=f"{s.key('learning_rate')}={s.learning_rate:g}",
             why="the optimizer needs a learning rate above 0",
             instead=f"Set {s.key('learning_rate')}=1e-6 or more.",
@@ -133,7 +133,7 @@ def the_learning_rate_is_positive(s: Setting) -> Broken | None:
             suggestions=({"learning_rate": 1e-6},),
         )
     if s.warmup_steps < 0:
-        return Broken(
+        return Violation(
             what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
             why="warmup cannot be negative",
             instead=f"Set {s.key('warmup_steps')}=0.",
@@ -144,14 +144,14 @@ def the_learning_rate_is_positive(s: Setting) -> Broken | None:
 
 
 @rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE)
-def steps_end_on_rollouts(s: Setting) -> Broken | None:
+def steps_end_on_rollouts(s: Setting) -> Violation | None:
     """Mu S and A divide neither way: optimizer steps straddle rollouts, and the last step of an epoch is short."""
     if not judgeable(s) or s.num_iterations < 1:
         return None
     micro, accumulation = plan.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
     if micro % accumulation == 0 or accumulation % micro == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('gradient_accumulation_steps')}={accumulation}",
         why=f"a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
         instead="Choose an accumulation that divides them.",
@@ -160,14 +160,14 @@ def steps_end_on_rollouts(s: Setting) -> Broken | None:
 
 
 @rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY)
-def warmup_ends(s: Setting) -> Broken | None:
+def warmup_ends(s: Setting) -> Violation | None:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
         return None
     total = plan.total_steps(s)
     if not total or s.warmup_steps < total:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
         why=f"the run has {total} optimizer steps, so the learning rate never reaches its value",
         instead=f"Set {s.key('warmup_steps')}=0.05 (a share), or fewer steps than {total}.",
@@ -176,14 +176,14 @@ def warmup_ends(s: Setting) -> Broken | None:
 
 
 @rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE)
-def the_scheduler_sees_a_metric(s: Setting) -> Broken | None:
+def the_scheduler_sees_a_metric(s: Setting) -> Violation | None:
     """A scheduler that follows an evaluated metric needs evaluations.
 
     transformers 5.23: "lr_scheduler_type reduce_lr_on_plateau requires an eval strategy".
     """
     if s.lr_scheduler_type not in WATCHING or s.evaluates:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('lr_scheduler_type')}={s.lr_scheduler_type}",
         why="it follows an evaluated metric, and nothing is evaluated",
         instead=f"Set {s.key('lr_scheduler_type')}=linear, or switch evaluation on.",
@@ -193,12 +193,12 @@ def the_scheduler_sees_a_metric(s: Setting) -> Broken | None:
 
 
 @rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE)
-def one_length_counts(s: Setting) -> Broken | None:
+def one_length_counts(s: Setting) -> Violation | None:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
     if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
         return None
     epochs = f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")
-    return Broken(
+    return Violation(
         what=f"{s.key('max_steps')}={s.max_steps}",
         why=f"it overrides {epochs}, which is not read",
         instead=f"Leave {s.key('epochs')} out, or {s.key('max_steps')}.",
@@ -211,7 +211,7 @@ HUB_CHECKED = (0, 28)
 
 
 @rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE)
-def few_prompts_are_dropped(s: Setting) -> Broken | None:
+def few_prompts_are_dropped(s: Setting) -> Violation | None:
     """D mod P prompts are dropped every epoch (others each time, when shuffled); reported from a twentieth of the data.
 
     P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them. ``dataloader_drop_last`` changes nothing.
@@ -225,7 +225,7 @@ def few_prompts_are_dropped(s: Setting) -> Broken | None:
     dropped = s.train_prompts % prompts
     if dropped * LEAST_DROPPED < s.train_prompts:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.train_prompts} training prompts",
         why=f"{dropped} of them ({dropped / s.train_prompts:.0%}) are dropped every epoch: a rollout takes {prompts}",
         instead="Choose a rollout size that divides them, or a smaller one.",
@@ -234,14 +234,14 @@ def few_prompts_are_dropped(s: Setting) -> Broken | None:
 
 
 @rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"))
-def completions_are_logged_before_upload(s: Setting) -> Broken | None:
+def completions_are_logged_before_upload(s: Setting) -> Violation | None:
     """``log_completions_hub_repo`` uploads what ``log_completions`` writes, and needs it.
 
     TRL since 0.28: "log_completions_hub_repo is set, but log_completions is False."
     """
     if s.log_completions_hub_repo is None or s.log_completions or s.version < HUB_CHECKED:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('log_completions_hub_repo')}={s.log_completions_hub_repo}",
         why=f"{s.key('log_completions')} is false, so there is nothing to upload",
         instead=f"Set {s.key('log_completions')}=true, or leave the repository out.",
@@ -255,7 +255,7 @@ BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps"
 
 
 @rule("GC102", "error", BEST, of=TRL_LIKE)
-def the_best_checkpoint_was_evaluated(s: Setting) -> Broken | None:
+def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
     """``load_best_model_at_end`` needs an evaluation at every checkpoint: the same strategy, and save steps a multiple.
 
     transformers 5.23: "--load_best_model_at_end requires the save and eval strategy to match", "requires the saving steps
@@ -271,7 +271,7 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Broken | None:
         change = {"save_steps": s.eval_steps}
     else:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('load_best_model_at_end')}=true",
         why=why,
         instead="Evaluate at every checkpoint.",
@@ -288,7 +288,7 @@ def _is_off(save: float, evaluate: float) -> bool:
 
 
 @rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE)
-def checkpoints_end_on_rollouts(s: Setting) -> Broken | None:
+def checkpoints_end_on_rollouts(s: Setting) -> Violation | None:
     """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S mu.
 
     TRL's micro-step counter starts at 0 again. Measured with trl 1.16: resumed after 3 of 4 steps of a rollout, it
@@ -298,7 +298,7 @@ def checkpoints_end_on_rollouts(s: Setting) -> Broken | None:
         return None
     if not judgeable(s) or s.num_iterations < 1 or (every := plan.boundary_steps(s)) == 1 or s.save_steps % every == 0:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('save_steps')}={s.save_steps:g}",
         why=f"rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
         instead=f"Choose a multiple of {every}.",

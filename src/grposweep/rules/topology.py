@@ -5,7 +5,7 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, whole_groups
-from grposweep.rules.registry import Broken, rule
+from grposweep.rules.registry import Violation, rule
 from grposweep.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
@@ -21,7 +21,7 @@ LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configurat
 
 
 @rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"))
-def sequences_are_whole(s: Setting) -> Broken | None:
+def sequences_are_whole(s: Setting) -> Violation | None:
     """GRPO builds its inputs after generating, so a sequence cannot be shared between processes.
 
     TRL since 1.4: "GRPOTrainer does not support sequence-dim parallelism (`parallelism_config.cp_size > 1` or
@@ -29,7 +29,7 @@ def sequences_are_whole(s: Setting) -> Broken | None:
     """
     for name in ("sequence_parallel_size", "context_parallel_size"):
         if getattr(s, name) > 1:
-            return Broken(
+            return Violation(
                 what=f"{s.key(name)}={getattr(s, name)}",
                 why="TRL generates inside the trainer and cannot share a sequence between processes",
                 instead=f"Set {s.key(name)}=1.",
@@ -40,7 +40,7 @@ def sequences_are_whole(s: Setting) -> Broken | None:
 
 
 @rule("GT102", "error", ("tensor_parallel_size",))
-def every_process_has_its_own_data(s: Setting) -> Broken | None:
+def every_process_has_its_own_data(s: Setting) -> Violation | None:
     """Tensor parallel processes share their data, but TRL counts each as one with its own.
 
     With 2 of them and an even number of micro-steps half of the prompts are never generated; otherwise a rollout holds
@@ -48,7 +48,7 @@ def every_process_has_its_own_data(s: Setting) -> Broken | None:
     """
     if s.tensor_parallel_size <= 1:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('tensor_parallel_size')}={s.tensor_parallel_size}",
         why="TRL counts tensor parallel processes as if each had data of its own, so prompts are silently left out",
         instead=f"Set {s.key('tensor_parallel_size')}=1; to shard the model, use FSDP or DeepSpeed ZeRO.",
@@ -71,7 +71,7 @@ COLOCATION = ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_para
     lambda s: counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL,
     of=TRL_LIKE,
 )
-def vllm_shares_all_processes(s: Setting) -> Broken | None:
+def vllm_shares_all_processes(s: Setting) -> Violation | None:
     """Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which must be whole.
 
     TRL 1.16, after the model is loaded: "tensor_parallel_size (3) must divide world size (8) evenly."
@@ -80,7 +80,7 @@ def vllm_shares_all_processes(s: Setting) -> Broken | None:
         return None
     size, name = s.vllm_tensor_parallel_size, "vllm_tensor_parallel_size"
     nearest = sorted(range(1, max(s.processes, 1) + 1), key=lambda n: (abs(n - size), n))
-    return Broken(
+    return Violation(
         what=f"{s.key(name)}={size}",
         why=f"it does not divide the {s.processes} training {'process' if s.processes == 1 else 'processes'}",
         instead=f"Choose a divisor of {s.processes}.",
@@ -90,14 +90,14 @@ def vllm_shares_all_processes(s: Setting) -> Broken | None:
 
 
 @rule("GT104", "error", ("version", "use_vllm", "vllm_mode"))
-def vllm_has_a_place(s: Setting) -> Broken | None:
+def vllm_has_a_place(s: Setting) -> Violation | None:
     """VLLM runs in a server of its own, or colocated with training.
 
     TRL 1.16, after the model is loaded: "vllm_mode must be either 'server' or 'colocate', got 'foo'."
     """
     if not s.use_vllm or s.vllm_mode in VLLM_MODES or s.version < MODE_CHECKED:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('vllm_mode')}={s.vllm_mode}",
         why="vLLM runs in a server or colocated with training",
         instead=f"Set {s.key('vllm_mode')}=colocate or server.",
@@ -107,7 +107,7 @@ def vllm_has_a_place(s: Setting) -> Broken | None:
 
 
 @rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), counts.every)
-def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
+def several_gpus_have_a_launcher(s: Setting) -> Violation | None:
     """One process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process a GPU.
 
     TRL since 1.15: "GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible to
@@ -116,7 +116,7 @@ def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
     if s.launcher != "python" or s.visible_gpus is None or s.visible_gpus < 2 or (s.processes or 1) > 1:
         return None
     late = "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"
-    return Broken(
+    return Violation(
         what=f"{s.key('visible_gpus')}={s.visible_gpus}",
         why=f"a single process sees all of them, and {late}",
         instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.",
@@ -125,7 +125,7 @@ def several_gpus_have_a_launcher(s: Setting) -> Broken | None:
 
 
 @rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE)
-def a_vllm_server_has_its_gpus(s: Setting) -> Broken | None:
+def a_vllm_server_has_its_gpus(s: Setting) -> Violation | None:
     """A job's own vLLM server takes GPUs from training: some of a single node, or the last of several nodes whole.
 
     Ranks are laid out evenly over the nodes that train, so a node is the server's or it is not, and a server on two nodes
@@ -145,7 +145,7 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Broken | None:
         why = f"the job has {s.gpus_per_node} GPUs, so none is left to train"
     else:
         why = f"the server splits them into groups of {s.key('vllm_tensor_parallel_size')}={size}"
-    return Broken(
+    return Violation(
         what=f"{key}={s.server_gpus}",
         why=why,
         instead=f"Set {key}={' or '.join(map(str, fitting))}." if fitting else "Give the job other GPUs.",
@@ -154,14 +154,14 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Broken | None:
 
 
 @rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE)
-def vllm_reads_its_options(s: Setting) -> Broken | None:
+def vllm_reads_its_options(s: Setting) -> Violation | None:
     """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size and model length."""
     if not s.use_vllm or not s.given:
         return None
     names = [name for name in UNREAD.get(s.vllm_mode, ()) if name in s.given]
     if not names:
         return None
-    return Broken(
+    return Violation(
         what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
         why=f"{s.key('vllm_mode')}={s.vllm_mode} does not read {'it' if len(names) == 1 else 'them'}",
         instead="Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
@@ -170,7 +170,7 @@ def vllm_reads_its_options(s: Setting) -> Broken | None:
 
 
 @rule("GT203", "warning", (*SIZES, "unsolved", "num_generations", "launcher"))
-def the_launcher_accepts_it(s: Setting) -> Broken | None:
+def the_launcher_accepts_it(s: Setting) -> Violation | None:
     """``trl grpo`` builds the configuration once in its launcher, with one process, before it starts the others.
 
     So B S must hold whole groups by itself. Measured with trl 1.16: B 1, G 8 meant for 8 processes is refused
@@ -181,7 +181,7 @@ def the_launcher_accepts_it(s: Setting) -> Broken | None:
         return None
     if whole_groups(s) is not None or whole_groups(s.altered({"processes": 1})) is None:
         return None
-    return Broken(
+    return Violation(
         what=f"{s.key('num_generations')}={s.num_generations}",
         why=f"right for {s.processes} processes, but the trl command checks it with one before it starts them",
         instead="Launch with accelerate launch -m trl.scripts.grpo, or choose sizes that fit one process too.",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import reduce
 
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import REGISTRY, Broken, Problem, Rule, rule
+from grposweep.rules.registry import REGISTRY, Problem, Rule, Violation, rule
 from grposweep.setting import FRAMEWORKS, Setting
 
 COUNTING = tuple(rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None)
@@ -19,7 +19,7 @@ def working(s: Setting, rules: Iterable[Rule] = COUNTING) -> int:
 @rule(
     "GT201", "warning", {"framework", "processes"}.union(*(rule.reads for rule in COUNTING)), of=frozenset(FRAMEWORKS)
 )
-def the_processes_are_stated(s: Setting) -> Broken | None:
+def the_processes_are_stated(s: Setting) -> Violation | None:
     """Whether a batch fits depends on the number of training processes, which the recipe does not state.
 
     Judged for 1 to 64: nothing is said where all work, this warning names those that do, and only where none works it is
@@ -41,12 +41,12 @@ def judge_unstated(s: Setting, rules: tuple[Rule, ...]) -> list[Problem]:
     return [warning.problem(broken)] if broken is not None and warning in rules else []
 
 
-def _some(s: Setting, rules: Iterable[Rule]) -> Broken | None:
+def _some(s: Setting, rules: Iterable[Rule]) -> Violation | None:
     refusing = [(rule.code, mask) for rule in rules if rule.counts and (mask := rule.counts(s)) != counts.ALL]
     mask = reduce(lambda a, b: a & b[1], refusing, counts.ALL)
     if mask in (counts.ALL, counts.NONE):
         return None
-    return Broken(
+    return Violation(
         what="the number of training processes is not stated",
         why=f"of 1 to {counts.MOST}, {counts.describe(mask)} work ({', '.join(code for code, _ in refusing)} "
         f"{'refuses' if len(refusing) == 1 else 'refuse'} the others)",

@@ -19,7 +19,7 @@ from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.dotted_keys import takes, unknown
 from grposweep.rules.keys import show
-from grposweep.rules.registry import Broken, recipe_rule
+from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.rules.rollout_batch import VERL
 
 FILTERS = "algorithm.filter_groups.enable"
@@ -28,7 +28,7 @@ LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_mic
 
 
 @recipe_rule("GB407", "error", of=VERL)
-def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Broken]:
+def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     """P must be a multiple of ``gen_batch_size``, the prompts of one fetch.
 
     verl at the first step: "num_prompts (64) must be a positive multiple of gen_batch_size (48); it is submitted in whole
@@ -42,7 +42,7 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Broken]:
     if size > prompts and recipe.file is None and FILTERS not in recipe.config:
         return
     fitting = [n for n in range(min(size, prompts), 0, -1) if prompts % n == 0][:3]
-    yield Broken(
+    yield Violation(
         what=f"{name}={size}",
         why=f"it does not divide data.train_batch_size={prompts}, and prompts are fetched in whole portions",
         instead=f"Leave {name} out, or choose a divisor of {prompts}.",
@@ -52,7 +52,7 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GB408", "error", of=VERL)
-def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Broken]:
+def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     """Each micro-batch has a size per GPU, unless micro-batches are dynamic: there is no default.
 
     verl at start: "[actor] Please set at least one of 'actor.ppo_micro_batch_size' or 'actor.ppo_micro_batch_size_per_gpu'
@@ -67,7 +67,7 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Broken]:
             continue
         if found.get(name, "int") is None and found.get(f"{name}_per_gpu", "int") is None and not _unread(found, name):
             size = found.get(f"{MICRO}_per_gpu", "int") or 1
-            yield Broken(
+            yield Violation(
                 what=f"{name}_per_gpu is not set",
                 why="it has no default, and without dynamic micro-batches verl stops at start",
                 instead=f"Set {name}_per_gpu={size}.",
@@ -89,7 +89,7 @@ def _unread(found: Values, name: str) -> bool:
 
 
 @recipe_rule("GB409", "error", of=VERL)
-def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Broken]:
+def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
     """A micro-batch is sized per GPU or for all GPUs (deprecated), not both.
 
     verl at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
@@ -98,7 +98,7 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Broken]:
     for name in _sized(found):
         whole, each = found.get(name, "int"), found.get(f"{name}_per_gpu", "int")
         if whole is not None and each is not None:
-            yield Broken(
+            yield Violation(
                 what=f"{name}={whole} and {name}_per_gpu={each}",
                 why="both size the same micro-batch, and verl refuses the two together",
                 instead=f"Leave {name} out.",
@@ -108,7 +108,7 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV406", "error", of=VERL)
-def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Broken]:
+def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
     """``ppo_micro_batch_size`` and ``log_prob_micro_batch_size``, for all GPUs together, are deprecated.
 
     They pass verl's validation, and then a bare AssertionError ends the run when the workers are set up, because only the
@@ -122,7 +122,7 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Broken]:
         gpus = recipe.processes or found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
         each = max(whole // max(gpus, 1), 1)
         if name in recipe.config:
-            yield Broken(
+            yield Violation(
                 what=f"{name}={whole}",
                 why="verl no longer reads it: it passes validation, and the workers stop with an AssertionError",
                 instead=f"Set {name}_per_gpu={each} instead.",
@@ -132,7 +132,7 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GB410", "error", of=VERL)
-def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Broken]:
+def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation]:
     """``ppo_micro_batch_size``, for all GPUs, divides ``ppo_mini_batch_size`` and gives every GPU a completion.
 
     verl at start: "ppo_mini_batch_size (100) must be divisible by ppo_micro_batch_size (64)", "ppo_micro_batch_size (4) *
@@ -150,12 +150,12 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Broken]:
         yield _deprecated(size, f"it is shared by {gpus} GPUs" + (f", {shared} to a sequence" if shared > 1 else ""))
 
 
-def _deprecated(size: int, why: str) -> Broken:
-    return Broken(f"{MICRO}={size}", why, f"Set {MICRO}_per_gpu instead.", (MICRO,))
+def _deprecated(size: int, why: str) -> Violation:
+    return Violation(f"{MICRO}={size}", why, f"Set {MICRO}_per_gpu instead.", (MICRO,))
 
 
 @recipe_rule("GB411", "error", of=VERL)
-def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Broken]:
+def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     """Micro-batches are dynamic for updates and for log-probabilities alike.
 
     verl stops with a bare AssertionError when the workers are set up. By default the second follows the first.
@@ -164,7 +164,7 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Broken]:
     update = found.flag(f"{verl.ACTOR}.use_dynamic_bsz")
     if found.get(name, "bool") is None or found.flag(name) == update:
         return
-    yield Broken(
+    yield Violation(
         what=f"{name}={str(found.flag(name)).lower()}",
         why=f"{verl.ACTOR}.use_dynamic_bsz={str(update).lower()}, and the workers assert that the two agree",
         instead=f"Leave {name} out: it follows.",
@@ -174,7 +174,7 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GB412", "error", of=VERL)
-def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Broken]:
+def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     """A separate asynchronous trainer takes ``parameter_sync_step`` steps of p prompts a rollout: P is their product.
 
     verl at start: AssertionError unless train_batch_size equals parameter_sync_step x ppo_mini_batch_size.
@@ -185,7 +185,7 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Broken]:
     steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
     prompts, step = found.whole("data.train_batch_size", 1024), found.whole(f"{verl.ACTOR}.ppo_mini_batch_size", 256)
     if prompts != steps * step:
-        yield Broken(
+        yield Violation(
             what=f"data.train_batch_size={prompts}",
             why=f"this trainer takes {steps} steps of {step} prompts a rollout, {steps * step} in all",
             instead=f"Set data.train_batch_size={steps * step}.",
@@ -195,7 +195,7 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GT401", "error", of=VERL)
-def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Broken]:
+def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Violation]:
     """Sequence parallelism by ``actor.ulysses_sequence_parallel_size`` needs packed sequences.
 
     verl at start: "When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`."
@@ -203,7 +203,7 @@ def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Broken]:
     found, name = verl.values_of(recipe), f"{verl.ACTOR}.ulysses_sequence_parallel_size"
     if found.whole(name, 1) <= 1 or found.flag(f"{verl.MODEL}.use_remove_padding") or verl.engine_of(recipe) != "dp":
         return
-    yield Broken(
+    yield Violation(
         what=f"{name}={found.whole(name)}",
         why=f"it needs packed sequences, and {verl.MODEL}.use_remove_padding is false",
         instead=f"Set {verl.MODEL}.use_remove_padding=true.",
@@ -230,7 +230,7 @@ GROUPS = (
 
 
 @recipe_rule("GV401", "error", of=VERL)
-def verl_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
+def verl_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that verl's configuration does not have, without the ``+`` that adds one.
 
     Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". With ``+`` a typo
@@ -250,7 +250,7 @@ def verl_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
         if not key.startswith("+"):
             yield unknown(recipe, key, schema.nearest(plain, known), HYDRA_STOPS)
         elif (near := get_close_matches(plain, list(known), n=1, cutoff=0.93)) and not plain.startswith("ray_kwargs"):
-            yield Broken(
+            yield Violation(
                 what=f"{key}={show(value)}",
                 why=f"the + adds a key that nothing reads, one letter from {near[0]}",
                 instead=f"Write {near[0]}, without the +.",
@@ -260,7 +260,7 @@ def verl_s_keys_exist(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV402", "error", of=VERL)
-def verl_s_keys_are_not_added_twice(recipe: Recipe) -> Iterator[Broken]:
+def verl_s_keys_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
     """``+key`` for a key that verl has: Hydra adds only what is not there.
 
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
@@ -269,7 +269,7 @@ def verl_s_keys_are_not_added_twice(recipe: Recipe) -> Iterator[Broken]:
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key.startswith("+") and not key.startswith("++") and plain in known:
-            yield Broken(
+            yield Violation(
                 what=f"{key}={show(value)}",
                 why="the + adds a key, and verl's configuration has this one already, so Hydra stops",
                 instead=f"Write {plain} without the +.",
@@ -280,7 +280,7 @@ def verl_s_keys_are_not_added_twice(recipe: Recipe) -> Iterator[Broken]:
 
 
 @recipe_rule("GV403", "warning", of=VERL)
-def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Broken]:
+def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Keys that verl takes and nothing in it reads.
 
     ``actor.grad_clip`` (the engine clips by ``actor.optim.clip_grad``); ``actor.clip_ratio`` (``clip_ratio_low`` and
@@ -295,17 +295,17 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Broken]:
                 if {f"{key}_low", f"{key}_high"} <= recipe.config.keys():
                     continue
                 advice = f"Set {key}_low and {key}_high."
-            yield Broken(f"{key}={show(value)}", "verl takes it, and nothing reads it", advice, (written,))
+            yield Violation(f"{key}={show(value)}", "verl takes it, and nothing reads it", advice, (written,))
     size = recipe.config.get("data.gen_batch_size")
     if size not in (None, 1) and verl.refills(verl.values_of(recipe)):
-        yield Broken(
+        yield Violation(
             f"data.gen_batch_size={show(size)}", "verl overwrites it with 1, because it replaces groups one by one",
             "Leave it out.", ("data.gen_batch_size",),
         )  # fmt: skip
 
 
 @recipe_rule("GV404", "error", of=VERL)
-def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Broken]:
+def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Violation]:
     """``actor_rollout_ref.rollout.name`` has no default: a whole recipe must say vllm, sglang or trtllm.
 
     verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be a part, and is not asked.
@@ -313,20 +313,20 @@ def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Broken]:
     key = f"{verl.ROLLOUT}.name"
     is_whole = recipe.launch is not None and not recipe.base
     if is_whole and key not in {written.lstrip("+") for written in recipe.config}:
-        yield Broken(
+        yield Violation(
             what=f"{key} is not set", why="it has no default, so verl stops", instead=f"Set {key}=vllm.", fields=(key,),
             suggestions=({key: "vllm"},),
         )  # fmt: skip
 
 
 @recipe_rule("GV405", "warning", of=VERL)
-def verl_s_configuration_is_at_hand(recipe: Recipe) -> Iterator[Broken]:
+def verl_s_configuration_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
     """A configuration of one's own (``--config-name``) that was not found, or that only a running shell could name.
 
     What it sets was not judged.
     """
     if _is_not_at_hand(recipe):
-        yield Broken(
+        yield Violation(
             what=f"--config-name {recipe.base}",
             why="no such file from here or from the script's folders, so what it sets was not judged",
             instead="Lint from where it can be found.",

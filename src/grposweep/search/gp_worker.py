@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from grposweep.search.sampler import Ask, candidates
-from grposweep.search.space import Choice, Dial, Interval, Space
+from grposweep.search.space import Choice, Interval, Parameter, Space
 from grposweep.search.study import rebuild_history
 
 ENOUGH = 8  # candidates a question: two free ones, then the optimum in some valid combinations
@@ -20,14 +20,14 @@ def main() -> None:
     json.dump([point for point, _ in zip(drawn, range(ENOUGH), strict=False)], sys.stdout)
 
 
-def _dial(content: dict[str, Any]) -> Dial:
+def _dial(content: dict[str, Any]) -> Parameter:
     """The dial behind its description; candidates need labels only."""
     when = {name: tuple(labels) for name, labels in content.get("when", {}).items()}
     if "choices" in content:
         labels = tuple(content["choices"])
-        return Dial(content["dial"], Choice(labels, labels), when)
+        return Parameter(content["dial"], Choice(labels, labels), when)
     domain = Interval(content["low"], content["high"], content.get("log", False), content.get("integer", False))
-    return Dial(content["dial"], domain, when)
+    return Parameter(content["dial"], domain, when)
 
 
 if __name__ == "__main__":

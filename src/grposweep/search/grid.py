@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.rules import REGISTRY, errors
 from grposweep.rules.registry import choose
-from grposweep.search.space import Choice, Dial, Label, Point, Space
+from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import Judge, Verdict
 
 MOST_POINTS = 50_000_000  # one byte each
@@ -36,10 +36,10 @@ ABSENT = _Absent()
 
 
 @dataclass(frozen=True)
-class Axis:
+class GridAxis:
     """One dial as an axis of the grid; a conditional one has a place for not being asked, a continuous one its probes."""
 
-    dial: Dial
+    dial: Parameter
     labels: tuple[Any, ...]
 
     @property
@@ -49,11 +49,11 @@ class Axis:
 
 
 @dataclass
-class Census:
+class GridValidity:
     """The verdict on every combination of a space's finite dials; valid where some probe of the continuous ones is."""
 
     judge: Judge
-    axes: tuple[Axis, ...]
+    axes: tuple[GridAxis, ...]
     exists: Flags  # which places of the grid are points at all: a dial is absent exactly where its condition fails
     broken: dict[str, Flags] = field(default_factory=dict)  # by rule, broadcastable over the grid
 
@@ -144,19 +144,19 @@ class Census:
             }
 
 
-def take_census(judge: Judge) -> Census:
+def evaluate_grid(judge: Judge) -> GridValidity:
     """Judge a whole space.
 
-    Raises BadInput for a space with more combinations than memory should hold.
+    Raises UserError for a space with more combinations than memory should hold.
     """
     axes = tuple(_axis(dial) for dial in judge.space.dials)
     shape = tuple(len(axis.labels) for axis in axes)
     if prod(shape) > MOST_POINTS:
-        raise BadInput(
+        raise UserError(
             f"the space has {prod(shape):,} combinations, more than the {MOST_POINTS:,} that can be judged at once. "
             f"Search some dials as intervals, or fewer values of them."
         )
-    census = Census(judge, axes, _exists(axes, shape))
+    census = GridValidity(judge, axes, _exists(axes, shape))
     for dials, codes in _rules_by_dials(judge).items():
         for code, flags in _broken(judge, axes, dials, codes).items():
             if flags.any():
@@ -164,15 +164,15 @@ def take_census(judge: Judge) -> Census:
     return census
 
 
-def _axis(dial: Dial) -> Axis:
+def _axis(dial: Parameter) -> GridAxis:
     if isinstance(dial.domain, Choice):
         labels: tuple[Any, ...] = dial.domain.labels
     else:
         labels = tuple(dial.domain.at(share) for share in (0.5, 0.0, 1.0)[:PROBES])
-    return Axis(dial, (*labels, ABSENT) if dial.when else labels)
+    return GridAxis(dial, (*labels, ABSENT) if dial.when else labels)
 
 
-def _exists(axes: tuple[Axis, ...], shape: tuple[int, ...]) -> Flags:
+def _exists(axes: tuple[GridAxis, ...], shape: tuple[int, ...]) -> Flags:
     """A place is a point where each conditional dial is absent exactly when its condition fails."""
     exists = np.ones(shape, dtype=np.bool_)
     by_name = {axis.dial.name: index for index, axis in enumerate(axes)}
@@ -208,7 +208,7 @@ def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[str]]:
     return found
 
 
-def _broken(judge: Judge, axes: tuple[Axis, ...], dials: frozenset[str], codes: list[str]) -> dict[str, Flags]:
+def _broken(judge: Judge, axes: tuple[GridAxis, ...], dials: frozenset[str], codes: list[str]) -> dict[str, Flags]:
     """Which combinations of these dials break which of these rules."""
     shape = tuple(len(axis.labels) if axis.dial.name in dials else 1 for axis in axes)
     flags = {code: np.zeros(shape, dtype=np.bool_) for code in codes}
@@ -240,8 +240,8 @@ def single_points(space: Space) -> Iterator[Point]:
 
 
 @dataclass(frozen=True)
-class OneByOne:
-    """The verdicts on these points: what ``Census`` says of a grid, for a list that is short enough to look at."""
+class OneFactorGrid:
+    """The verdicts on these points: what ``GridValidity`` says of a grid, for a list that is short enough to look at."""
 
     judge: Judge
     verdicts: tuple[Verdict, ...]
@@ -286,22 +286,22 @@ class OneByOne:
         return found
 
 
-def judge_one_by_one(judge: Judge) -> OneByOne:
+def validate_one_factor(judge: Judge) -> OneFactorGrid:
     """Judge the baseline and what differs from it in one dial.
 
-    Raises BadInput where the baseline itself is invalid, or a dial has a condition: only one dial is ever turned.
+    Raises UserError where the baseline itself is invalid, or a dial has a condition: only one dial is ever turned.
     """
     for dial in judge.space.dials:
         if dial.when:
-            raise BadInput(
+            raise UserError(
                 f"{dial.name} is asked only under {', '.join(dial.when)}, and search=one_factor turns one dial at a time. "
                 "Drop the condition, and set what it needs in the base configuration."
             )
     verdicts = tuple(judge.verdict(point) for point in single_points(judge.space))
     if broken := errors(verdicts[0].problems):
         text = render_problem(verdicts[0].setting, broken[0], judge.ignore)
-        raise BadInput(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
-    return OneByOne(judge, verdicts)
+        raise UserError(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
+    return OneFactorGrid(judge, verdicts)
 
 
 def _codes(verdict: Verdict) -> set[str]:

@@ -7,7 +7,7 @@ Dials that only some points ask (conditional ones) are left out: they cannot be 
 import random
 from collections.abc import Mapping, Sequence
 
-from grposweep.search.space import Dial, Point
+from grposweep.search.space import Parameter, Point
 
 ENOUGH = 10  # finished trials; below that the answer is noise
 QUANTILE = 0.1  # of the trials, that count as the best; Optuna wants five of them at the least
@@ -16,7 +16,7 @@ MOST = 1000  # trials looked at, drawn at random: as good as all of them, and fi
 
 
 def find_importances(
-    dials: Mapping[str, Dial], points: Sequence[Point], values: Sequence[float], maximize: bool
+    dials: Mapping[str, Parameter], points: Sequence[Point], values: Sequence[float], maximize: bool
 ) -> dict[str, float]:
     """Each dial's share, most first, from points and what they are worth; empty where there are too few of either."""
     if len(dials) < 2 or len(points) < ENOUGH:

@@ -23,7 +23,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import age_seconds
 
 Direction = Literal["maximize", "minimize"]
@@ -180,17 +180,17 @@ PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
 LAST_SECONDS = 10.0  # for what is left to tell at the end
 
 
-class Mirror:
+class RdbMirror:
     """One study in an Optuna storage, made equal to the sweep's own whenever there is news and the server answers."""
 
     def __init__(self, url: str, name: str, direction: Direction) -> None:
-        """``url`` is any that Optuna's RDBStorage takes. Raises BadInput where it is none."""
+        """``url`` is any that Optuna's RDBStorage takes. Raises UserError where it is none."""
         try:
             import sqlalchemy
 
             sqlalchemy.create_engine(url)  # reads the URL and imports the driver; connects to nothing
         except Exception as error:  # sqlalchemy raises its own ArgumentError, or ImportError for a missing driver
-            raise BadInput(
+            raise UserError(
                 f"search.storage={url}: this is no database that can be used here ({str(error).splitlines()[0]}). Set an Optuna "
                 "RDB URL such as postgresql://host/database, and install its driver (pip install 'psycopg[binary]')."
             ) from error

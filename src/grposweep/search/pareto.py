@@ -12,7 +12,7 @@ Values = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Further:
+class ExtraObjectives:
     """Objectives beside the first one: their names with directions, and where a finished trial's values come from."""
 
     directions: Mapping[str, str]

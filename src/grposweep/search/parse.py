@@ -18,8 +18,8 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 
 from grposweep.config.compose import malformed
-from grposweep.errors import BadInput
-from grposweep.search.space import Choice, Dial, Interval, Label, Space, build_space
+from grposweep.errors import UserError
+from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 _NEXT_DIAL = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
 
@@ -55,25 +55,25 @@ def parse_space(
     """The space that command line and sweep file span, and the overrides that are no sweep.
 
     The command line wins over the file's ``params``: a dial given there is replaced, or fixed.
-    Raises BadInput for what Hydra cannot parse and for empty dials.
+    Raises UserError for what Hydra cannot parse and for empty dials.
     """
     parser = OverridesParser.create(config_loader=loader)
     typed = _last([_parse(parser, argument) for argument in arguments])
     names = {_key(override) for override in typed}
-    dials: list[Dial] = []
+    dials: list[Parameter] = []
     fixed: list[str] = []
     for name, content in params.items():
         if name not in names:
             _sort(parser, name, content, dials, fixed)
     for override in typed:
         if override.is_sweep_override():
-            dials.append(Dial(_key(override), _domain(override)))
+            dials.append(Parameter(_key(override), _domain(override)))
         else:
             fixed.append(str(override.input_line))
     try:
         return build_space(dials), fixed
     except ValueError as error:
-        raise BadInput(
+        raise UserError(
             f"{error}, so its condition can never be judged. Add that dial, or drop the condition."
         ) from error
 
@@ -96,13 +96,13 @@ def _last(typed: list[Override]) -> list[Override]:
     return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
-def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Dial], fixed: list[str]) -> None:
+def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Parameter], fixed: list[str]) -> None:
     """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {dial: [labels]}, space: string}``."""
     when: dict[str, tuple[Label, ...]] = {}
     if isinstance(content, Mapping):
         unknown = set(content) - {"when", "space"}
         if unknown or "space" not in content:
-            raise BadInput(
+            raise UserError(
                 f"{name}: a dial with a condition has the keys 'when' and 'space', not {', '.join(map(str, content))}. "
                 f"Write {name}: {{when: {{kl: [low, high]}}, space: 'interval(0.001, 0.1)'}}."
             )
@@ -111,7 +111,7 @@ def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Dial], f
         content = content["space"]
     override = _parse(parser, f"{name}={content}")
     if override.is_sweep_override():
-        dials.append(Dial(name, _domain(override), when))
+        dials.append(Parameter(name, _domain(override), when))
     else:
         fixed.append(f"{name}={content}")
 
@@ -120,7 +120,7 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
     try:
         override = parser.parse_override(argument)
     except HydraException as error:
-        raise BadInput(malformed(argument, error)) from error
+        raise UserError(malformed(argument, error)) from error
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
     return override
 
@@ -133,21 +133,23 @@ def _domain(override: Override) -> Choice | Interval:
     if isinstance(value, RangeSweep | ChoiceSweep | Glob):
         values = tuple(override.sweep_iterator(transformer=Transformer.identity))
         if not values:
-            raise BadInput(f"{override.input_line}: no value is left to search. Give at least one.")
+            raise UserError(f"{override.input_line}: no value is left to search. Give at least one.")
         plain = tuple(_plain(value) for value in values)
         distinct = {(type(v).__name__, str(v)): v for v in plain}
         plain = tuple(distinct.values())
         return Choice(tuple(_label(value) for value in plain), plain)
-    raise BadInput(f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval().")
+    raise UserError(
+        f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval()."
+    )
 
 
 def _interval(name: str, sweep: IntervalSweep) -> Interval:
     low, high = sweep.start, sweep.end
     if low is None or high is None or not low < high:
-        raise BadInput(f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first.")
+        raise UserError(f"{name}=interval({low},{high}): the interval is empty. Give the smaller end first.")
     log = "log" in sweep.tags
     if log and low <= 0:
-        raise BadInput(f"{name}=interval({low},{high}): a logarithm needs a lower end above 0. Set one, or drop log.")
+        raise UserError(f"{name}=interval({low},{high}): a logarithm needs a lower end above 0. Set one, or drop log.")
     return Interval(low, high, log, (isinstance(low, int) and isinstance(high, int)) or "int" in sweep.tags)
 
 

@@ -90,7 +90,7 @@ APART = 1000  # two fresh seeds: rank r of a training draws with seed + r, and n
 
 
 @dataclass(frozen=True)
-class Runner:
+class Candidate:
     """A point in the race: its trial in the search, and its results on fresh seeds, larger is better; None: it failed there."""
 
     number: int
@@ -115,17 +115,17 @@ class Runner:
 class Standing:
     """A race at one moment: those still in it (best first once it is over), the others with the reason, what is wanted next."""
 
-    alive: tuple[Runner, ...]
+    alive: tuple[Candidate, ...]
     out: Mapping[int, str] = field(default_factory=dict)
     wanted: tuple[tuple[int, int], ...] = ()  # number of the trial, seed; in order
 
     @property
-    def winner(self) -> Runner | None:
+    def winner(self) -> Candidate | None:
         """The best on fresh seeds; None before the end, or where nobody is left."""
         return self.alive[0] if self.alive and not self.wanted else None
 
     @property
-    def tied(self) -> tuple[Runner, ...]:
+    def tied(self) -> tuple[Candidate, ...]:
         """Those that nothing tells apart from the winner."""
         return self.alive[1:] if self.winner else ()
 
@@ -142,7 +142,7 @@ def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
     return tuple(own + APART * (index + 1) for index in range(count))
 
 
-def race(runners: Sequence[Runner], seeds: Sequence[int]) -> Standing:
+def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Standing:
     """The standing of these runners, the search's best one first, over these fresh seeds (two or more)."""
     alive, out = list(runners), dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
@@ -164,13 +164,13 @@ def race(runners: Sequence[Runner], seeds: Sequence[int]) -> Standing:
     return Standing(tuple(alive), out)
 
 
-def _is_beaten(runner: Runner, leader: Runner, seeds: Sequence[int], chance: float) -> bool:
+def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chance: float) -> bool:
     """Whether the leader is better beyond this chance of being wrong (one-sided)."""
     ours, theirs = ({seed: r.values[seed] for seed in seeds} for r in (leader, runner))
     return difference(ours, theirs, 2 * chance).low > 0
 
 
-def on_fresh_seeds(runner: Runner) -> Estimate | None:
+def on_fresh_seeds(runner: Candidate) -> Estimate | None:
     """What a point is worth on the fresh seeds that it has run; each interval by itself misses with a chance of CHANCE."""
     return estimate(list(runner.values.values())) if runner.values else None
 
@@ -213,13 +213,13 @@ class Replication:
         for replicate in replicates:
             if replicate.of in results:
                 results[replicate.of][replicate.seed] = replicate.value
-        runners = [Runner(number, values) for number, values in results.items()]
+        runners = [Candidate(number, values) for number, values in results.items()]
         return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
 
     def _own(self, value: float) -> dict[int, float | None]:
         return {} if self.own is None else {self.own: value}
 
-    def _series(self, runners: Sequence[Runner]) -> Standing:
+    def _series(self, runners: Sequence[Candidate]) -> Standing:
         """All of them on all seeds."""
         wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
@@ -254,14 +254,14 @@ class Comparison:
     effects: Sequence[Effect]
 
 
-def compare(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> Comparison:
+def compare(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int) -> Comparison:
     """A whole sweep of one factor at a time, as ``find_effects`` takes it."""
     baseline = next((runner for runner in runners if not points[runner.number]), None)
     worth = None if baseline is None else worth_of(baseline, sign)
     return Comparison(None if baseline is None else baseline.number, worth, find_effects(points, runners, sign))
 
 
-def find_effects(points: Mapping[int, Point], runners: Sequence[Runner], sign: int) -> list[Effect]:
+def find_effects(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int) -> list[Effect]:
     """The effects of all points that turn one dial, in the order of their trials.
 
     Values of runners are larger where better; ``sign`` turns them back. Each interval is a paired t-interval that misses
@@ -280,7 +280,7 @@ def find_effects(points: Mapping[int, Point], runners: Sequence[Runner], sign: i
 
 
 def _effect(
-    dial: str, label: Label, number: int, runner: Runner | None, baseline: Runner | None, sign: int, chance: float
+    dial: str, label: Label, number: int, runner: Candidate | None, baseline: Candidate | None, sign: int, chance: float
 ) -> Effect:
     if runner is None or runner.has_failed or not runner.values:
         return Effect(dial, label, number, None, None, "failed")
@@ -291,7 +291,7 @@ def _effect(
     return Effect(dial, label, number, worth, Estimate(sign * gain.mean, gain.margin, gain.count), _verdict(gain))
 
 
-def worth_of(runner: Runner, sign: int) -> Estimate:
+def worth_of(runner: Candidate, sign: int) -> Estimate:
     """A point's mean objective over its seeds, by itself."""
     return estimate([sign * value for value in runner.values.values()])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from grposweep.search.space import Choice, Dial, Interval, Label, Point, Space, freeze
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna import Study
@@ -100,7 +100,7 @@ def build_sampler(name: str, random: Random, common: Mapping[str, "BaseDistribut
         return samplers.RandomSampler(seed=seed)
 
 
-def distribution(dial: Dial) -> "BaseDistribution":
+def distribution(dial: Parameter) -> "BaseDistribution":
     """The dial as Optuna's distribution."""
     from optuna import distributions
 

@@ -40,7 +40,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Dial:
+class Parameter:
     """One searched key; ``when`` maps other dials to the labels under which it is asked at all."""
 
     name: str
@@ -67,7 +67,7 @@ class Dial:
 class Space:
     """All dials, unconditional ones first, each conditional one after those it depends on."""
 
-    dials: tuple[Dial, ...] = ()
+    dials: tuple[Parameter, ...] = ()
 
     @cached_property
     def is_finite(self) -> bool:
@@ -115,13 +115,13 @@ def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
     return Space(tuple(_read_dial(content) for content in description))
 
 
-def _read_dial(content: Mapping[str, Any]) -> Dial:
+def _read_dial(content: Mapping[str, Any]) -> Parameter:
     if "choices" in content:
         labels = tuple(content["choices"])
         domain: Choice | Interval = Choice(labels, labels)
     else:
         domain = Interval(content["low"], content["high"], bool(content.get("log")), bool(content.get("integer")))
-    return Dial(content["dial"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()})
+    return Parameter(content["dial"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()})
 
 
 def freeze(point: Point) -> tuple[tuple[str, str, Label], ...]:
@@ -129,12 +129,12 @@ def freeze(point: Point) -> tuple[tuple[str, str, Label], ...]:
     return tuple(sorted((name, type(label).__name__, label) for name, label in point.items()))
 
 
-def build_space(dials: list[Dial]) -> Space:
+def build_space(dials: list[Parameter]) -> Space:
     """A space from dials in any order.
 
     Raises ValueError where a condition names a dial that is not there, or conditions form a circle.
     """
-    done: list[Dial] = []
+    done: list[Parameter] = []
     waiting = list(dials)
     while waiting:
         names = {dial.name for dial in done}

@@ -18,7 +18,7 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.search.journal import Direction, open_journal, open_study
-from grposweep.search.pareto import Further, pareto_front
+from grposweep.search.pareto import ExtraObjectives, pareto_front
 from grposweep.search.replication import Replicate, Replication, Standing, is_replicate
 from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
@@ -26,14 +26,16 @@ from grposweep.search.space import Label, Point, Space, freeze
 FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
 
 
-class Scratch:
+class SamplerView:
     """An in-memory copy of a study's told and running trials, for samplers to draw from.
 
     Invalid and failed trials stay out; running ones are in, and TPE steers clear of them. A trial that has not finished, or
     was stopped early, counts as finished where somebody foresees its value.
     """
 
-    def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = (), further: Further | None = None) -> None:
+    def __init__(
+        self, direction: Direction, prior: Sequence[FrozenTrial] = (), further: ExtraObjectives | None = None
+    ) -> None:
         """``prior`` are finished trials of earlier sweeps, which samplers know as well."""
         self._direction, self._prior, self._further = direction, prior, further
         self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
@@ -86,7 +88,7 @@ def _unweighed(trial: FrozenTrial) -> FrozenTrial:
     )
 
 
-def _weigh(copied: FrozenTrial, trial: FrozenTrial, further: Further) -> None:
+def _weigh(copied: FrozenTrial, trial: FrozenTrial, further: ExtraObjectives) -> None:
     """As ``_become``, with the values of all objectives; nobody foresees these."""
     values = further.values(trial) if trial.state == TrialState.COMPLETE else None
     ended = TrialState.FAIL if values is None else TrialState.COMPLETE
@@ -107,9 +109,9 @@ class SweepStudy:
         self.space = space
         self.study = open_study(storage, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
-        self.further: Further | None = None  # set by ``weigh``
+        self.further: ExtraObjectives | None = None  # set by ``weigh``
         self._direction, self._prior = direction, list[FrozenTrial]()
-        self._scratch = Scratch(direction)
+        self._scratch = SamplerView(direction)
         self._trials: list[FrozenTrial] | None = None  # as of our last change: nobody else writes this study
         self._sorted = 0  # trials whose number is among these, where it belongs: what a trial is never changes
         self._started, self._searched = list[int](), list[int]()
@@ -117,12 +119,12 @@ class SweepStudy:
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
         """Let samplers know what earlier sweeps found at points of this space; the study itself stays as it is."""
         self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
-        self._scratch = Scratch(self._direction, self._prior)
+        self._scratch = SamplerView(self._direction, self._prior)
 
-    def weigh(self, further: Further) -> None:
+    def weigh(self, further: ExtraObjectives) -> None:
         """Let samplers search for several objectives; the study itself holds the first, results have the others."""
         self.further = further
-        self._scratch = Scratch(self._direction, self._prior, further)
+        self._scratch = SamplerView(self._direction, self._prior, further)
 
     @property
     def front(self) -> list[FrozenTrial]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from grposweep.config.points import Points
 from grposweep.config.to_setting import SOURCES, base_setting, prepared_key, read_fields, settle
 from grposweep.config.validate import check_words
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
 from grposweep.plan import RESIZED
 from grposweep.rules import REGISTRY, Problem, check, errors
@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
 
 
-class Fields:
+class RuleInputs:
     """Settings of a space's points; equal to composing each point and reading it, which a test shows."""
 
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
@@ -145,12 +145,12 @@ class Judge:
     def learn(self, prepared: Mapping[str, Any]) -> None:
         """Judge with these counts from now on."""
         self._last: Verdict | None = None  # asked for several times in a row; composing its experiment takes 20 ms
-        self.fields = Fields(self.space, self.points, prepared)
+        self.fields = RuleInputs(self.space, self.points, prepared)
 
     def verdict(self, point: Point, seed: int | None = None) -> "Verdict":
         """The verdict on one point, on another seed than the configured one where one is given.
 
-        Raises BadInput where the configuration does not exist at all (unknown key or option).
+        Raises UserError where the configuration does not exist at all (unknown key or option).
         """
         if self._last is None or (self._last.point, self._last.seed) != (point, seed):
             setting = self.fields.setting(point)
@@ -166,13 +166,13 @@ class Judge:
     def check_dials(self) -> None:
         """Every value of every dial on its own must exist and fit its key's type.
 
-        Raises BadInput for the first that does not, before anything is judged; and for unknown rules to ignore.
+        Raises UserError for the first that does not, before anything is judged; and for unknown rules to ignore.
         """
         unknown = [
             code for code in self.ignore if code not in REGISTRY and code not in {known[:2] for known in REGISTRY}
         ]
         if unknown:
-            raise BadInput(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
+            raise UserError(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
         for dial in self.space.dials:
             if isinstance(dial.domain, Choice):
                 for value in dial.domain.values:
@@ -185,11 +185,11 @@ class Judge:
         try:
             for share in (0.0, 1.0, 1 / math.pi):
                 check_words(self.points.experiment({name: domain.at(share)}))
-        except BadInput as error:
+        except UserError as error:
             if "Integer" not in str(error):
                 raise
             text = f"interval({domain.low:g},{domain.high:g})"
-            raise BadInput(
+            raise UserError(
                 f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
             ) from error
 

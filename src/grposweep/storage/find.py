@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.storage.folders import SweepFolder
 
 DEPTH = 4  # folders below the one that is searched
@@ -16,14 +16,14 @@ RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's 
 def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     """A sweep's folder by its path, or by its name under ``outputs``; the newest there where none is named.
 
-    Raises BadInput where there is no such sweep.
+    Raises UserError where there is no such sweep.
     """
     if named is None:
         return newest_sweep(outputs)
     for path in (Path(named), outputs / named):
         if _is_sweep(path):
             return SweepFolder(path.resolve())
-    raise BadInput(
+    raise UserError(
         f"{named} is no sweep: neither it nor {outputs / named} has a sweep.yaml. {_instead(outputs, named)}"
     )
 
@@ -31,11 +31,11 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     """The sweep under ``outputs`` that has changed last; ``reruns``: single trials run again are sweeps as well.
 
-    Raises BadInput where there is none.
+    Raises UserError where there is none.
     """
     found = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
     if not found:
-        raise BadInput(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
+        raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
     return max(found, key=lambda folder: last_change(folder.path))
 
 

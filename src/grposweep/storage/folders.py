@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_json, read_lines, write_json, yaml_loader
 from grposweep.launchers.base import CRASHED, FINISHED, STOPPED
 from grposweep.redaction import redact
@@ -15,7 +15,7 @@ from grposweep.storage.runs import read_runs
 
 
 @dataclass(frozen=True)
-class Begun:
+class OpenAttempt:
     """An attempt that was announced and has not been seen to end; no ``job_id``: its controller died submitting it."""
 
     number: int
@@ -24,7 +24,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Record:
+class TrialRecord:
     """A trial as the study holds it: its point and the study's attributes of it; and a hash of its ``config.yaml``."""
 
     point: dict[str, Any]
@@ -52,7 +52,7 @@ def worth(result: Mapping[str, Any]) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def further_worth(result: Mapping[str, Any], names: Iterable[str]) -> tuple[float, ...] | None:
+def extra_objectives(result: Mapping[str, Any], names: Iterable[str]) -> tuple[float, ...] | None:
     """These objectives beside the first in a finished trial's result.json; None where one is missing."""
     said = result.get("further")
     values = [as_number(said.get(name)) if isinstance(said, dict) else None for name in names]
@@ -110,7 +110,7 @@ class TrialFolder:
 
     def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
         """What a finished trial is worth in these objectives beside the first; None where one is missing."""
-        return further_worth(self.result or {}, names)
+        return extra_objectives(self.result or {}, names)
 
     @property
     def failure(self) -> dict[str, Any]:
@@ -119,11 +119,11 @@ class TrialFolder:
         return failure if isinstance(failure, dict) else {}
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> TrialRecord | None:
         """What the study must say of the trial; None where trial.json is missing, damaged or another trial's."""
         try:
             found = read_json(self.path / "trial.json") or {}
-            record = Record(dict(found["point"]), dict(found["attributes"]), str(found.get("config_sha256", "")))
+            record = TrialRecord(dict(found["point"]), dict(found["attributes"]), str(found.get("config_sha256", "")))
         except (ValueError, KeyError, TypeError):
             return None
         return record if str(record.attributes.get("experiment"))[:6] == self.head else None
@@ -137,17 +137,17 @@ class TrialFolder:
         used = [line["attempt"] for line in self.attempts()] + [run.attempt for run in read_runs(self.path)]
         return max(used, default=-1) + 1
 
-    def open_attempt(self) -> Begun | None:
+    def open_attempt(self) -> OpenAttempt | None:
         """The last attempt, where nobody has noted its end."""
-        found: Begun | None = None
+        found: OpenAttempt | None = None
         for line in self.attempts():
             match line.get("event"):
                 case "intent":
-                    found = Begun(line["attempt"], None, as_number(line.get("time")) or 0.0)
+                    found = OpenAttempt(line["attempt"], None, as_number(line.get("time")) or 0.0)
                 case "started":
                     job_id = line.get("job_id")
                     known = job_id if isinstance(job_id, str) else None
-                    found = Begun(line["attempt"], known, as_number(line.get("time")) or 0.0)
+                    found = OpenAttempt(line["attempt"], known, as_number(line.get("time")) or 0.0)
                 case "ended":
                     found = None
         return found
@@ -244,7 +244,7 @@ class SweepFolder:
     def settings(self) -> dict[str, Any] | None:
         """What ``sweep.yaml`` says; None for a folder that holds no sweep.
 
-        Raises BadInput for one that nobody can read: without it nobody knows whether this is the same sweep.
+        Raises UserError for one that nobody can read: without it nobody knows whether this is the same sweep.
         """
         import yaml  # PyYAML comes with omegaconf; not needed for --help
 
@@ -255,7 +255,7 @@ class SweepFolder:
             return None
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             why = " ".join(str(error).split())[:200]
-            raise BadInput(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
+            raise UserError(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
         return dict(content) if isinstance(content, dict) else {}
 
     def prepared(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-from grposweep.errors import BadInput, LostLease
+from grposweep.errors import LeaseLostError, UserError
 from grposweep.files import read_json, write_json
 from grposweep.process import exists
 
@@ -30,12 +30,12 @@ class Lease:
     def __enter__(self) -> "Lease":
         """Take the lease, from nobody or from a dead holder.
 
-        Raises BadInput where a live controller holds it.
+        Raises UserError where a live controller holds it.
         """
         found = read_json(self._path)
         if found is not None and is_held(self._path):
             where = f"process {found.get('pid')} on {found.get('host')}"
-            raise BadInput(
+            raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
                 f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another name=..."
             )
@@ -55,10 +55,10 @@ class Lease:
             self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise LostLease where somebody else holds it by now; called before anything is changed."""
+        """Raise LeaseLostError where somebody else holds it by now; called before anything is changed."""
         self._lost = self._lost or self._holder() != self._owner
         if self._lost:
-            raise LostLease(f"{self._path.parent} was taken over by another controller; this one leaves it alone.")
+            raise LeaseLostError(f"{self._path.parent} was taken over by another controller; this one leaves it alone.")
 
     def _holder(self) -> str | None:
         found = read_json(self._path)

@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import is_program
 from grposweep.launchers.base import Job, Launcher
 from grposweep.search.validity import Verdict
-from grposweep.storage.folders import Begun, TrialFolder
+from grposweep.storage.folders import OpenAttempt, TrialFolder
 from grposweep.sweep.failures import log_sizes
-from grposweep.sweep.outcomes import Pulse, Running
+from grposweep.sweep.outcomes import HeartbeatMonitor, RunningAttempt
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Attempts:
     provenance: dict[str, Any]
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
 
-    def submit(self, folder: TrialFolder, verdict: Verdict) -> Running:
+    def submit(self, folder: TrialFolder, verdict: Verdict) -> RunningAttempt:
         """Intent on disk, then the attempt, then its id."""
         begun = folder.open_attempt()
         (folder.path / "control.json").unlink(missing_ok=True)
@@ -33,9 +33,9 @@ class Attempts:
             self._note(folder, number, "intent", packages=packages, logs=logs)
         job_id = self._launch(_job(folder, number, verdict), folder.nodes_to_avoid())
         self._note(folder, number, "started", job_id=job_id)
-        return running_of(folder, verdict, Begun(number, job_id, time.time()))
+        return running_of(folder, verdict, OpenAttempt(number, job_id, time.time()))
 
-    def find(self, folder: TrialFolder, verdict: Verdict, begun: Begun) -> Running | None:
+    def find(self, folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -> RunningAttempt | None:
         """The attempt where it has outlived its controller, or None."""
         found = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
         if found is None:
@@ -54,21 +54,21 @@ class Attempts:
             exclude = ",".join(part for part in (job.cluster.exclude, avoided) if part)
             try:
                 return self.launcher.submit(replace(job, cluster=replace(job.cluster, exclude=exclude)))
-            except BadInput:
+            except UserError:
                 pass  # these are all the nodes it can have
         return self.launcher.submit(job)
 
 
-def running_of(folder: TrialFolder, verdict: Verdict, begun: Begun) -> Running:
+def running_of(folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -> RunningAttempt:
     """An attempt under way, with what its folder says of it."""
     minutes = verdict.experiment.cluster.stall_min
-    return Running(
+    return RunningAttempt(
         folder,
         verdict.point,
         begun.number,
         begun.job_id or "",
         begun.time,
-        Pulse(folder.path / "heartbeat"),
+        HeartbeatMonitor(folder.path / "heartbeat"),
         None if minutes is None else minutes * 60,
         verdict.seed,
         hangs=folder.hung(begun.number),

@@ -20,7 +20,7 @@ from grposweep.search.validity import Judge
 from grposweep.setting import Setting
 from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.outcomes import Running
+from grposweep.sweep.outcomes import RunningAttempt
 
 Effective = tuple[object, ...]
 
@@ -34,7 +34,7 @@ class Cost:
 
 
 @dataclass
-class Expectation:
+class CostModel:
     """Costs of trials that ran to their end, by the settings that decide about them; the learning rate does not."""
 
     judge: Judge
@@ -109,7 +109,7 @@ class Budget:
     """``hours`` None: no limit. A rank without a GPU counts as one."""
 
     hours: float | None
-    expectation: Expectation
+    expectation: CostModel
     wanted: float | None = None  # GPU hours of the next trial, where the budget does not hold them
 
     def holds(self, point: Point, spent: float, promised: float, done: float = 0.0) -> bool:
@@ -145,7 +145,7 @@ class Spending:
     folder: SweepFolder
     study: SweepStudy
     budget: Budget
-    running: Mapping[int, Running]  # the controller's own
+    running: Mapping[int, RunningAttempt]  # the controller's own
     overspent: bool = False  # the budget is
     _costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # of ended trials
     _caught_up: bool = False  # whether trials of earlier controllers have been learned from

@@ -20,21 +20,21 @@ from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.early_stopping import Overseer
+from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.further import further_of
-from grposweep.sweep.oom import too_large
-from grposweep.sweep.outcomes import Settler
+from grposweep.sweep.oom import known_oom
+from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.recovery import open_study
-from grposweep.sweep.start import Judged, write_invalid
+from grposweep.sweep.start import ValidatedSpace, write_invalid
 from grposweep.sweep.summary import invalid_rows
-from grposweep.sweep.trial_queue import Proposals
+from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
 
 def build_controller(
     console: Console,
     folder: SweepFolder,
-    judged: Judged,
+    judged: ValidatedSpace,
     launcher: Launcher,
     lease: Lease,
     overrides: list[str],
@@ -50,19 +50,19 @@ def build_controller(
         console.print(words_of_warm_start(warm), highlight=False)
     first = [*judged.enqueued, *warm.first]
     valid = list(judged.census.valid_points())
-    proposals = Proposals(study, judge, base.search, judged.sampler, valid, first, base.force)
-    proposals.too_large = partial(too_large, folder)
-    settler = Settler(folder, study, judge, base.search, base.trainer.keep)
+    proposals = TrialQueue(study, judge, base.search, judged.sampler, valid, first, base.force)
+    proposals.known_oom = partial(known_oom, folder)
+    settler = OutcomeRecorder(folder, study, judge, base.search, base.trainer.keep)
     settler.keep_best()  # an earlier controller may have died between an end and this
     stopping = build_stopping(choose_stopping(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
-    overseer = Overseer(folder, study, base.search, stopping)
+    overseer = EarlyStoppingMonitor(folder, study, base.search, stopping)
     proposals.foreseen = overseer.foreseen
     return Controller(
         folder, proposals, settler, launcher, lease, overrides, dict(provenance), overseer, is_dry=is_dry(base)
     )
 
 
-def _open(console: Console, folder: SweepFolder, judged: Judged) -> SweepStudy:
+def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> SweepStudy:
     """The study, its journal repaired or rebuilt where it has to be."""
     search = judged.base.search
     direction = cast(Direction, search.direction)  # check_words has seen it
@@ -72,7 +72,7 @@ def _open(console: Console, folder: SweepFolder, judged: Judged) -> SweepStudy:
     return study
 
 
-def _teach(study: SweepStudy, folder: SweepFolder, judged: Judged, warm: WarmStart) -> None:
+def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm: WarmStart) -> None:
     """What the study cannot know of itself: further objectives, earlier sweeps, seeds."""
     base = judged.base
     if base.search.further:
@@ -82,7 +82,7 @@ def _teach(study: SweepStudy, folder: SweepFolder, judged: Judged, warm: WarmSta
     study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
 
 
-def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: Judged) -> None:
+def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
     """Print the invalid points by rule, keep them in a file, and a grid's in the study."""
     census = judged.census
     if not census.invalid:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import sweep_name
@@ -13,7 +13,7 @@ from grposweep.storage.lease import Lease
 def cancel_sweep(named: str, outputs: Path) -> str:
     """End the jobs of a sweep, given by name or path; what to tell the person.
 
-    Raises BadInput where there is no such sweep, or where a controller here still works on it.
+    Raises UserError where there is no such sweep, or where a controller here still works on it.
     """
     folder = find_sweep(named, outputs)
     prefix = f"{sweep_name(folder.path)}:"
@@ -22,7 +22,7 @@ def cancel_sweep(named: str, outputs: Path) -> str:
             entry for entry in queue.read_queue().values() if entry.name.startswith(prefix) and entry.state in ALIVE
         ]
     except queue.Unreachable as error:
-        raise BadInput(
+        raise UserError(
             f"Slurm does not answer ({error}), so nothing was cancelled. Try again on a login node."
         ) from error
     controllers = {entry.job_id for entry in alive if entry.name == f"{prefix}controller"}

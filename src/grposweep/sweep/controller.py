@@ -8,15 +8,15 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from grposweep.launchers.base import CRASHED, Busy, End, Launcher
+from grposweep.launchers.base import CRASHED, End, Launcher, LauncherBusy
 from grposweep.search.validity import Verdict
 from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.attempts import Attempts, running_of
-from grposweep.sweep.budget import Budget, Expectation, Spending
-from grposweep.sweep.early_stopping import NEVER_PROMOTED, Overseer
-from grposweep.sweep.outcomes import Running, Settler
-from grposweep.sweep.trial_queue import Proposals
+from grposweep.sweep.budget import Budget, CostModel, Spending
+from grposweep.sweep.early_stopping import NEVER_PROMOTED, EarlyStoppingMonitor
+from grposweep.sweep.outcomes import OutcomeRecorder, RunningAttempt
+from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.sweep.write_trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
@@ -28,15 +28,15 @@ class Controller:
     """Owns one sweep while its lease is held; everything it knows is also in files."""
 
     folder: SweepFolder
-    proposals: Proposals
-    settler: Settler
+    proposals: TrialQueue
+    settler: OutcomeRecorder
     launcher: Launcher
     lease: Lease
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
-    overseer: Overseer
+    overseer: EarlyStoppingMonitor
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
     _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
@@ -45,7 +45,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
-        budget = Budget(self.search.budget_gpu_hours, Expectation(self.judge))
+        budget = Budget(self.search.budget_gpu_hours, CostModel(self.judge))
         self.spending = Spending(self.folder, self.study, budget, self.running)
         self.attempts = Attempts(self.launcher, self.provenance, self.is_dry)
         self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self.spending.seconds
@@ -109,7 +109,7 @@ class Controller:
         try:
             self._fill()
             self.busy = ""
-        except Busy as why:
+        except LauncherBusy as why:
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
@@ -177,7 +177,7 @@ class Controller:
         """The folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
-    def _watch(self, running: Running) -> None:
+    def _watch(self, running: RunningAttempt) -> None:
         """Judge what it has learned so far; end an attempt that shows no sign of life, of which the disk knows first."""
         if running.cancelled:
             return

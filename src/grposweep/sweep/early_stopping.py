@@ -18,13 +18,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.files import as_number, objects, read_json
 from grposweep.schema import Search
-from grposweep.search.early_stopping import Action, Never, Stopping, guards
+from grposweep.search.early_stopping import Action, NoStopping, Stopping, guards
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import Asked, SweepFolder
-from grposweep.sweep.outcomes import Running
+from grposweep.sweep.outcomes import RunningAttempt
 
 SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
     "train_reward": "reward",
@@ -162,13 +162,13 @@ NEVER_PROMOTED = "paused, and never promoted"
 
 
 @dataclass
-class Overseer:
+class EarlyStoppingMonitor:
     """What is known of a sweep's learning curves; all of it can be read again from the trial folders."""
 
     folder: SweepFolder
     study: SweepStudy
     search: Search
-    stopping: Stopping = field(default_factory=Never)
+    stopping: Stopping = field(default_factory=NoStopping)
     paused: set[int] = field(default_factory=set)  # trials that wait for their promotion
     _readers: dict[int, CurveReader] = field(default_factory=dict)
     _totals: dict[int, float] = field(default_factory=dict)
@@ -185,9 +185,9 @@ class Overseer:
     @property
     def stops_early(self) -> bool:
         """Whether others' curves decide about a trial."""
-        return type(self.stopping) is not Never
+        return type(self.stopping) is not NoStopping
 
-    def watch(self, running: Running) -> None:
+    def watch(self, running: RunningAttempt) -> None:
         """Judge a running trial's new evaluation, where there is one, and ask its attempt for what follows."""
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
@@ -257,7 +257,7 @@ class Overseer:
         decision = self.stopping.judge(curve, others)
         return Asked(ASKS[decision.action], decision.reason) if decision.action in ASKS else None
 
-    def _is_news(self, running: Running, reader: CurveReader) -> bool:
+    def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
         """Whether there is an evaluation that this attempt made, nobody has judged, and that is not the last one."""
         if not reader.steps or reader.attempts[-1] < running.attempt:
             return False

@@ -6,12 +6,12 @@ from dataclasses import replace
 from optuna.trial import FrozenTrial
 
 from grposweep.report.tables import Row
-from grposweep.search.pareto import Further, Values
+from grposweep.search.pareto import ExtraObjectives, Values
 from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
 
 
-def further_of(folder: SweepFolder, directions: Mapping[str, str]) -> Further:
+def further_of(folder: SweepFolder, directions: Mapping[str, str]) -> ExtraObjectives:
     """These objectives, with the values in result.json; a finished trial's are read once."""
     known: dict[int, Values | None] = {}
 
@@ -20,7 +20,7 @@ def further_of(folder: SweepFolder, directions: Mapping[str, str]) -> Further:
             known[trial.number] = folder.trial(trial.number, trial.user_attrs["experiment"]).further(directions)
         return known[trial.number]
 
-    return Further(directions, read)
+    return ExtraObjectives(directions, read)
 
 
 def with_further(rows: Sequence[Row], study: SweepStudy) -> list[Row]:

@@ -57,7 +57,7 @@ NAME = "memory.jsonl"
 SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
 
 
-def note_too_large(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
     """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
     batch = load_healed(trial.path, verdict.experiment).batch
     size = batch.per_device_train_batch_size
@@ -65,7 +65,7 @@ def note_too_large(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> 
     append_line(sweep.path / NAME, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
 
 
-def note_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
     """This trial finished: what it reserved at most, beside what it was estimated to, where its GPU is known."""
     memory = estimate(verdict.setting)
     if memory is None or verdict.setting.gpu_memory_gib is None:
@@ -77,7 +77,7 @@ def note_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
         append_line(sweep.path / NAME, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB})
 
 
-def too_large(sweep: SweepFolder, verdict: Verdict) -> int | None:
+def known_oom(sweep: SweepFolder, verdict: Verdict) -> int | None:
     """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
     for line in read_lines(sweep.path / NAME, sizes=dict):
         if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):

@@ -22,11 +22,11 @@ from grposweep.search.validity import Judge, Verdict
 from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
 from grposweep.storage.oom_fix import is_healed, write_healed
 from grposweep.sweep.failures import Failure, Step, classify, is_epidemic, next_step, read_evidence, same_words
-from grposweep.sweep.oom import heal, note_peak, note_too_large
+from grposweep.sweep.oom import heal, record_oom, record_peak
 
 
 @dataclass
-class Pulse:
+class HeartbeatMonitor:
     """One attempt's heartbeat as a controller sees it."""
 
     heartbeat: Path
@@ -54,7 +54,7 @@ AGAIN = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
 
 
 @dataclass(frozen=True)
-class Ruling:
+class RetryDecision:
     """A failed attempt's class, what to do with its trial, and the failure as result.json holds it.
 
     The record holds all of the ruling: a controller that dies before it notes the end leaves it to the next one.
@@ -65,7 +65,7 @@ class Ruling:
     record: Mapping[str, Any]
 
 
-def rule_on(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None = None) -> Ruling:
+def decide_retry(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None = None) -> RetryDecision:
     """The ruling on the last attempt; ``moved``: whether its heartbeat did, shortly before the end.
 
     A launcher that says ``again`` took the attempt away, which is no failure of the trial's; it counts these itself.
@@ -85,7 +85,7 @@ def rule_on(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None 
             step = Step.FAIL
     taken = {"again": True} if end.again else {}
     where = {"nodes": end.nodes} if end.nodes else {}
-    return Ruling(failure, step, {**record, "then": step.value, **taken, **where})
+    return RetryDecision(failure, step, {**record, "then": step.value, **taken, **where})
 
 
 def _record(folder: TrialFolder, end: End, failure: Failure) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def write_end(folder: TrialFolder, attempt: int, status: str, failure: Mapping[s
 
 
 @dataclass
-class Running:
+class RunningAttempt:
     """One attempt under way; ``end`` once its launcher has told how it ended."""
 
     folder: TrialFolder
@@ -148,7 +148,7 @@ class Running:
     attempt: int
     job_id: str
     since: float
-    pulse: Pulse
+    pulse: HeartbeatMonitor
     stall_seconds: float | None
     seed: int | None = None  # a replicate's
     killed: bool = False
@@ -159,7 +159,7 @@ class Running:
 
 
 @dataclass
-class Settler:
+class OutcomeRecorder:
     """Settles attempts of one sweep; what it knows beyond the files is for this controller's life only."""
 
     folder: SweepFolder
@@ -172,7 +172,7 @@ class Settler:
     _kept: set[int] = field(default_factory=set)  # trials whose models were wanted when we last looked
     halted: str = ""  # why nothing more is to be started, though there is more to do
 
-    def settle(self, running: Running, end: End) -> None:
+    def settle(self, running: RunningAttempt, end: End) -> None:
         """Write down how an attempt ended, and whether its trial has."""
         if running.hangs:
             end = replace(
@@ -187,14 +187,14 @@ class Settler:
         if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
             self._note_end(running, end)
             if not (taken or running.killed):
-                note_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
+                record_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
                 self._close(running.folder, None)
             return
         verdict = self.judge.verdict(running.point, running.seed)
-        ruling = rule_on(running.folder, verdict, end, moved=not running.hangs)
+        ruling = decide_retry(running.folder, verdict, end, moved=not running.hangs)
         for_good = ruling.step not in (*AGAIN, Step.STOP)
         if for_good and ruling.failure is Failure.GPU_MEMORY:
-            note_too_large(self.folder, running.folder, verdict)  # before the result says that all is settled
+            record_oom(self.folder, running.folder, verdict)  # before the result says that all is settled
         self._carry_out(running.folder, running.attempt, ruling)
         self._note_end(running, end, ruling)
         if for_good:
@@ -206,7 +206,7 @@ class Settler:
         folder.close_attempt()
         self._close(folder, None)
 
-    def _note_end(self, running: Running, end: End, ruling: Ruling | None = None) -> None:
+    def _note_end(self, running: RunningAttempt, end: End, ruling: RetryDecision | None = None) -> None:
         said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
         if ruling is not None:
             said |= {"failure": ruling.failure.value, "step": ruling.step.value, "nodes": end.nodes}
@@ -215,7 +215,7 @@ class Settler:
             running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
         )
 
-    def _carry_out(self, folder: TrialFolder, attempt: int, ruling: Ruling) -> None:
+    def _carry_out(self, folder: TrialFolder, attempt: int, ruling: RetryDecision) -> None:
         """What a ruling means for the trial's result, and for the sweep."""
         goes_on = ruling.step in (*AGAIN, Step.STOP)
         write_end(folder, attempt, "retried" if goes_on else "failed", ruling.record)
@@ -225,7 +225,7 @@ class Settler:
             how = "in smaller micro-batches" if ruling.step is Step.HEAL else "from its last checkpoint"
             self.news.append(f"trial {folder.number}: {ruling.failure.words}; it goes on {how}")
 
-    def _close(self, folder: TrialFolder, ruling: Ruling | None) -> None:
+    def _close(self, folder: TrialFolder, ruling: RetryDecision | None) -> None:
         """A trial has ended for good; the same failure again and again ends the sweep as well."""
         self.tell(folder.number, folder)
         message = str(ruling.record.get("message", "")) if ruling is not None else ""

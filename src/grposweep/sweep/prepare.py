@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from grposweep.config.compose import render_experiment
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers.base import BAD_INPUT
 from grposweep.launchers.preparation import Preparer
@@ -30,7 +30,7 @@ def prepare(
 ) -> bool:
     """Have every model and task prepared that is not yet; False where a person interrupted it.
 
-    Raises BadInput with what preparation found wrong.
+    Raises UserError with what preparation found wrong.
     """
     missing = {key: experiment for key, experiment in experiments.items() if key not in folder.prepared()}
     if not missing:
@@ -57,7 +57,7 @@ def prepare(
                 task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
             )
     if code:
-        raise BadInput(_message(folder, code))
+        raise UserError(_message(folder, code))
     return True
 
 

@@ -15,7 +15,7 @@ from grposweep.config.points import Points
 from grposweep.config.rerun_overrides import changed
 from grposweep.config.session import open_session
 from grposweep.config.to_setting import experiment_id, prepared_key, read_setting, sweep_identity
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
 from grposweep.launchers.code_snapshot import is_present_code
@@ -40,7 +40,7 @@ def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
 
 
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
-    """Run a trial again; returns the exit code. Raises BadInput before anything starts."""
+    """Run a trial again; returns the exit code. Raises UserError before anything starts."""
     sweep = SweepFolder(trial.path.parent.parent)
     recorded = _recorded(trial)
     _go_to(recorded.get("working_directory"))
@@ -60,7 +60,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
 
 def _recorded(trial: TrialFolder) -> dict[str, Any]:
     if not (trial.path / "config.yaml").is_file():
-        raise BadInput(
+        raise UserError(
             f"{trial.path} has no config.yaml, so nobody knows what it ran. 'grposweep doctor' checks a sweep."
         )
     return read_json(trial.path / "provenance.json") or {}

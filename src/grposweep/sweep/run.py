@@ -28,7 +28,7 @@ from grposweep.launchers.slurm.controller import hands_over, submit_controller
 from grposweep.report.live import Display
 from grposweep.report.tables import build_console
 from grposweep.schema import Search
-from grposweep.search.journal import Direction, Mirror
+from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
 from grposweep.storage.lease import Lease
 from grposweep.storage.progress import Outlook, write_outlook
@@ -37,7 +37,7 @@ from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
-from grposweep.sweep.start import Judged, default_name, describe_sweep, judge_space, open_folder
+from grposweep.sweep.start import ValidatedSpace, default_name, describe_sweep, open_folder, validate_space
 from grposweep.sweep.summary import outlook, snapshot
 from grposweep.sweep.warm_start import NAME as WARM_START
 from grposweep.sweep.warm_start import check_sources
@@ -93,7 +93,7 @@ SHOW_SECONDS = 0.5
 
 
 @dataclass
-class Interrupts:
+class SignalCounter:
     """How often somebody asked us to stop."""
 
     count: int = 0
@@ -103,9 +103,9 @@ class Interrupts:
 
 
 @contextmanager
-def counting_interrupts() -> Iterator[Interrupts]:
+def counting_interrupts() -> Iterator[SignalCounter]:
     """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way."""
-    interrupts = Interrupts()
+    interrupts = SignalCounter()
     before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield interrupts
@@ -114,7 +114,9 @@ def counting_interrupts() -> Iterator[Interrupts]:
             signal.signal(number, handler)
 
 
-def work(controller: Controller, console: Console, interrupts: Interrupts, invalid: int, mirror: Mirror | None) -> None:
+def work(
+    controller: Controller, console: Console, interrupts: SignalCounter, invalid: int, mirror: RdbMirror | None
+) -> None:
     """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
     seen, shown, notice, told = 0, 0.0, "", Outlook()
@@ -174,12 +176,12 @@ def run_sweep(
     """Run, resume or extend the sweep of a space; returns the exit code.
 
     ``overrides`` are shared by all points; ``hint`` opens the default name; ``origin`` goes into the provenance.
-    Raises BadInput before anything starts.
+    Raises UserError before anything starts.
     """
     console, base = build_console(), points.base
     check_words(base)
     check_tracker(base)
-    judged = judge_space(console, space, points)
+    judged = validate_space(console, space, points)
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(base), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / WARM_START).exists():
@@ -204,7 +206,9 @@ def run_sweep(
         return _play(console, controller, judged, interrupts, stack)
 
 
-def _play(console: Console, controller: Controller, judged: Judged, interrupts: Interrupts, stack: ExitStack) -> int:
+def _play(
+    console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
+) -> int:
     """From a controller that is ready to its last word; ``stack`` holds the lease and whatever runs."""
     base, folder = judged.base, controller.folder
     mirror = _mirror(controller, base.search)
@@ -232,11 +236,11 @@ def _play(console: Console, controller: Controller, judged: Judged, interrupts: 
     return EXIT_NOTHING if controller.study.best is None or controller.stopped_itself else EXIT_FINISHED
 
 
-def _mirror(controller: Controller, search: Search) -> Mirror | None:
-    """The team's database, where there is one. Raises BadInput where it can be none."""
+def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
+    """The team's database, where there is one. Raises UserError where it can be none."""
     if search.storage is None:
         return None
-    return Mirror(search.storage, controller.folder.path.name, cast(Direction, search.direction))
+    return RdbMirror(search.storage, controller.folder.path.name, cast(Direction, search.direction))
 
 
 def _write_only(controller: Controller, console: Console) -> int:

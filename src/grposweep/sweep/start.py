@@ -17,7 +17,7 @@ from rich.console import Console
 
 from grposweep.config.points import Points
 from grposweep.config.to_setting import prepared_key
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import VERSION, is_draft, write_text
 from grposweep.fixes import render_problem
 from grposweep.redaction import redact
@@ -25,7 +25,7 @@ from grposweep.report.compare import differences
 from grposweep.report.tables import invalid_table
 from grposweep.rules import errors
 from grposweep.schema import Experiment
-from grposweep.search.grid import judge_one_by_one, take_census
+from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.sampler import LISTED, choose_sampler, continuous
 from grposweep.search.space import Point, Space, freeze
 from grposweep.search.validity import Judge, Verdict, Verdicts
@@ -36,7 +36,7 @@ from grposweep.sweep.trial_queue import read_enqueued
 
 
 @dataclass(frozen=True)
-class Judged:
+class ValidatedSpace:
     """What a sweep knows of its space before its folder exists, and better once it is prepared."""
 
     judge: Judge
@@ -54,7 +54,7 @@ class Judged:
         """What is swept."""
         return self.judge.space
 
-    def learn(self, prepared: dict[str, Any], console: Console) -> "Judged":
+    def learn(self, prepared: dict[str, Any], console: Console) -> "ValidatedSpace":
         """Judged again with what preparation counted."""
         self.judge.learn(prepared)
         return replace(self, census=_census(console, self.judge, self.sampler))
@@ -70,36 +70,36 @@ class Judged:
         return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
 
 
-def judge_space(console: Console, space: Space, points: Points) -> Judged:
+def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
     """All that can be said of a space without a folder.
 
-    Raises BadInput for a dial or an enqueued point that cannot be, a sampler that does not go with the space, and a space
+    Raises UserError for a dial or an enqueued point that cannot be, a sampler that does not go with the space, and a space
     without a valid point.
     """
     sampler = _sampler(points.base, space)
     judge = Judge(space, points)
     judge.check_dials()
     census = _census(console, judge, sampler)
-    return Judged(judge, sampler, census, read_enqueued(points.base.search.enqueue, space, judge))
+    return ValidatedSpace(judge, sampler, census, read_enqueued(points.base.search.enqueue, space, judge))
 
 
 def _sampler(base: Experiment, space: Space) -> str:
     """The sampler's name, ``auto`` resolved.
 
-    Raises BadInput where it does not go with the space, or ``force`` not with a sweep.
+    Raises UserError where it does not go with the space, or ``force`` not with a sweep.
     """
     if space.dials and base.force:
-        raise BadInput("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
+        raise UserError("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
     if base.search.seeds and any(dial.name == "seed" for dial in space.dials):
-        raise BadInput(
+        raise UserError(
             "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
     if sampler == "one_factor" and not base.search.seeds:
-        raise BadInput("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
+        raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
     if sampler in LISTED and not space.is_finite:
         dials = ", ".join(continuous(space))
-        raise BadInput(
+        raise UserError(
             f"search={sampler}: {dials} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
         )
     return sampler
@@ -108,16 +108,16 @@ def _sampler(base: Experiment, space: Space) -> str:
 def _census(console: Console, judge: Judge, sampler: str) -> Verdicts:
     """The verdicts on the whole space.
 
-    Raises BadInput where no point is valid: a single run's problems in words, a sweep's as a table.
+    Raises UserError where no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    census: Verdicts = judge_one_by_one(judge) if sampler == "one_factor" else take_census(judge)
+    census: Verdicts = validate_one_factor(judge) if sampler == "one_factor" else evaluate_grid(judge)
     if census.valid:
         return census
     if not judge.space.dials:
         verdict = judge.verdict({})
-        raise BadInput("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
+        raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
     console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
-    raise BadInput(
+    raise UserError(
         f"None of the {census.total} points of this space is valid, so there is nothing to search. "
         f"Change a dial or the base configuration as the table above says."
     )
@@ -142,13 +142,13 @@ def open_folder(
 ) -> tuple[SweepFolder, str | None]:
     """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
 
-    Raises BadInput where the folder holds another sweep or something else, or cannot be written.
+    Raises UserError where the folder holds another sweep or something else, or cannot be written.
     """
     folder = SweepFolder(path.resolve())
     try:
         settings = folder.settings()
         if settings is None and _others(folder.path):
-            raise BadInput(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
+            raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             return folder, _recognise(folder, settings, identity, space, base, provenance)
         # New, or a first try that never got to a trial: nothing can be mixed up.
@@ -156,7 +156,7 @@ def open_folder(
         if not os.access(folder.path, os.W_OK):
             raise PermissionError(errno.EACCES, "no permission to write")
     except OSError as error:
-        raise BadInput(
+        raise UserError(
             f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
     return folder, None
@@ -179,7 +179,7 @@ def _recognise(
     if settings.get("identity") != identity:
         known = json.loads(json.dumps(space.describe()))
         what = "the same space over another base configuration" if settings.get("space") == known else "another space"
-        raise BadInput(
+        raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
             "must not be mixed with others. Set another name=..., or none for a folder of its own."
         )

@@ -15,7 +15,7 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import whole_completions
 from grposweep.sweep.further import with_further
 from grposweep.sweep.on_seeds import with_seeds
-from grposweep.sweep.outcomes import Running
+from grposweep.sweep.outcomes import RunningAttempt
 
 STATUS = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed", TrialState.PRUNED: "stopped early"}
 LATEST = 20  # finished trials whose times say how long the next ones take
@@ -113,7 +113,7 @@ def _invalid_row(census: Verdicts, code: str, count: int) -> InvalidRow:
     return InvalidRow(code, count, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
 
 
-def _active(running: Running, waits: str) -> Active:
+def _active(running: RunningAttempt, waits: str) -> Active:
     beat = running.folder.heartbeat()
     reward = None
     for line in read_lines(running.folder.path / "metrics.jsonl"):

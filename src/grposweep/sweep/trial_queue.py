@@ -12,13 +12,13 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from grposweep.config.to_setting import experiment_id
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.rules import errors
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import LISTED, Valid
-from grposweep.search.space import Choice, Dial, Label, Point, Space, freeze
+from grposweep.search.space import Choice, Label, Parameter, Point, Space, freeze
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Judge, Verdict
 
@@ -26,7 +26,7 @@ from grposweep.search.validity import Judge, Verdict
 def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judge) -> list[Point]:
     """The points of ``search.enqueue``; dials left out are filled in by the sampler.
 
-    Raises BadInput for a dial that is not searched, a value outside its dial, and a whole point that is invalid.
+    Raises UserError for a dial that is not searched, a value outside its dial, and a whole point that is invalid.
     """
     dials = {dial.name: dial for dial in space.dials}
     points: list[Point] = []
@@ -35,7 +35,7 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judg
         for name, value in _flat(entry).items():
             if name not in dials:
                 known = ", ".join(dials) or "none"
-                raise BadInput(f"search.enqueue: {name} is not searched here. The dials of this sweep are {known}.")
+                raise UserError(f"search.enqueue: {name} is not searched here. The dials of this sweep are {known}.")
             point[name] = _label(dials[name], value)
         _check(point, space, judge)
         points.append(point)
@@ -50,7 +50,7 @@ def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _label(dial: Dial, value: Any) -> Label:
+def _label(dial: Parameter, value: Any) -> Label:
     """The dial's own label for a value that a person wrote."""
     domain = dial.domain
     if isinstance(domain, Choice):
@@ -58,13 +58,13 @@ def _label(dial: Dial, value: Any) -> Label:
             if label == value or str(label) == str(value):
                 return label
         choices = ", ".join(map(str, domain.labels))
-        raise BadInput(f"search.enqueue: {dial.name}={value} is not among its choices. Set one of {choices}.")
+        raise UserError(f"search.enqueue: {dial.name}={value} is not among its choices. Set one of {choices}.")
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not domain.low <= number <= domain.high:
-        raise BadInput(
+        raise UserError(
             f"search.enqueue: {dial.name}={value} is outside its interval. "
             f"Set a number from {domain.low:g} to {domain.high:g}, or widen the interval."
         )
@@ -79,7 +79,7 @@ def _check(point: Point, space: Space, judge: Judge) -> None:
     broken = errors(verdict.problems)
     if broken:
         text = render_problem(verdict.setting, broken[0], judge.ignore)
-        raise BadInput(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
+        raise UserError(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
 
 
 ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
@@ -89,7 +89,7 @@ ALIKE = 1.1  # times as long is as long: measured times vary
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
 
-class Proposal(NamedTuple):
+class QueuedTrial(NamedTuple):
     """A valid point that nobody has tried, judged, and what the study is to remember of it."""
 
     verdict: Verdict
@@ -97,7 +97,7 @@ class Proposal(NamedTuple):
 
 
 @dataclass
-class Proposals:
+class TrialQueue:
     """What has been started of a space, and what comes next."""
 
     study: SweepStudy
@@ -107,7 +107,7 @@ class Proposals:
     valid_points: list[Point]  # valid combinations of the finite dials
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
-    too_large: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
+    known_oom: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
@@ -147,7 +147,7 @@ class Proposals:
         """Whether the search itself may start more points."""
         return not self.exhausted and len(self.study.searched) < self.target
 
-    def next(self) -> Proposal | None:
+    def next(self) -> QueuedTrial | None:
         """The next trial; None where none is to follow, or what follows depends on trials under way."""
         if self.has_points:
             if (proposal := self._next_point()) is not None:
@@ -155,7 +155,7 @@ class Proposals:
             self.exhausted = True
         return self._next_replicate()
 
-    def _next_point(self) -> Proposal | None:
+    def _next_point(self) -> QueuedTrial | None:
         """A point that nobody has tried; None where no valid one is left."""
         used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
         self._look()
@@ -165,11 +165,11 @@ class Proposals:
         point = self._ask({})
         return None if point is None else self._proposal(point)
 
-    def _proposal(self, point: Point, **noted: Any) -> Proposal:
+    def _proposal(self, point: Point, **noted: Any) -> QueuedTrial:
         verdict = self.judge.verdict(point)
-        return Proposal(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
+        return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
-    def _next_replicate(self) -> Proposal | None:
+    def _next_replicate(self) -> QueuedTrial | None:
         """The next fresh seed of a leader, as the race on these seeds stands."""
         standing = self.study.standing
         if standing is None or not standing.wanted:
@@ -181,7 +181,7 @@ class Proposals:
         number, seed = wanted
         verdict = self.judge.verdict(dict(self.study.trials[number].params), seed)
         identity = experiment_id(verdict.experiment, verdict.setting)
-        return Proposal(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
+        return QueuedTrial(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """The next point of the grid, or what the sampler proposes."""
@@ -194,7 +194,7 @@ class Proposals:
             verdict = self.judge.verdict(point)
             if not verdict.is_valid:
                 return False
-            if (trial := self.too_large(verdict)) is not None:
+            if (trial := self.known_oom(verdict)) is not None:
                 self.left_out[freeze(point)] = trial
                 return False
             if experiment_id(verdict.experiment, verdict.setting) in self._done:

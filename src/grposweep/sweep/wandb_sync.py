@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.labels import count
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -27,12 +27,12 @@ _ADDRESS = re.compile(r"View run .* at (\S+)")
 def sync_sweep(sweep: SweepView) -> int:
     """Send what is offline; the exit code.
 
-    Raises BadInput where nothing was tracked offline, or W&B knows no login.
+    Raises UserError where nothing was tracked offline, or W&B knows no login.
     """
     runs = {trial.number: offline_runs(trial.path) for trial in sweep.trials}
     kept = [trial for trial in sweep.trials if runs[trial.number]]
     if not kept:
-        raise BadInput(f"{sweep.name} has no offline W&B runs. Set tracker=wandb for the next sweep.")
+        raise UserError(f"{sweep.name} has no offline W&B runs. Set tracker=wandb for the next sweep.")
     unsent = {trial.number: [run for run in runs[trial.number] if not is_sent(run)] for trial in kept}
     ready = [trial for trial in kept if unsent[trial.number] and trial.state.is_over]
     open_ = [trial for trial in kept if unsent[trial.number] and not trial.state.is_over]
@@ -84,7 +84,7 @@ def unreachable(address: str) -> str | None:
 def _send(trial: TrialView, runs: Sequence[Path], what: str) -> bool:
     """Send one trial's parts in one call, which W&B does in order; False where that failed.
 
-    Raises BadInput where W&B knows no login.
+    Raises UserError where W&B knows no login.
     """
     command = [sys.executable, "-m", "wandb", "sync", *map(str, runs)]
     try:
@@ -97,7 +97,7 @@ def _send(trial: TrialView, runs: Sequence[Path], what: str) -> bool:
         return False
     said = done.stdout + done.stderr
     if "No API key" in said:
-        raise BadInput("W&B knows no login, so nothing was sent. Run 'wandb login', or set WANDB_API_KEY.")
+        raise UserError("W&B knows no login, so nothing was sent. Run 'wandb login', or set WANDB_API_KEY.")
     if done.returncode or not all(is_sent(run) for run in runs):
         print(f"{what}: not sent: {' '.join(said.split())[-300:]}", file=sys.stderr)
         return False

@@ -13,10 +13,10 @@ from typing import Any
 from grposweep.config.compose import load_experiment
 from grposweep.config.groups import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, write_json
 from grposweep.schema import GROUPS, Experiment, Search
-from grposweep.search.space import Dial, Interval, Label, Point, Space, freeze
+from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Judge
 from grposweep.setting import Setting
 from grposweep.storage.find import find_sweep
@@ -54,7 +54,7 @@ def named_sweeps(search: Search) -> list[str]:
 def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
     """The sweeps that are to be taken over, as the provenance names them.
 
-    Raises BadInput for one that is not there, that optimised something else, or on another task.
+    Raises UserError for one that is not there, that optimised something else, or on another task.
     """
     return [_check(find_sweep(name, Path(base.outputs)), base, space) for name in named_sweeps(base.search)]
 
@@ -66,7 +66,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     theirs = {"further": {}, **theirs}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
         found, here = (" ".join(f"search.{n}={said[n]}" for n in other) for said in (theirs, ours))
-        raise BadInput(
+        raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
             "stand beside ours. Set the same objective, or leave that sweep out."
         )
@@ -75,7 +75,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     searched = {dial.name.split(".")[0] for dial in space.dials}
     if isinstance(task, dict) and "task" not in searched and task != asdict(base.task):
         keys = ", ".join(f"task.{name}" for name, value in asdict(base.task).items() if task.get(name) != value)
-        raise BadInput(
+        raise UserError(
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot stand beside "
             "ours. Leave that sweep out."
         )
@@ -133,7 +133,7 @@ def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
     """The point of this space that learns what an earlier trial learnt, and whether their results are alike; None: none."""
     try:
         past = load_experiment(folder.path / "config.yaml")
-    except (OSError, BadInput):  # of a version with other keys, or damaged
+    except (OSError, UserError):  # of a version with other keys, or damaged
         return None
     setting = read_setting(past)
     wanted, told = learning(past, setting), numbers(setting)
@@ -158,7 +158,7 @@ def _candidates(space: Space, past: Experiment, setting: Setting, point: Point |
         yield from _candidates(space, past, setting, {**point, dial.name: label})
 
 
-def _labels(dial: Dial, past: Experiment, setting: Setting) -> Sequence[Label]:
+def _labels(dial: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
     name, domain = dial.name, dial.domain
     value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else _get(past, name)
     if isinstance(domain, Interval):

@@ -11,7 +11,7 @@ from typing import Any
 from grposweep.config.base_recipe import trial_setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import prepared_key, read_setting
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
 from grposweep.plan import Plan, build_plan
@@ -19,7 +19,7 @@ from grposweep.schema import Experiment
 from grposweep.setting import Setting
 from grposweep.storage.oom_fix import load_healed
 from grposweep.train import process as watchdog
-from grposweep.train.records import Control, Heartbeat, Metrics, Pace, build_pace
+from grposweep.train.records import Control, Heartbeat, Metrics, RolloutSchedule, build_rollout_schedule
 from grposweep.train.tracker import Tracker, build_tracker
 
 FINISHED, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3  # exit codes
@@ -39,7 +39,7 @@ class Attempt:
     experiment: Experiment
     setting: Setting
     plan: Plan
-    pace: Pace
+    pace: RolloutSchedule
     metrics: Metrics
     heartbeat: Heartbeat
     control: Control
@@ -106,7 +106,7 @@ def load_attempt(folder: Path) -> Attempt:
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_theirs = is_program(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:
-        raise BadInput(
+        raise UserError(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
             f"(WORLD_SIZE). Start {experiment.cluster.processes} of them, or set cluster.processes={ranks}."
         )
@@ -123,7 +123,7 @@ def load_attempt(folder: Path) -> Attempt:
         experiment=experiment,
         setting=setting,
         plan=plan,
-        pace=build_pace(setting),
+        pace=build_rollout_schedule(setting),
         metrics=Metrics(folder / "metrics.jsonl", number),
         heartbeat=Heartbeat(folder / "heartbeat", plan.total_steps or 0),
         control=Control(folder / "control.json"),
@@ -142,7 +142,7 @@ def _setting(folder: Path, experiment: Experiment) -> Setting:
 def check_schedule(setting: Setting, plan: Plan) -> None:
     """There is something to train; TRL itself would end at once, successfully."""
     if not plan.total_steps:
-        raise BadInput(
+        raise UserError(
             f"schedule (max_steps={setting.max_steps}, epochs={setting.epochs}, "
             f"budget_completions={setting.budget_completions}) comes to no optimizer step: a rollout is "
             f"{plan.completions_per_rollout} completions, and {setting.train_prompts} training prompts are known. "

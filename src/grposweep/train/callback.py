@@ -11,9 +11,9 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, write_json
-from grposweep.train.records import Control, Heartbeat, Metrics, Pace
+from grposweep.train.records import Control, Heartbeat, Metrics, RolloutSchedule
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -32,7 +32,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
             return
         if refused := trouble(self.folder, args):
             write_json(self.folder / "callback.json", {"attempt": self.attempt, "step": 0, "refused": refused})
-            raise BadInput(refused)
+            raise UserError(refused)
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics = Metrics(self.folder / "metrics.jsonl", self.attempt)
         self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps, writer="callback")
@@ -93,7 +93,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         return passed_on.get("attempt") == self.attempt or self.control.asks_to_stop(step)
 
 
-def read_pace(args: TrainingArguments, dataloader: Any) -> Pace:
+def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:
     """The pace of the trainer's own arguments; before TRL 0.18 each accumulation generates for itself."""
     accumulation = args.gradient_accumulation_steps
     reuse = getattr(args, "num_iterations", 1)
@@ -104,7 +104,9 @@ def read_pace(args: TrainingArguments, dataloader: Any) -> Pace:
         length = len(dataloader)
     except TypeError:  # an endless stream: one epoch
         length = 0
-    return Pace(accumulation, micro_steps, rollout, ceil(length / accumulation) or None, length // micro_steps)
+    return RolloutSchedule(
+        accumulation, micro_steps, rollout, ceil(length / accumulation) or None, length // micro_steps
+    )
 
 
 def trouble(folder: Path, args: TrainingArguments) -> str | None:

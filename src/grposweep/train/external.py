@@ -17,11 +17,11 @@ from typing import Any
 
 import grposweep
 from grposweep.config.base_recipe import load_trial_recipe
-from grposweep.errors import BadInput, ProgramFailed
+from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import build_program
-from grposweep.external.base import Place, Program, Trial
+from grposweep.external.base import ExternalProgram, NodeContext, Trial
 from grposweep.files import read_json, write_json
-from grposweep.process import MARK, end_marked, start_guard
+from grposweep.process import MARK, kill_group, start_guard
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint
@@ -46,10 +46,10 @@ def train(attempt: Attempt) -> Outcome:
     mark = uuid.uuid4().hex
     guard = start_guard(mark)
     try:
-        watch = Watch(attempt, program, _start(attempt, trial, program, mark))
+        watch = ExternalProgramMonitor(attempt, program, _start(attempt, trial, program, mark))
         code = watch.follow()
     finally:
-        end_marked(mark)
+        kill_group(mark)
         assert guard.stdin is not None  # a pipe
         guard.stdin.close()
         guard.wait()
@@ -58,7 +58,7 @@ def train(attempt: Attempt) -> Outcome:
 
 def _trial(attempt: Attempt) -> Trial:
     """The trial as the program's builder wants it; on Slurm this process is one node of the job."""
-    place = Place(
+    place = NodeContext(
         processes=attempt.experiment.cluster.processes,
         node=attempt.rank,
         nodes=attempt.ranks,
@@ -71,7 +71,7 @@ def _trial(attempt: Attempt) -> Trial:
     return Trial(trial.trainer, trial.folder, trial.recipe, place, newest.path if newest else None)
 
 
-def _start(attempt: Attempt, trial: Trial, program: Program, mark: str) -> "subprocess.Popen[bytes]":
+def _start(attempt: Attempt, trial: Trial, program: ExternalProgram, mark: str) -> "subprocess.Popen[bytes]":
     """The program in a process group of its own, its output in this process's log."""
     trial.output.mkdir(exist_ok=True)
     print(f"$ {shlex.join(program.command)}", flush=True)
@@ -92,7 +92,7 @@ def _start(attempt: Attempt, trial: Trial, program: Program, mark: str) -> "subp
             process_group=0,
         )
     except OSError as error:
-        raise BadInput(
+        raise UserError(
             f"trainer={trial.trainer.kind}: {program.command[0]} cannot be started in {folder.resolve()} "
             f"({error.strerror}). Set trainer.python and trainer.workdir."
         ) from error
@@ -115,11 +115,11 @@ def _foreign_path() -> list[str]:
 
 
 @dataclass
-class Watch:
+class ExternalProgramMonitor:
     """A running program: its log becomes our metrics, our controller's word its signal."""
 
     attempt: Attempt
-    program: Program
+    program: ExternalProgram
     child: "subprocess.Popen[bytes]"
     step: int = 0
     asked_at: float | None = None  # time.monotonic()
@@ -186,10 +186,10 @@ class Watch:
             os.killpg(self.child.pid, number)
 
 
-def _outcome(attempt: Attempt, trial: Trial, watch: Watch, code: int) -> Outcome:
+def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code: int) -> Outcome:
     """How it ended: a stop that was asked for is none of the program's failures."""
     if refused := watch.said.get("refused"):
-        raise BadInput(str(refused))
+        raise UserError(str(refused))
     stopped = bool(watch.said.get("stopped")) if watch.said else watch.asked_at is not None and code != 0
     if code != 0 and not (watch.asked_at is not None and not watch.said):
         raise ProgramFailed(code, _last_lines(attempt))

@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Model
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
 
@@ -29,7 +29,7 @@ class Loaded:
 def load_model(model: Model, progress: Progress = silent) -> Loaded:
     """Locate the model and load what is small of it; the weights are TRL's to load."""
     if model.dtype not in DTYPES:
-        raise BadInput(
+        raise UserError(
             f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join(DTYPES)}."
         )
     path = str(tiny_folder(progress)) if model.path == EMBEDDED else model.path
@@ -43,7 +43,7 @@ def load_model(model: Model, progress: Progress = silent) -> Loaded:
             path, revision=model.revision or "main", padding_side="left", truncation_side="left"
         )
     except (OSError, ValueError) as error:  # transformers wraps the hub's errors in OSError; ValueError: no such type
-        raise BadInput(_explain(model, error)) from error
+        raise UserError(_explain(model, error)) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     # On a CPU half precision is slower and less exact than single.
@@ -89,12 +89,12 @@ def read_shape(config: PretrainedConfig) -> dict[str, Any]:
 def _check_folder(folder: Path) -> None:
     """The commonest mistake with local models: a folder of something else, or of adapters only."""
     if not (folder / "config.json").is_file():
-        raise BadInput(
+        raise UserError(
             f"model.path={folder} is a folder without config.json, so no model of transformers'. Set model.path to one "
             "that save_pretrained wrote, or to a hub id."
         )
     if not any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
-        raise BadInput(
+        raise UserError(
             f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set model.path to a "
             "complete copy, or to a hub id."
         )

@@ -16,7 +16,7 @@ from typing import Any
 from datasets import Dataset
 
 from grposweep.config.compose import load_experiment
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.process import exists
 from grposweep.redaction import redact
@@ -41,7 +41,7 @@ def prepare_sweep(folder: Path) -> int:
                         load_experiment(folder / path), Reporter(folder / "prepare.progress")
                     )
                     write_json(folder / "prepared.json", {"entries": done})
-    except BadInput as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         if folder.is_dir():
             write_text(folder / "prepare.error", redact(str(error)))  # for the controller, which shows no log
@@ -67,11 +67,11 @@ def nobody(_what: str, _done: int, _total: int) -> None:
 
 
 def check_vllm(experiment: Experiment) -> None:
-    """Raise BadInput where vLLM is to generate and is not installed in the environment that trains, if that is this one."""
+    """Raise UserError where vLLM is to generate and is not installed in the environment that trains, if that is this one."""
     cluster = experiment.cluster
     elsewhere = cluster.kind == "slurm" and (cluster.python is not None or cluster.container)
     if experiment.generation.use_vllm and not elsewhere and find_spec("vllm") is None:
-        raise BadInput(
+        raise UserError(
             f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not installed here, so TRL would refuse "
             "to start. Install it (pip install 'trl[vllm]'), or set generation=transformers."
         )
@@ -84,7 +84,7 @@ def prepare_experiment(experiment: Experiment, progress: Callable[[str, int, int
     rewards = load_rewards(experiment.task.rewards)
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):
-        raise BadInput(
+        raise UserError(
             f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} rewards. "
             "Set one weight a reward, or null for equal ones."
         )
@@ -127,14 +127,14 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
     prompt = train[0]["prompt"]
     if not isinstance(prompt, str):
         if tokenizer.chat_template is None:
-            raise BadInput(
+            raise UserError(
                 f"task.chat=true, but the tokenizer of model.path={experiment.model.path} has no chat template. "
                 "Set task.chat=false and task.system_prompt=null, or an instruction-tuned model."
             )
         return
     ids = tokenizer(prompt)["input_ids"]
     if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
-        raise BadInput(
+        raise UserError(
             f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its tokenizer does not know all "
             f"characters of the prompt {prompt[:60]!r}. Set task=arithmetic for the tiny model, or another model."
         )
@@ -150,7 +150,7 @@ def try_reward(reward: Reward, train: Dataset) -> None:
     try:
         reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
     except RewardError as error:
-        raise BadInput(str(error)) from error
+        raise UserError(str(error)) from error
 
 
 def _ignore(*_: Any) -> None:
@@ -202,7 +202,7 @@ def lock(path: Path) -> Iterator[None]:
             else:
                 time.sleep(0.2)
         except OSError as error:
-            raise BadInput(
+            raise UserError(
                 f"{path.parent} cannot be written ({error.strerror}). Name an existing sweep folder of your own."
             ) from error
     try:

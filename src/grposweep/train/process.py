@@ -18,7 +18,7 @@ from pathlib import Path
 FIRST_PORT, PORTS = 20_000, 10_000  # below what systems give to outgoing connections
 
 
-def take_slurm_place(folder: Path) -> None:
+def export_slurm_ranks(folder: Path) -> None:
     """Set what torch.distributed reads, write to logs/rank-N.log, and keep the warning signal until training hears it.
 
     Only where the job's script says so: an interactive Slurm shell has the same variables.
@@ -27,7 +27,7 @@ def take_slurm_place(folder: Path) -> None:
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # it would end a process that is still importing torch
     rank = int(os.environ["SLURM_PROCID"])
-    os.environ.update(torch_place(os.environ))
+    os.environ.update(torchrun_ranks(os.environ))
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     attempt = int(os.environ["GRPOSWEEP_ATTEMPT"]) + restarts
     os.environ["GRPOSWEEP_ATTEMPT"] = str(attempt)
@@ -37,7 +37,7 @@ def take_slurm_place(folder: Path) -> None:
     os.dup2(log, 2)
 
 
-def torch_place(slurm: Mapping[str, str]) -> dict[str, str]:
+def torchrun_ranks(slurm: Mapping[str, str]) -> dict[str, str]:
     """torch.distributed's variables out of srun's; none for a single rank, which needs no company.
 
     The first rank runs where srun does, on the job's first node; MASTER_ADDR from the job's setup lines wins.

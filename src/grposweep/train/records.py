@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.compose import GPU_HOURS
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_json, read_lines, write_text
 from grposweep.plan import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grposweep.schema import Search
@@ -23,7 +23,7 @@ from grposweep.setting import Setting
 from grposweep.storage.provenance import TIMES
 
 
-def tidy(values: dict[str, Any]) -> dict[str, Any]:
+def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
     """The values as strict JSON takes them: NaN and the infinities become null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
@@ -38,7 +38,7 @@ class Metrics:
     def write(self, kind: str, step: int, completions: int, values: dict[str, Any]) -> dict[str, Any]:
         """Append one line; ``completions`` are the training completions generated so far."""
         head = {"attempt": self.attempt, "step": step, "completions": completions, "kind": kind, "time": time.time()}
-        line = {**head, **{k: v for k, v in tidy(values).items() if k not in head}}
+        line = {**head, **{k: v for k, v in finite_scalars(values).items() if k not in head}}
         append_line(self.path, line)
         return line
 
@@ -155,7 +155,7 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
     names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
     near = get_close_matches(metric, names, n=1)
     advice = f"Set search.metric={near[0]} or another" if near else "Set search.metric to one"
-    raise BadInput(
+    raise UserError(
         f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
         f"{advice} of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
@@ -167,7 +167,7 @@ def _mean(values: list[Any]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Pace:
+class RolloutSchedule:
     """Steps are optimizer steps, counted from the start of the trial.
 
     An epoch ends with a whole rollout, but its last step may be short; so rollouts are counted from the epoch's start,
@@ -197,9 +197,9 @@ class Pace:
         return step % self.epoch_steps if self.epoch_steps else step
 
 
-def build_pace(setting: Setting) -> Pace:
+def build_rollout_schedule(setting: Setting) -> RolloutSchedule:
     """The pace of a valid, realised setting."""
-    return Pace(
+    return RolloutSchedule(
         accumulation=setting.gradient_accumulation_steps,
         micro_steps=micro_steps_per_generation(setting) * setting.num_iterations,
         completions=completions_per_rollout(setting) or 0,

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 Function = Callable[..., Sequence[float | None]]
 
@@ -116,7 +116,7 @@ def _short(value: Any) -> str:
 def load_rewards(specs: list[str]) -> list[Reward]:
     """The rewards of a task, in its order."""
     if not specs:
-        raise BadInput(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
+        raise UserError(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
     return [load_reward(spec) for spec in specs]
 
 
@@ -126,15 +126,15 @@ def load_reward(spec: str) -> Reward:
         return Reward(spec, BUILT_IN[spec])
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
-        raise BadInput(
+        raise UserError(
             f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function. "
             "Set package.module:function or path/to/file.py:function."
         )
     function = getattr(_load_module(spec, place), name, None)
     if not callable(function):
-        raise BadInput(f"task.rewards holds {spec}, but {place} has no function {name}. Set the name of one it has.")
+        raise UserError(f"task.rewards holds {spec}, but {place} has no function {name}. Set the name of one it has.")
     if inspect.iscoroutinefunction(function):
-        raise BadInput(f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function.")
+        raise UserError(f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function.")
     return Reward(spec, function)
 
 
@@ -144,17 +144,17 @@ def _load_module(spec: str, place: str) -> ModuleType:
             return importlib.import_module(place)
         path = Path(place).resolve()
         if not path.is_file():
-            raise BadInput(f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists.")
+            raise UserError(f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists.")
         found = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
         assert found is not None  # a .py file always has a loader
         assert found.loader is not None
         module = importlib.util.module_from_spec(found)
         found.loader.exec_module(module)
         return module
-    except BadInput:
+    except UserError:
         raise
     except Exception as error:  # a person's module may raise anything while it is imported
-        raise BadInput(
+        raise UserError(
             f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
             "Set a module that can be imported from the working directory."
         ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grposweep import schema
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
 from grposweep.labels import short_names
 from grposweep.plan import Plan
@@ -150,7 +150,7 @@ def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Track
     """The tracker of one rank; only rank 0 tracks. TensorBoard's files are written by TRL itself (train/options.py)."""
     if options.kind not in ("none", "wandb", "tensorboard"):
         known = "tracker=none, tracker=wandb or tracker=tensorboard"
-        raise BadInput(f"tracker.kind={options.kind} is no tracker that we have. Set {known}.")
+        raise UserError(f"tracker.kind={options.kind} is no tracker that we have. Set {known}.")
     if options.mode not in ("offline", "online", "disabled"):
-        raise BadInput(f"tracker.mode={options.mode} is no mode of W&B's. Set tracker.mode=offline or online.")
+        raise UserError(f"tracker.mode={options.mode} is no mode of W&B's. Set tracker.mode=offline or online.")
     return WandbTracker(options, folder) if options.kind == "wandb" and is_main else Tracker()

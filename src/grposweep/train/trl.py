@@ -25,17 +25,23 @@ from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.memory.states import BUCKET, ZERO
 from grposweep.plan import build_plan
 from grposweep.schema import Experiment, Generation
 from grposweep.train.attempt import Attempt, Outcome, check_schedule
 from grposweep.train.checkpoints import drop_broken, drop_checkpoints, newest_checkpoint
 from grposweep.train.models import Loaded, load_model
-from grposweep.train.records import build_pace
+from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
-from grposweep.train.trl_callbacks import Conductor, HeldOut, Stopwatch, UpdateSize, mean_over_prompts
+from grposweep.train.trl_callbacks import (
+    HeldOutEvaluation,
+    Stopwatch,
+    TrialControlCallback,
+    UpdateNormCallback,
+    mean_over_prompts,
+)
 
 NEVER = 1 << 30  # optimizer steps
 
@@ -169,15 +175,15 @@ def deepspeed_config(stage: int) -> dict[str, Any]:
 
 
 def check_sharding(experiment: Experiment) -> None:
-    """Raise BadInput where sharding is wanted and cannot be had in this environment."""
+    """Raise UserError where sharding is wanted and cannot be had in this environment."""
     sharding = experiment.trainer.sharding
     if sharding in ZERO and find_spec("deepspeed") is None:
-        raise BadInput(
+        raise UserError(
             f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip install deepspeed), or set "
             "trainer.sharding=fsdp, which torch brings along."
         )
     if sharding != "none" and not torch.cuda.is_available():
-        raise BadInput(
+        raise UserError(
             f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. Set trainer.sharding=none."
         )
 
@@ -222,7 +228,7 @@ def use_devices(attempt: Attempt) -> None:
     """One GPU a process, or the CPU with a fixed number of threads (another number rounds differently)."""
     gpus = torch.cuda.device_count()
     if gpus > 1 and attempt.ranks == 1:
-        raise BadInput(
+        raise UserError(
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
             f"cluster.processes={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
@@ -241,10 +247,10 @@ def check_counts(attempt: Attempt, data: Data) -> None:
     counts, setting = data.counts(), attempt.setting
     if setting.train_prompts is None:
         attempt.setting = read_setting(attempt.experiment, counts)
-        attempt.plan, attempt.pace = build_plan(attempt.setting), build_pace(attempt.setting)
+        attempt.plan, attempt.pace = build_plan(attempt.setting), build_rollout_schedule(attempt.setting)
         check_schedule(attempt.setting, attempt.plan)
     elif (setting.train_prompts, setting.eval_prompts) != (counts["train_prompts"], counts["eval_prompts"]):
-        raise BadInput(
+        raise UserError(
             f"task: {counts['train_prompts']} training and {counts['eval_prompts']} held-out prompts were found, but the "
             f"sweep was planned for {setting.train_prompts} and {setting.eval_prompts}: the data changed since. "
             "Restore it, or start a sweep under another name."
@@ -254,7 +260,7 @@ def check_counts(attempt: Attempt, data: Data) -> None:
 class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
     """GRPOTrainer with evaluations that are exact and leave the training's random numbers alone, and with a stopwatch."""
 
-    def __init__(self, attempt: Attempt, held_out: HeldOut, resumed_at: int, **kwargs: Any) -> None:
+    def __init__(self, attempt: Attempt, held_out: HeldOutEvaluation, resumed_at: int, **kwargs: Any) -> None:
         self.attempt, self.held_out, self.resumed_at = attempt, held_out, resumed_at
         self.watch = Stopwatch()
         super().__init__(**kwargs)
@@ -264,7 +270,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         step, ranks = self.state.global_step, self.attempt.ranks
         self.held_out.start()
         try:
-            with self.watch.pause(), own_random_numbers((self.args.seed * 1_000_003 + step) % 2**32):
+            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step) % 2**32):
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
@@ -304,7 +310,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
 
 @contextmanager
-def own_random_numbers(seed: int) -> Iterator[None]:
+def seed_generation(seed: int) -> Iterator[None]:
     """Seed everything for a while, then go on as if nothing had been drawn: how often a trial is evaluated must not
     change what it learns, and trials of one seed are judged with common random numbers.
     """
@@ -324,8 +330,8 @@ def own_random_numbers(seed: int) -> Iterator[None]:
 def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) -> Trainer:
     """The trainer, its rewards listened to while it evaluates."""
     rewards = load_rewards(attempt.experiment.task.rewards)
-    updates = UpdateSize()
-    held_out = HeldOut(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
+    updates = UpdateNormCallback()
+    held_out = HeldOutEvaluation(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
     transformers.set_seed(attempt.experiment.seed)
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(attempt.folder / "tensorboard")  # where TRL's report_to writes
     trainer = Trainer(
@@ -339,7 +345,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
         eval_dataset=data.held_out,
         processing_class=model.tokenizer,
         peft_config=model.peft_config,
-        callbacks=[updates, Conductor(attempt, updates)],
+        callbacks=[updates, TrialControlCallback(attempt, updates)],
     )
     if attempt.ranks > 1:
         _alive.append(trainer)
@@ -347,7 +353,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
     return trainer
 
 
-def listen(reward: Reward, number: int, held_out: HeldOut) -> Callable[..., list[float | None]]:
+def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable[..., list[float | None]]:
     """The same reward, its values noted during evaluations."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
@@ -362,7 +368,7 @@ def listen(reward: Reward, number: int, held_out: HeldOut) -> Callable[..., list
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will go on from."""
     step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
-    stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, Conductor))
+    stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback))
     if not stopped and step < attempt.total:
         raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
     if stopped or keep in ("last", "all"):

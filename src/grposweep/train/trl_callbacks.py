@@ -128,7 +128,7 @@ def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
-class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class UpdateNormCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """``value`` is the relative size of the last optimizer step's update, on rank 0."""
 
     def __init__(self) -> None:
@@ -151,10 +151,10 @@ class UpdateSize(TrainerCallback):  # type: ignore[misc]  # transformers is not 
             self.value = self._sample.change()
 
 
-class Conductor(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Decides at every optimizer step; all ranks decide alike, rank 0 writes."""
 
-    def __init__(self, attempt: Attempt, updates: UpdateSize) -> None:
+    def __init__(self, attempt: Attempt, updates: UpdateNormCallback) -> None:
         self.attempt, self.updates = attempt, updates
         self.stopped = False
         self.saved = 0  # optimizer step of the last checkpoint
@@ -218,7 +218,7 @@ def agree(stop: bool, ranks: int, device: torch.device) -> bool:
 
 
 @dataclass
-class HeldOut:
+class HeldOutEvaluation:
     """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this rank."""
 
     weights: list[float]

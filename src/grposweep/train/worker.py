@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from grposweep.errors import BadInput, ProgramFailed
+from grposweep.errors import ProgramFailed, UserError
 from grposweep.files import read_json, read_lines, write_json
 from grposweep.redaction import redact
 from grposweep.storage import runs
@@ -34,7 +34,7 @@ def run_attempt(folder: Path) -> int:
     _clear_result(folder)
     try:
         return _train(load_attempt(folder))
-    except BadInput as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         _write_failure(folder, "bad_input", str(error), [])
         return BAD_INPUT

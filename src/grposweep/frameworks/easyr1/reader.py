@@ -21,7 +21,7 @@ from grposweep.frameworks.dotted import (
     optimizer_fields,
     schedule_word,
 )
-from grposweep.frameworks.trl.reader import Reading
+from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
@@ -98,7 +98,7 @@ NUMBERS = ("learning_rate", "weight_decay", "max_grad_norm", "temperature", "top
 LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
 
 
-def reading(recipe: Recipe) -> Reading:
+def reading(recipe: Recipe) -> ParsedRecipe:
     """The setting, and what of it could not be read."""
     found = collect(recipe, schema.easyr1(recipe.version), RENAMED)
     keys = keys_of(found, recipe.version)

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.dotted import NEVER_CLIPPED, WORDS
 from grposweep.frameworks.units import (
     common_losses,
@@ -32,12 +32,12 @@ ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", "full")
 BATCHED = 8192  # tokens that vLLM takes at once by default
 
 
-def write(setting: Setting) -> Written:
+def write(setting: Setting) -> TranslatedRecipe:
     """A recipe for EasyR1 0.3.3, its launch command, and what it cannot say."""
     s, lost = in_prompts(setting)
     keys = {**_sizes(s), **_objective(s), **_schedule(s), **_model(s)}
     text = yaml.safe_dump(nested(keys), sort_keys=False, allow_unicode=True)
-    return Written(
+    return TranslatedRecipe(
         text, "recipe.yaml", COMMAND, losses=(*lost, *rollouts(s)[1], *_losses(s), *common_losses(s, "EasyR1"))
     )
 

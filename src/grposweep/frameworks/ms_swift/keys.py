@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from grposweep.frameworks.keys import Key
+from grposweep.frameworks.keys import KeySpec
 from grposweep.frameworks.parsing.values import Value, convert
 from grposweep.recipe import Recipe
 
@@ -30,9 +30,9 @@ def table() -> dict[str, Any]:
 
 
 @cache
-def known() -> Mapping[str, Key]:
+def known() -> Mapping[str, KeySpec]:
     """Every key, with its type and default."""
-    return {name: Key(entry[0], entry[1]) for name, entry in table()["keys"].items()}
+    return {name: KeySpec(entry[0], entry[1]) for name, entry in table()["keys"].items()}
 
 
 def choices(name: str) -> tuple[str, ...]:

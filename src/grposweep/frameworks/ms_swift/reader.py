@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks.ms_swift import keys as ms_swift_megatron
 from grposweep.frameworks.ms_swift.keys import ENVIRONMENT, is_megatron, known, read_value, spelled
-from grposweep.frameworks.trl.reader import Reading, model_size, read_mapping
+from grposweep.frameworks.trl.reader import ParsedRecipe, model_size, read_mapping
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
@@ -59,7 +59,7 @@ BETA = 0.04  # rlhf_args.py _init_grpo
 SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 
 
-def reading(recipe: Recipe) -> Reading:
+def reading(recipe: Recipe) -> ParsedRecipe:
     """The setting behind a recipe, and what of it could not be read."""
     _refuse_others(recipe)
     megatron = is_megatron(recipe)
@@ -75,7 +75,7 @@ def reading(recipe: Recipe) -> Reading:
     given = {name for name in fields if keys.get(name, name) in (recipe.config if megatron else values)}
     lines = {spelled(key): line for key, line in recipe.lines.items()}
     unknown = bad | {spelled(key) for key in recipe.unresolved}
-    return Reading(
+    return ParsedRecipe(
         Setting(
             **{
                 **fields,
@@ -118,7 +118,7 @@ def _refuse_others(recipe: Recipe) -> None:
     """Other trainings than GRPO."""
     kind = recipe.config.get("rlhf_type", "dpo")
     if kind != "grpo":
-        raise BadInput(
+        raise UserError(
             f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
         )
 

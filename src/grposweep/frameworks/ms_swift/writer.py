@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.ms_swift.reader import SAME, defaults
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
@@ -29,13 +29,13 @@ ELSEWHERE = frozenset(  # said by the functions below
 COMMAND = ("swift", "rlhf", "recipe.yaml")
 
 
-def write(s: Setting) -> Written:
+def write(s: Setting) -> TranslatedRecipe:
     """A recipe for ms-swift 4.6.0, its launch command, and what it cannot say."""
     sized, undivided = in_completions(s)
     lost = (*undivided, *losses(sized))
     text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(sized)}, sort_keys=False, allow_unicode=True)
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    return Written(text, "recipe.yaml", COMMAND, environment, lost)
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, environment, lost)
 
 
 def native_keys(s: Setting, _framework: str = "ms-swift", _version: Version | None = None) -> dict[str, Any]:

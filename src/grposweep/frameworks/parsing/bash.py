@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -229,12 +229,12 @@ class WordReader:
     def _expand(self) -> "str | list[Word] | Unknown":
         """What stands for a ``$`` and what follows it.
 
-        Raises BadInput where variables stand for more text than any launch has.
+        Raises UserError where variables stand for more text than any launch has.
         """
         value = self._value()
         self.expanded += _length(value)
         if self.expanded > MOST_EXPANDED:
-            raise BadInput(
+            raise UserError(
                 f"its variables stand for more than {MOST_EXPANDED // 2**20} MiB, so it launches nothing we know."
             )
         return value
@@ -317,14 +317,14 @@ class Command:
 def parse_script(text: str, values: Values | None = None) -> list[Command]:
     """The simple commands of a script in order, variables that it assigns itself expanded.
 
-    Raises BadInput for what is too long or nested too deep for a launch script.
+    Raises UserError for what is too long or nested too deep for a launch script.
     """
     if len(text) > LONGEST_SHELL:
-        raise BadInput(f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script.")
+        raise UserError(f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script.")
     try:
         return _Commands(text.replace("\r\n", "\n"), values if values is not None else {}).commands()
     except RecursionError:
-        raise BadInput("its brackets are nested too deep, so it is no launch script.") from None
+        raise UserError("its brackets are nested too deep, so it is no launch script.") from None
 
 
 class _Commands:

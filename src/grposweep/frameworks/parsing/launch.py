@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from grposweep.errors import BadInput
-from grposweep.frameworks.keys import Key, known
+from grposweep.errors import UserError
+from grposweep.frameworks.keys import KeySpec, known
 from grposweep.frameworks.parsing.bash import Command, Values, Word, parse_script
 from grposweep.frameworks.parsing.values import convert
-from grposweep.recipe import Launch
+from grposweep.recipe import LaunchContext
 from grposweep.setting import TRL
 
 GPUS_PER_NODE = 8
@@ -104,10 +104,10 @@ RIVALS = (
 
 
 @dataclass
-class Start:
+class LaunchCommand:
     """A launch as it was found: who starts what, and the options on either side of the program's name."""
 
-    launch: Launch
+    launch: LaunchContext
     before: list[Word]
     after: list[Word]
     options: dict[str, Any] = field(default_factory=dict)
@@ -117,21 +117,21 @@ class Start:
     server_gpus: int = 0  # of the processes, those that a vLLM server takes where the recipe uses one
 
 
-def find_launch(text: str) -> Start:
+def find_launch(text: str) -> LaunchCommand:
     """The last launch of a script that looks like a training, its options read."""
     starts = list(_starts(parse_script(text)))
     if not starts:
-        raise BadInput(
+        raise UserError(
             "no launch command found (accelerate launch, torchrun, trl grpo, swift rlhf, deepspeed or python with a script)."
         )
     start = max(enumerate(starts), key=lambda item: (_looks_like_training(item[1]), item[0]))[1]
     if _looks_like_training(start) < 0:
-        raise BadInput(f"it launches {start.launch.program}, which is no GRPO training.")
+        raise UserError(f"it launches {start.launch.program}, which is no GRPO training.")
     _read_options(start)
     return start
 
 
-def _starts(commands: list[Command]) -> list[Start]:
+def _starts(commands: list[Command]) -> list[LaunchCommand]:
     """Every launch, in order; also inside ``bash -c "..."``."""
     found = []
     for command, following in zip(commands, [*commands, Command()][1:], strict=True):
@@ -162,7 +162,7 @@ def _shifted(word: Word) -> list[Command]:
     return commands
 
 
-def _start(words: list[Word], cut: int | None) -> Start | None:
+def _start(words: list[Word], cut: int | None) -> LaunchCommand | None:
     """The launcher among the words (wrappers such as srun or nohup come first), and the program it starts."""
     for n, word in enumerate(words):
         name = PurePosixPath(word.text).name
@@ -179,18 +179,18 @@ def _second(words: list[Word], at: int) -> str:
     return words[at + 1].text if at + 1 < len(words) else ""
 
 
-def _launched(launcher: str, words: list[Word], cut: int | None) -> Start | None:
+def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchCommand | None:
     if launcher in OWN_PROGRAMS:
-        return Start(Launch(launcher, OWN_PROGRAMS[launcher], cut), words, words)
+        return LaunchCommand(LaunchContext(launcher, OWN_PROGRAMS[launcher], cut), words, words)
     for n, word in enumerate(words):
         if word.text in ("-m", "--module") and n + 1 < len(words):
-            return Start(Launch(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
+            return LaunchCommand(LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
         if word.text.endswith(".py"):
-            return Start(Launch(launcher, word.text, cut), words[:n], words[n + 1 :])
+            return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
     return None
 
 
-def _looks_like_training(start: Start) -> int:
+def _looks_like_training(start: LaunchCommand) -> int:
     """2 where GRPO is named, 1 where options of a trainer are, 0 for what may be anything, -1 for what is something else."""
     names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
     program = start.launch.program.lower()
@@ -213,7 +213,7 @@ def _option(text: str) -> tuple[str, str | None]:
     return name.replace("-", "_"), value if equals else None
 
 
-def _read_options(start: Start) -> None:
+def _read_options(start: LaunchCommand) -> None:
     """``--key value ...`` behind the program's name; an option's values run to the next option."""
     name = ""
     if start.launch.launcher in ("swift", "megatron") and start.after and start.after[0].text.endswith(RECIPES):
@@ -235,7 +235,7 @@ def _read_options(start: Start) -> None:
             start.unresolved[name] = word.text.partition("=")[2] if word.text.startswith("--") else word.text
 
 
-def build_config(start: Start, takes: Mapping[str, Key]) -> dict[str, Any]:
+def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     """The options as a recipe's keys, in the types that argparse gives them."""
     config: dict[str, Any] = {}
     for name, values in start.options.items():
@@ -259,7 +259,7 @@ def _value(values: list[str], kind: str) -> Any:
     return found.value if found.trouble != "type" else text
 
 
-def count_processes(start: Start) -> tuple[int | None, str]:
+def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     """Training processes as the launcher's own options state them, or None and what is in the way."""
     if start.launch.launcher == "python":
         return 1, ""
@@ -304,7 +304,7 @@ def count_visible_gpus(environment: Values) -> int | None:
     return len(names) if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names) else None
 
 
-def accelerate_file(start: Start) -> str | None:
+def accelerate_file(start: LaunchCommand) -> str | None:
     """The accelerate configuration that a launch names."""
     for n, word in enumerate(start.before):
         name, value = _option(word.text)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
 from grposweep.frameworks.dotted_keys import easyr1_example
 from grposweep.frameworks.ms_swift.keys import ENVIRONMENT
 from grposweep.frameworks.parsing.launch import (
     SHIPPED,
-    Start,
+    LaunchCommand,
     accelerate_file,
     build_config,
     count_processes,
@@ -19,7 +19,7 @@ from grposweep.frameworks.parsing.launch import (
     find_launch,
 )
 from grposweep.frameworks.parsing.overrides import Overrides, flatten, is_dotted_launch, parse_nested, read_overrides
-from grposweep.frameworks.parsing.yaml_text import Flat, parse_yaml
+from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
@@ -60,21 +60,21 @@ def load_text(path: Path) -> str:
     """A file's text, line ends as they are; one sentence for what is no text."""
     try:
         if path.is_dir():
-            raise BadInput("it is a folder. Name the files in it.")
+            raise UserError("it is a folder. Name the files in it.")
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
-        raise BadInput(f"it cannot be read: {error.strerror or error}.") from None
+        raise UserError(f"it cannot be read: {error.strerror or error}.") from None
     except ValueError as error:  # a null byte in the name
-        raise BadInput(f"it cannot be read: {error}.") from None
+        raise UserError(f"it cannot be read: {error}.") from None
     if len(data) > LARGEST:
-        raise BadInput(f"it has more than {LARGEST // 2**20} MiB, so it is no recipe.")
+        raise UserError(f"it has more than {LARGEST // 2**20} MiB, so it is no recipe.")
     if b"\0" in data:
-        raise BadInput("it is binary, not text.")
+        raise UserError("it is binary, not text.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"it is not UTF-8 (byte {error.start}). Save it as UTF-8.") from None
+        raise UserError(f"it is not UTF-8 (byte {error.start}). Save it as UTF-8.") from None
 
 
 def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
@@ -86,13 +86,13 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
     if len(config) > MOST_KEYS:
-        raise BadInput(f"it has {len(config):,} keys, so it is no recipe.")
+        raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
     return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, **more)
 
 
-def _from_yaml(path: Path, flat: Flat, options: Options) -> Recipe:
+def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     if {"distributed_type", "compute_environment"} & flat.config.keys():
-        raise BadInput("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
+        raise UserError("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
     return build_recipe(
         flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates
     )
@@ -135,7 +135,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     )
 
 
-def _from_overrides(path: Path, start: Start, options: Options) -> Recipe:
+def _from_overrides(path: Path, start: LaunchCommand, options: Options) -> Recipe:
     """The overrides of a command line, over the configuration that it names, where that is found."""
     said = read_overrides(start)
     framework = options.framework
@@ -154,23 +154,23 @@ def _from_overrides(path: Path, start: Start, options: Options) -> Recipe:
     )
 
 
-def _base_of(said: Overrides, framework: str, script: Path, options: Options) -> Flat:
+def _base_of(said: Overrides, framework: str, script: Path, options: Options) -> FlatConfig:
     """The YAML behind ``config=`` or ``--config-name``; EasyR1's own example where just that is named and not found."""
     if not said.base:
-        return Flat({}, {}, ())
+        return FlatConfig({}, {}, ())
     if "$" in said.base and framework != "verl":
-        raise BadInput(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
+        raise UserError(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
     found = find_near(said.base, script)
     if found is not None:
         try:
             return parse_nested(load_text(found))
-        except BadInput as error:
-            raise BadInput(f"{said.base}: {error}") from None
+        except UserError as error:
+            raise UserError(f"{said.base}: {error}") from None
     if framework == "easyr1" and said.base.removeprefix("./") == EASYR1_EXAMPLE:
-        return Flat(dict(easyr1_example(version_of(framework, None, options.own_version))), {}, ())
+        return FlatConfig(dict(easyr1_example(version_of(framework, None, options.own_version))), {}, ())
     if framework == "verl":
-        return Flat({}, {}, ())  # Hydra's own configuration, or one that is not at hand: GV407 says so
-    raise BadInput(
+        return FlatConfig({}, {}, ())  # Hydra's own configuration, or one that is not at hand: GV407 says so
+    raise UserError(
         f"config={said.base}: no such file from here or from the script's folders. Lint the configuration itself."
     )
 
@@ -181,26 +181,26 @@ def given_environment(config: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _config_name(start: Start) -> list[str]:
+def _config_name(start: LaunchCommand) -> list[str]:
     return list(start.options.get("config") or [])[:1]
 
 
-def _config_of(start: Start, script: Path) -> Flat:
+def _config_of(start: LaunchCommand, script: Path) -> FlatConfig:
     """The YAML behind ``--config``; without it most keys are unknown, so nothing could be judged."""
     names = _config_name(start)
     if not names:
-        return Flat({}, {}, ())
+        return FlatConfig({}, {}, ())
     if "config" in start.unresolved:
-        raise BadInput(f"--config {names[0]}: only a running shell knows which file that is. Lint the recipe itself.")
+        raise UserError(f"--config {names[0]}: only a running shell knows which file that is. Lint the recipe itself.")
     path = find_near(names[0], script)
     if path is None:
-        raise BadInput(
+        raise UserError(
             f"--config {names[0]}: no such file from here or from the script's folders. Lint the recipe itself."
         )
     try:
         return parse_yaml(load_text(path))
-    except BadInput as error:
-        raise BadInput(f"--config {names[0]}: {error}") from None
+    except UserError as error:
+        raise UserError(f"--config {names[0]}: {error}") from None
 
 
 def find_near(name: str, script: Path) -> Path | None:
@@ -211,7 +211,7 @@ def find_near(name: str, script: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _processes(start: Start, script: Path) -> tuple[int | None, str]:
+def _processes(start: LaunchCommand, script: Path) -> tuple[int | None, str]:
     """The launcher's own count, or that of the accelerate configuration it names."""
     count, trouble = count_processes(start)
     name = accelerate_file(start)
@@ -222,7 +222,7 @@ def _processes(start: Start, script: Path) -> tuple[int | None, str]:
     path = find_near(name, script)
     try:
         value = parse_yaml(load_text(path)).config.get("num_processes") if path else None
-    except BadInput:
+    except UserError:
         value = None
     if isinstance(value, int) and not isinstance(value, bool):
         return value, ""

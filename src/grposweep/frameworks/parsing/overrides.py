@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.frameworks.parsing.bash import Word
-from grposweep.frameworks.parsing.launch import DOTTED_OPTION, DOTTED_PROGRAM, Start
-from grposweep.frameworks.parsing.yaml_text import DEEPEST, LOADER, Flat, parse_with
+from grposweep.frameworks.parsing.launch import DOTTED_OPTION, DOTTED_PROGRAM, LaunchCommand
+from grposweep.frameworks.parsing.yaml_text import DEEPEST, LOADER, FlatConfig, parse_with
 from grposweep.recipe import Duplicate
 
 OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
@@ -50,12 +50,12 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
 
 
-def parse_nested(text: str) -> Flat:
+def parse_nested(text: str) -> FlatConfig:
     """A nested YAML with dotted keys, the line of each, and the keys that are set twice."""
     return parse_with(text, _Loader, flatten_node)
 
 
-def flatten_node(loader: Any, node: Any) -> Flat:
+def flatten_node(loader: Any, node: Any) -> FlatConfig:
     """The leaves below a mapping node; a list, an empty mapping and a scalar are leaves."""
     config: dict[str, Any] = {}
     lines: dict[str, int] = {}
@@ -64,7 +64,7 @@ def flatten_node(loader: Any, node: Any) -> Flat:
         if key in lines:
             twice.append(Duplicate(key, lines[key], line))
         config[key], lines[key] = value, line
-    return Flat(config, lines, tuple(twice))
+    return FlatConfig(config, lines, tuple(twice))
 
 
 def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:
@@ -80,7 +80,7 @@ def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any
 def flatten(config: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Dotted keys of a mapping that may be nested, or dotted already."""
     if depth > DEEPEST:
-        raise BadInput(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+        raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -135,14 +135,14 @@ class Overrides:
     base: str = ""
 
 
-def is_dotted_launch(start: Start) -> bool:
+def is_dotted_launch(start: LaunchCommand) -> bool:
     """Whether a launch is one of EasyR1 or verl."""
     return bool(DOTTED_PROGRAM.search(start.launch.program)) or any(
         DOTTED_OPTION.match(word.text) for word in start.after
     )
 
 
-def read_overrides(start: Start) -> Overrides:
+def read_overrides(start: LaunchCommand) -> Overrides:
     """The overrides behind the program's name, in order."""
     said = Overrides()
     options: dict[str, str] = {}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import yaml_loader
 from grposweep.recipe import Duplicate
 
@@ -18,7 +18,7 @@ MOST_VALUES = 20_000  # keys and values with aliases written out; the longest re
 LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
 
 
-class Flat(NamedTuple):
+class FlatConfig(NamedTuple):
     """A mapping, the line of each of its keys (the last, where there are several), and the keys set twice."""
 
     config: dict[str, Any]
@@ -26,12 +26,12 @@ class Flat(NamedTuple):
     duplicates: tuple[Duplicate, ...]
 
 
-def parse_yaml(text: str) -> Flat:
+def parse_yaml(text: str) -> FlatConfig:
     """A YAML text that is one mapping; anything else is bad input, said in one line."""
     return parse_with(text, LOADER, _top_level)
 
 
-def parse_with(text: str, kind: Any, read: Callable[[Any, Any], Flat]) -> Flat:
+def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
     """A YAML text that is one mapping, by a loader of this kind; ``read`` makes of loader and node what is wanted."""
     text = text.removeprefix("\ufeff")
     loader = kind(text)
@@ -39,23 +39,23 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], Flat]) -> Flat:
         _refuse_depth(text)
         node = loader.get_single_node()
         if node is None:
-            raise BadInput("it is empty: a recipe is a YAML mapping of keys to values.")
+            raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
-            raise BadInput(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
+            raise UserError(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
         if _count_values(node, {}) > MOST_VALUES:
-            raise BadInput(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
+            raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
         return read(loader, node)
     except yaml.YAMLError as error:
-        raise BadInput(_explain(error)) from None
+        raise UserError(_explain(error)) from None
     except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
-        raise BadInput(
+        raise UserError(
             f"it is not YAML that can be read: {' '.join(str(error).split())[:120] or 'nested too deep'}."
         ) from None
     finally:
         loader.dispose()
 
 
-def _top_level(loader: Any, node: Any) -> Flat:
+def _top_level(loader: Any, node: Any) -> FlatConfig:
     """The keys of the mapping itself."""
     keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
     config = loader.construct_document(node)
@@ -65,7 +65,7 @@ def _top_level(loader: Any, node: Any) -> Flat:
         if name in lines and name != "<<":
             duplicates.append(Duplicate(name, lines[name], line))
         lines[name] = line
-    return Flat({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
+    return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
 
 
 def _refuse_depth(text: str) -> None:
@@ -76,7 +76,7 @@ def _refuse_depth(text: str) -> None:
     for event in yaml.parse(text, LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            raise BadInput(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+            raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
 
 
 def _count_values(node: Any, known: dict[int, int]) -> int:

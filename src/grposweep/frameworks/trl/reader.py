@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from grposweep.frameworks.keys import Key, known
+from grposweep.frameworks.keys import KeySpec, known
 from grposweep.frameworks.parsing.values import convert
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
@@ -82,10 +82,10 @@ RENAMED = {
     "use_liger_loss": "use_liger_kernel",
 }
 EXTRA = {  # read in every version: their meaning is plain, and GV101 says where they do not exist
-    "warmup_ratio": Key("float?", None),
-    "split_batches": Key("bool?", None),
-    "tp_size": Key("int?", None),
-    "num_processes": Key("int?", None),
+    "warmup_ratio": KeySpec("float?", None),
+    "split_batches": KeySpec("bool?", None),
+    "tp_size": KeySpec("int?", None),
+    "num_processes": KeySpec("int?", None),
 }
 NULLABLE = frozenset(field.name for field in fields(Setting) if "None" in str(field.type))
 WORDS = frozenset(field.name for field in fields(Setting) if field.type in (str, str | None))
@@ -93,7 +93,7 @@ SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 
 
-class Reading(NamedTuple):
+class ParsedRecipe(NamedTuple):
     """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""
 
     setting: Setting
@@ -105,7 +105,7 @@ def read(recipe: Recipe) -> Setting:
     return reading(recipe).setting
 
 
-def reading(recipe: Recipe) -> Reading:
+def reading(recipe: Recipe) -> ParsedRecipe:
     """The setting, and what of it could not be read."""
     takes = known(recipe.framework, recipe.version)
     values, bad = _values(recipe.config, takes)
@@ -130,7 +130,7 @@ def reading(recipe: Recipe) -> Reading:
             "lines": lines,
         }
     )
-    return Reading(setting, unknown)
+    return ParsedRecipe(setting, unknown)
 
 
 @lru_cache(maxsize=128)
@@ -159,7 +159,7 @@ def _before(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
     }
 
 
-def _values(config: Mapping[str, Any], takes: Mapping[str, Key]) -> tuple[dict[str, Any], set[str]]:
+def _values(config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> tuple[dict[str, Any], set[str]]:
     """The keys that matter, in the types that TRL would see; and those whose value it could not use."""
     values: dict[str, Any] = {}
     bad: set[str] = set()

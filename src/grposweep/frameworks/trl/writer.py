@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import Written
-from grposweep.frameworks.keys import OPEN_R1_TRL, Key, known, span, text
+from grposweep.frameworks.base import TranslatedRecipe
+from grposweep.frameworks.keys import OPEN_R1_TRL, KeySpec, known, span, text
 from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
@@ -115,17 +115,17 @@ BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
 SHARED_VLLM = (0, 18)  # since then vLLM can share the training GPUs
 
 
-def write_trl(s: Setting) -> Written:
+def write_trl(s: Setting) -> TranslatedRecipe:
     """A recipe for ``trl.scripts.grpo`` of the newest release known."""
     return written(s, "trl", TRL)
 
 
-def write_open_r1(s: Setting) -> Written:
+def write_open_r1(s: Setting) -> TranslatedRecipe:
     """A recipe for Open-R1's ``grpo.py``, which is TRL 0.18.0."""
     return written(s, "open-r1", OPEN_R1_TRL)
 
 
-def written(s: Setting, framework: str, version: Version) -> Written:
+def written(s: Setting, framework: str, version: Version) -> TranslatedRecipe:
     """The recipe of a release, its launch command, and what it cannot say."""
     sized, undivided = in_completions(s)
     fits, lost = fitted(sized, framework, version)
@@ -134,7 +134,7 @@ def written(s: Setting, framework: str, version: Version) -> Written:
     count = [] if s.processes is None else ["--num_processes", str(s.processes)]
     options = (*LAUNCH_OPTIONS[framework], *count)
     command = ("accelerate", "launch", *options, *SCRIPTS[framework], "--config", "recipe.yaml")
-    return Written(text, "recipe.yaml", command, losses=(*undivided, *lost))
+    return TranslatedRecipe(text, "recipe.yaml", command, losses=(*undivided, *lost))
 
 
 def native_keys(s: Setting, framework: str, version: Version) -> dict[str, Any]:
@@ -174,12 +174,12 @@ SPECIAL = frozenset(  # said by the functions below
 )
 
 
-def _plain(value: Any, key: Key) -> Any:
+def _plain(value: Any, key: KeySpec) -> Any:
     """Whole numbers as such, where a key counts."""
     return int(value) if isinstance(value, float) and key.type.startswith("int") else value
 
 
-def _scaling(s: Setting, takes: Mapping[str, Key]) -> dict[str, Any]:
+def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     if "scale_rewards" not in takes:
         return {}
     if takes["scale_rewards"].type.startswith("bool"):
@@ -187,7 +187,7 @@ def _scaling(s: Setting, takes: Mapping[str, Key]) -> dict[str, Any]:
     return {"scale_rewards": s.scale_rewards}
 
 
-def _schedule(s: Setting, takes: Mapping[str, Key]) -> dict[str, Any]:
+def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     """The length in optimizer steps where they are known or given, otherwise in epochs; the learning rate's way."""
     steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
     length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}

@@ -24,7 +24,7 @@ from grposweep.frameworks.dotted import (
     optimizer_fields,
     schedule_word,
 )
-from grposweep.frameworks.trl.reader import Reading
+from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -128,7 +128,7 @@ def values_of(recipe: Recipe) -> Values:
     return collect(recipe, schema.verl(engine_of(recipe)), {})
 
 
-def reading(recipe: Recipe) -> Reading:
+def reading(recipe: Recipe) -> ParsedRecipe:
     """The setting, and what of it could not be read."""
     found = values_of(recipe)
     keys = keys_of(recipe, found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import Written
+from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.dotted import NEVER_CLIPPED, WORDS
 from grposweep.frameworks.units import (
     common_losses,
@@ -33,14 +33,14 @@ AVERAGES = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-
 MODES = ("cispo", "sapo", "gspo", "dppo_tv", "dppo_kl", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "bypass_mode")
 
 
-def write(setting: Setting) -> Written:
+def write(setting: Setting) -> TranslatedRecipe:
     """A recipe for verl 0.9.1, its launch command, and what it cannot say."""
     s, lost = in_prompts(setting)
     base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
     keys = {**_sizes(s), **_objective(s), **_schedule(s), **_model(s)}
     content = {"defaults": [base, "_self_"], **nested(keys)}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return Written(
+    return TranslatedRecipe(
         text, "recipe.yaml", COMMAND, losses=(*lost, *rollouts(s)[1], *_losses(s), *common_losses(s, "verl"))
     )
 

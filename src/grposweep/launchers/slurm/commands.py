@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from grposweep.errors import BadInput
-from grposweep.launchers.base import CRASHED, FINISHED, SERVER_ENDED, STOPPED, Busy, End
+from grposweep.errors import UserError
+from grposweep.launchers.base import CRASHED, FINISHED, SERVER_ENDED, STOPPED, End, LauncherBusy
 from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
@@ -60,7 +60,7 @@ class Entry:
 def submit(script: Path, cluster: Cluster) -> str:
     """Submit a script; returns the job's id.
 
-    Raises Busy where it may be taken later, BadInput where never.
+    Raises Busy where it may be taken later, UserError where never.
     """
     done = _run(submit_command(script), submit_environment(cluster))
     if done.returncode == 0:
@@ -68,11 +68,11 @@ def submit(script: Path, cluster: Cluster) -> str:
         job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" where there are several
         if _is_id(job_id):
             return job_id
-        raise Busy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
+        raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
     said = _last_error(done.stderr)
     if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
-        raise Busy(f"Slurm takes no job now ({said}); trying again")
-    raise BadInput(_refusal(said, done.stderr, cluster, script))
+        raise LauncherBusy(f"Slurm takes no job now ({said}); trying again")
+    raise UserError(_refusal(said, done.stderr, cluster, script))
 
 
 def read_queue() -> dict[str, Entry]:
@@ -178,7 +178,7 @@ ALIVE = {
 VANISHED = "VANISHED"  # ours: neither the queue nor accounting knows it any more
 
 
-class Meaning(NamedTuple):
+class StateInfo(NamedTuple):
     """A state's kind in our words, what to tell a person, and whether a new attempt goes on."""
 
     kind: str
@@ -187,15 +187,17 @@ class Meaning(NamedTuple):
 
 
 MEANINGS = {
-    "TIMEOUT": Meaning("timeout", "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True),
-    "DEADLINE": Meaning("timeout", "its deadline ended it", True),
-    "PREEMPTED": Meaning("preempted", "another job took its place", True),
-    "NODE_FAIL": Meaning("node_fail", "a node failed under it", True),
-    "BOOT_FAIL": Meaning("node_fail", "a node did not come up for it", True),
-    "REVOKED": Meaning("preempted", "the cluster gave it back", True),
-    VANISHED: Meaning("vanished", "Slurm does not know it any more, and it left no result", True),
-    "OUT_OF_MEMORY": Meaning("out_of_memory", "it used more memory than it asked for; set cluster.mem_gb higher", False),
-    "CANCELLED": Meaning("cancelled", "somebody cancelled it", False),
+    "TIMEOUT": StateInfo(
+        "timeout", "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True
+    ),
+    "DEADLINE": StateInfo("timeout", "its deadline ended it", True),
+    "PREEMPTED": StateInfo("preempted", "another job took its place", True),
+    "NODE_FAIL": StateInfo("node_fail", "a node failed under it", True),
+    "BOOT_FAIL": StateInfo("node_fail", "a node did not come up for it", True),
+    "REVOKED": StateInfo("preempted", "the cluster gave it back", True),
+    VANISHED: StateInfo("vanished", "Slurm does not know it any more, and it left no result", True),
+    "OUT_OF_MEMORY": StateInfo("out_of_memory", "it used more memory than it asked for; set cluster.mem_gb higher", False),
+    "CANCELLED": StateInfo("cancelled", "somebody cancelled it", False),
 }  # fmt: skip
 # A pending job with one of these reasons stays pending for ever; the key that a person should look at first.
 HOPELESS = {

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from grposweep.config.compose import PROJECT
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.launchers.base import Busy
+from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import asked_of, quoted, render, sweep_name
@@ -26,12 +26,12 @@ def hands_over(cluster: Cluster) -> bool:
 def submit_controller(cluster: Cluster, sweep: Path) -> str:
     """Submit the controller's job, unless it is there already; what to tell the person.
 
-    Raises BadInput where Slurm does not take it.
+    Raises UserError where Slurm does not take it.
     """
     try:
         return _submit(cluster, sweep)
-    except (Busy, queue.Unreachable) as error:
-        raise BadInput(
+    except (LauncherBusy, queue.Unreachable) as error:
+        raise UserError(
             f"cluster.controller=job: Slurm does not take the controller now ({error}), and nobody is left here to wait. "
             "Give the command again later, or set cluster.controller=here, which waits."
         ) from error

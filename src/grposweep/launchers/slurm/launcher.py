@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
-from grposweep.launchers.base import Busy, End, Job
+from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.code_snapshot import snapshot_code
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE, HOPELESS, VANISHED, Entry, Unreachable, end_of
@@ -101,7 +101,7 @@ class Slurm:
                 found = [entry.job_id for entry in queue.read_queue().values() if entry.name == name]
             except Unreachable as error:
                 # Submitting now might run the trial twice.
-                raise Busy(f"Slurm does not answer ({error}); trying again") from error
+                raise LauncherBusy(f"Slurm does not answer ({error}); trying again") from error
             if found := found or list(queue.read_accounts([], name)):
                 return max(found, key=int)
             time.sleep(pause)
@@ -140,13 +140,13 @@ class Slurm:
         return any(_status(followed.job) in ("finished", "failed") for followed in self._jobs.values())
 
     def _refuse_hopeless(self, followed: _Followed) -> None:
-        """Raise BadInput, and cancel, where Slurm says twice that a job can never start: its first word may be hasty."""
+        """Raise UserError, and cancel, where Slurm says twice that a job can never start: its first word may be hasty."""
         entry = followed.last
         if entry is None or followed.hopeless < CERTAIN:
             return
         queue.cancel([entry.job_id])
         key = HOPELESS[entry.reason]
-        raise BadInput(
+        raise UserError(
             f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {entry.job_id} and would never start it "
             f"({entry.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
         )
@@ -186,10 +186,10 @@ def code_for(cluster: Cluster, sweep: Path) -> Path:
 def build_slurm(cluster: Cluster, sweep: Path, parallel: int | None) -> Slurm:
     """The launcher for this cluster.
 
-    Raises BadInput where this machine has no Slurm; a scheduler that does not answer now may do so later.
+    Raises UserError where this machine has no Slurm; a scheduler that does not answer now may do so later.
     """
     if shutil.which("sbatch") is None:
-        raise BadInput(
+        raise UserError(
             "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
             "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
         )

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.report.html.content import page_content
 from grposweep.report.html.series import page_data
@@ -22,7 +22,7 @@ SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "page.js")
 def write_report(view: SweepView, output: Path | None = None) -> Path:
     """Write the sweep's report, into its folder where no other place is named; where it is.
 
-    Raises BadInput where that cannot be written.
+    Raises UserError where that cannot be written.
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
     text = render_report(view)
@@ -30,7 +30,7 @@ def write_report(view: SweepView, output: Path | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     except OSError as error:
-        raise BadInput(f"{path} cannot be written ({error.strerror}). Set --output to a file that can.") from error
+        raise UserError(f"{path} cannot be written ({error.strerror}). Set --output to a file that can.") from error
     return path
 
 

@@ -19,7 +19,7 @@ COMPARES_ALL = ("grid", "one_factor")  # samplers whose every trial is wanted to
 class Action(StrEnum):
     """What a trial is told after an evaluation."""
 
-    GO_ON = "go on"
+    CONTINUE = "go on"
     PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
     STOP = "stop"  # for good
 
@@ -32,7 +32,7 @@ class Decision:
     reason: str = ""
 
 
-GO_ON = Decision(Action.GO_ON)
+CONTINUE = Decision(Action.CONTINUE)
 
 
 class Stopping(Protocol):
@@ -51,12 +51,12 @@ class Stopping(Protocol):
         """The final values to tell a sampler of trials that have not finished, by number; it never hears of the others."""
 
 
-class Never:
+class NoStopping:
     """No early stopping."""
 
     def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Go on."""
-        return GO_ON
+        return CONTINUE
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
         """Nothing is ever paused."""
@@ -77,7 +77,7 @@ def choose_stopping(name: str, sampler: str, objectives: int = 1) -> str:
 def build_stopping(name: str) -> Stopping:
     """The way of stopping behind a name of ``search.stopping``; KeyError for an unknown one."""
     if name == "none":
-        return Never()
+        return NoStopping()
     if name == "curve":
         from grposweep.search.early_stopping.curve import CurveStopping
 

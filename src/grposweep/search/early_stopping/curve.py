@@ -8,7 +8,7 @@ checkpoint, and whatever becomes promising as more is known is promoted.
 from collections.abc import Sequence
 from random import Random
 
-from grposweep.search.early_stopping import GO_ON, Action, Decision
+from grposweep.search.early_stopping import CONTINUE, Action, Decision
 from grposweep.search.early_stopping.forecast import Forecast, forecast
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.space import Point, freeze
@@ -28,13 +28,13 @@ class CurveStopping:
         """Pause where ending among the best is unlikely."""
         begun = [other for other in others if other.held_out]
         if len(curve.held_out) < FEWEST or len(begun) < KNOWN or _leads(curve, begun):
-            return GO_ON
+            return CONTINUE
         begun = _kept(begun)
         known = forecast([*begun, curve])
         bar = _bar(known, begun)
         chance = known.finals([curve])[0].chance(bar)
         if chance >= PAUSE:
-            return GO_ON
+            return CONTINUE
         return Decision(
             Action.PAUSE, f"chance to end among the best {chance:.0%} after {curve.share:.0%} of the training"
         )

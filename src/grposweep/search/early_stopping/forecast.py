@@ -46,7 +46,7 @@ def landmark(count: int) -> int:
     return math.ceil(GROWTH ** math.floor(math.log(max(count, 1), GROWTH) + 1e-9))
 
 
-class Scales:
+class CoordinateScaler:
     """Dials as numbers from 0 to 1, and those without an order as codes."""
 
     def __init__(self, points: Sequence[Point]) -> None:
@@ -96,8 +96,10 @@ class Forecast:
 
         self._places: dict[int, tuple[list[float], list[float]]] = {}
         seen = sorted((curve for curve in curves if curve.held_out), key=lambda curve: curve.number)
-        self._scales = Scales([curve.point for curve in seen])
-        self._warp = Warp([value for curve in seen for value in curve.held_out], [c.held_out[-1] for c in seen])
+        self._scales = CoordinateScaler([curve.point for curve in seen])
+        self._warp = OutputTransform(
+            [value for curve in seen for value in curve.held_out], [c.held_out[-1] for c in seen]
+        )
         rates = fit(self._observe([(c, i) for c in seen[: landmark(len(seen))] for i in _milestones(c)], FITTED))
         # a handful of curves say less about the rates than their most probable values pretend
         self._doubt = math.sqrt(1 + DOUBT / len(seen)) if seen else 1.0
@@ -177,7 +179,7 @@ REMEMBERED = 4
 _made: dict[object, Forecast] = {}
 
 
-class Warp:
+class OutputTransform:
     """Values as they are near the best, and ever less apart the further they are below: collapsed is collapsed."""
 
     def __init__(self, values: Sequence[float], ends: Sequence[float]) -> None:

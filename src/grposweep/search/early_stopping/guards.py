@@ -27,20 +27,20 @@ FALLEN = 0.5  # of the start's reward is gone,
 FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
 
 
-class Alarm(NamedTuple):
+class GuardTriggered(NamedTuple):
     """Which guard, and what it saw."""
 
     guard: str
     evidence: str
 
 
-def look(curve: Curve, is_reward: bool = True) -> Alarm | None:
+def look(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
     """The first guard that finds a training collapsed; None for one that is to go on.
 
     ``is_reward``: what the sweep optimises is one, and large. Of what it minimises nobody knows that more is a collapse.
     """
     found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
-    return next((Alarm(name, evidence) for name, evidence in found if evidence), None)
+    return next((GuardTriggered(name, evidence) for name, evidence in found if evidence), None)
 
 
 def non_finite(curve: Curve) -> str:

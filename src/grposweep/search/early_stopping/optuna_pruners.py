@@ -6,7 +6,7 @@ Their step is the number of the evaluation, from 1. None of them knows noise, or
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grposweep.search.early_stopping import GO_ON, Action, Decision
+from grposweep.search.early_stopping import CONTINUE, Action, Decision
 from grposweep.search.early_stopping.learning_curve import Curve, State
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
@@ -34,7 +34,7 @@ class OptunaPruner:
         else:
             prunes = _hyperband(history, mine, round(len(curve.held_out) / curve.share))
         if not prunes:
-            return GO_ON
+            return CONTINUE
         return Decision(Action.STOP, f"{self._name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}")
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments

@@ -19,7 +19,7 @@ from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import job_name
 from grposweep.schema import Cluster
 from grposweep.storage.find import find_sweep
-from grposweep.storage.folders import Begun, TrialFolder
+from grposweep.storage.folders import OpenAttempt, TrialFolder
 from grposweep.storage.lease import Lease, is_held
 from grposweep.sweep.doctor.checks import (
     Sweep,
@@ -44,7 +44,7 @@ class Jobs:
     def __init__(self, sweep: Path) -> None:
         self._sweep = sweep
 
-    def runs(self, trial: TrialFolder, begun: Begun) -> bool | None:
+    def runs(self, trial: TrialFolder, begun: OpenAttempt) -> bool | None:
         """Whether an open attempt waits or runs; None where Slurm does not answer."""
         on_slurm = begun.job_id.isdigit() if begun.job_id else any(trial.path.glob("job-*.sbatch"))
         if not on_slurm:
@@ -72,7 +72,7 @@ ROUNDS = 3  # of curing: one cure may show what another problem hid
 def visit(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     """Examine a sweep, given by name or path, and cure it where that is wanted; the exit code.
 
-    Raises BadInput where there is no such sweep, or where a controller works on what should be cured.
+    Raises UserError where there is no such sweep, or where a controller works on what should be cured.
     """
     sweep = read_sweep(find_sweep(named, outputs))
     round_ = Round(sweep, quiet=not is_held(sweep.folder.path / "lease.json"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.files import age_seconds, is_draft, read_lines, text_sha256, write_json, write_text
 from grposweep.search.journal import (
     LOCK_SECONDS,
@@ -28,7 +28,7 @@ from grposweep.search.journal import (
     sound_bytes,
 )
 from grposweep.search.space import Space, read_space
-from grposweep.storage.folders import Begun, SweepFolder, TrialFolder
+from grposweep.storage.folders import OpenAttempt, SweepFolder, TrialFolder
 from grposweep.sweep.doctor.findings import Finding, check_json, drop_torn_lines, scrap_path, torn_lines
 from grposweep.sweep.recovery import Folders, contradictions, folders_by_number, open_study
 
@@ -125,7 +125,7 @@ def _disorder(lines: list[dict[str, Any]]) -> Iterator[str]:
         ended |= {attempt} if event == "ended" else set()
 
 
-def end_attempt(trial: TrialFolder, begun: Begun) -> Finding:
+def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
     """An attempt that is open, though nothing runs."""
     note = partial(trial.note_attempt, begun.number, "ended", code=-9, killed=True, kind="vanished")
     return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
@@ -186,7 +186,7 @@ class Sweep:
 def read_sweep(folder: SweepFolder) -> Sweep:
     """A sweep by its sweep.yaml.
 
-    Raises BadInput where that does not say what was searched: nothing can be judged without it.
+    Raises UserError where that does not say what was searched: nothing can be judged without it.
     """
     settings: dict[str, Any] = folder.settings() or {}
     try:
@@ -196,7 +196,7 @@ def read_sweep(folder: SweepFolder) -> Sweep:
             raise ValueError(direction)
         return Sweep(folder, read_space(settings["space"]), direction, metric)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(
+        raise UserError(
             f"{folder.path / 'sweep.yaml'} does not say what was searched ({type(error).__name__}: {error}). "
             "Restore it, or move it away and run the sweep's command: it writes a new one."
         ) from error

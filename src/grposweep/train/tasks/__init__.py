@@ -10,7 +10,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import arithmetic, gsm8k, jsonl
 from grposweep.train.tasks.rows import Row
@@ -37,16 +37,16 @@ class Data:
 def load_data(task: Task) -> Data:
     """The task's data, the same on every machine and for every seed of an experiment."""
     if task.kind not in TASKS:
-        raise BadInput(f"task.kind={task.kind} is no task that we have. Set task to one of: {', '.join(TASKS)}.")
+        raise UserError(f"task.kind={task.kind} is no task that we have. Set task to one of: {', '.join(TASKS)}.")
     if task.system_prompt and not task.chat:
-        raise BadInput(
+        raise UserError(
             "task.system_prompt is set, but task.chat=false: a plain prompt has no system turn to put it in. "
             "Set task.chat=true, or task.system_prompt=null."
         )
     train, held_out = TASKS[task.kind](task)
     train = train if task.train_prompts is None else train[: task.train_prompts]
     if not train:
-        raise BadInput(
+        raise UserError(
             f"task.kind={task.kind} leaves no training prompts (task.train_prompts={task.train_prompts}, "
             f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller task.eval_prompts."
         )

@@ -2,7 +2,7 @@
 
 import random
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks.rows import Row
 
@@ -22,7 +22,7 @@ def load(task: Task) -> tuple[list[Row], list[Row]]:
     """The first ``eval_prompts`` pairs are held out, the others are for training."""
     limit = 10_000 - WARM_START_PAIRS
     if task.eval_prompts > limit:
-        raise BadInput(
+        raise UserError(
             f"task.eval_prompts={task.eval_prompts}, but only {limit} of the 10,000 sums are unknown to the tiny "
             f"model's warm start. Set task.eval_prompts to at most {limit}."
         )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks.rows import SUFFIXES, Row, hold_out, load_rows, shuffled, take_column
 
@@ -46,7 +46,7 @@ def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
     train = [file for file in files if file.name.startswith(task.train_split)]
     held_out = [file for file in files if file.name.startswith(task.eval_split or "test")]
     if not train:
-        raise BadInput(
+        raise UserError(
             f"task.path={task.path}: no file in {path} is called {task.train_split}*.parquet or {task.train_split}*.jsonl "
             f"({', '.join(file.name for file in files) or 'it has no data files'}). Set task.path to a copy of {HUB}."
         )
@@ -61,7 +61,7 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
     try:
         return list(load_dataset(path, task.subset, split=split))
     except (DatasetNotFoundError, OSError, ValueError) as error:  # ValueError: no such subset or split
-        raise BadInput(
+        raise UserError(
             f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
             f"({str(error).splitlines()[0]}). Set task.path to a local folder with its parquet files, or HF_HOME to a "
             "cache that holds it, or go online."

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks.rows import Row, as_prompts, hold_out, load_rows, shuffled
 
@@ -10,7 +10,7 @@ from grposweep.train.tasks.rows import Row, as_prompts, hold_out, load_rows, shu
 def load(task: Task) -> tuple[list[Row], list[Row]]:
     """Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the one file."""
     if not task.path:
-        raise BadInput(
+        raise UserError(
             "task.path is not set, and task=jsonl reads its prompts from there. Set task.path=prompts.jsonl."
         )
     rows = _load(task, Path(task.path), "task.path")
@@ -18,7 +18,7 @@ def load(task: Task) -> tuple[list[Row], list[Row]]:
         return hold_out(rows, task.eval_prompts, task.path)
     held_out = shuffled(_load(task, Path(task.eval_split), "task.eval_split"))
     if len(held_out) < task.eval_prompts:
-        raise BadInput(
+        raise UserError(
             f"task.eval_prompts={task.eval_prompts}, but {task.eval_split} has {len(held_out)} rows. "
             f"Set task.eval_prompts={len(held_out)}."
         )

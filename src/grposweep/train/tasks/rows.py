@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import BadInput
+from grposweep.errors import UserError
 
 Row = dict[str, Any]
 
@@ -15,7 +15,9 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 def load_rows(path: Path, key: str = "task.path") -> list[Row]:
     """The rows of a JSON-lines or parquet file; ``key`` is what a person would edit."""
     if not path.is_file():
-        raise BadInput(f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts.")
+        raise UserError(
+            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."
+        )
     if path.suffix == ".parquet":
         return _load_parquet(path, key)
     return _load_json_lines(path, key)
@@ -29,11 +31,11 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise BadInput(
+            raise UserError(
                 f"{key}={path}: line {number} is not JSON ({error.msg}). Write one JSON object a line."
             ) from error
         if not isinstance(row, dict):
-            raise BadInput(f"{key}={path}: line {number} is not a JSON object. Write one JSON object a line.")
+            raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object a line.")
         rows.append(row)
     return rows
 
@@ -44,7 +46,7 @@ def _load_parquet(path: Path, key: str) -> list[Row]:
     try:
         return list(pyarrow.parquet.read_table(path).to_pylist())
     except (OSError, ValueError) as error:  # arrow's own errors are ValueErrors
-        raise BadInput(
+        raise UserError(
             f"{key}={path}: not a readable parquet file ({error}). Set {key} to a file of prompts."
         ) from error
 
@@ -53,7 +55,7 @@ def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any
     """One column of all rows; missing anywhere is bad input."""
     for number, row in enumerate(rows, start=1):
         if row.get(column) is None:
-            raise BadInput(
+            raise UserError(
                 f"{key}={column}, but row {number} of {source} has no {column}: its columns are "
                 f"{', '.join(sorted(map(str, row)))}. Set {key} to one that every row has."
             )
@@ -80,7 +82,7 @@ def shuffled(rows: list[Row]) -> list[Row]:
 def hold_out(rows: list[Row], count: int, source: str) -> tuple[list[Row], list[Row]]:
     """Training rows, and the last ``count`` of a shuffle, held out."""
     if len(rows) <= count:
-        raise BadInput(
+        raise UserError(
             f"task.eval_prompts={count}, but {source} has {len(rows)} rows: nothing would be left to train on. "
             f"Set task.eval_prompts below {len(rows)}, or task.eval_split to a second file."
         )
