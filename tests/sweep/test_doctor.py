@@ -20,7 +20,7 @@ from grposweep.storage.lease import Lease
 from grposweep.sweep.doctor import visit
 from support import environment, read, trials
 
-from .test_rebuild import load
+from .test_recovery import load
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A rank that lives is left alone, at next to no cost; tests/outside/test_failures.py shows one that hangs."""
+"""A rank that lives is left alone, at next to no cost; tests/end_to_end/test_failures.py shows one that hangs."""
 
 import faulthandler
 import random

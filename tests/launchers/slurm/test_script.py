@@ -12,7 +12,7 @@ from grposweep.launchers.slurm.script import render_script, submit_environment
 from grposweep.schema import Cluster, Generation
 
 GOLDEN = Path(__file__).parent
-ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launch/test_script.py"
+ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launchers/slurm/test_script.py"
 EVERYTHING = Cluster(
     kind="slurm", nodes=2, gpus_per_node=4, processes=8, cpus_per_gpu=6, threads=2, mem_gb=200, walltime_min=240,
     partition="gpu", account="lab", qos="high", constraint="a100|h100", exclude="n[3-4]", setup=["module load cuda"],

@@ -106,7 +106,7 @@ def test_a_stop_waits_for_the_callback_and_the_same_command_goes_on(
     import signal
 
     from grposweep.train.tiny import tiny_folder
-    from outside.test_own_script import BLOCK, DOCUMENT
+    from end_to_end.test_own_script import BLOCK, DOCUMENT
     from support import lines, wait_for
 
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
