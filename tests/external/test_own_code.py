@@ -105,8 +105,8 @@ def test_a_stop_waits_for_the_callback_and_the_same_command_goes_on(
     """Ctrl-C in the middle of a real TRL training of somebody's script: a checkpoint at a boundary, no step twice or never."""
     import signal
 
-    from grposweep.train.tiny import tiny_folder
     from end_to_end.test_own_script import BLOCK, DOCUMENT
+    from grposweep.train.tiny import tiny_folder
     from support import lines, wait_for
 
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end.test_own_script import BLOCK, DOCUMENT
 from grposweep.search.early_stopping import Action
 from grposweep.train.tiny import tiny_folder
 from in_process import Sweep, Waits, sweeps_in
-from end_to_end.test_own_script import BLOCK, DOCUMENT
 from support import lines, read, trials
 
 pytestmark = pytest.mark.slow
