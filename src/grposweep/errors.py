@@ -1,7 +1,5 @@
 """Bad input: one message that says what is set, why it cannot work, and what to set instead."""
 
-DISK_FULL = 5  # exit code of an attempt that has no room to write down why it ends
-
 
 class UserError(Exception):
     """Something a person set cannot work; printed as it is, without a traceback, exit code 2."""

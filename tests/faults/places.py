@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from grposweep.files import read_json
-from grposweep.launchers.base import CRASHED, End, Job
+from grposweep.launchers.base import End, Job
 from grposweep.process import die_with
+from grposweep.storage.exit_code import ExitCode
 from support import is_running
 
 
@@ -160,7 +161,7 @@ class Elsewhere:
             f"nobody asked for the end of {job_id}"
         )
         os.kill(begun["pid"], signal.SIGKILL)
-        self._end(job_id, {"code": CRASHED, "kind": "cancelled"})
+        self._end(job_id, {"code": ExitCode.FAILED, "kind": "cancelled"})
 
     def close(self) -> None:
         """Jobs go on."""
@@ -175,7 +176,7 @@ class Elsewhere:
         os.read(waiting, 1)
         number = job.folder.name.split("-")[0]
         if job.attempt < self._taken.get(number, 0):
-            self._end(job_id, {"code": CRASHED, "kind": "preempted", "again": True})
+            self._end(job_id, {"code": ExitCode.FAILED, "kind": "preempted", "again": True})
             return 0
         environment, deaf = {"GRPOSWEEP_ATTEMPT": str(job.attempt)}, job.attempt < self._deaf.get(number, 0)
         self._end(

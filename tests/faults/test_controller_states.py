@@ -18,12 +18,13 @@ from optuna.trial import TrialState
 from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
 from grposweep.files import append_line, write_json
-from grposweep.launchers.base import CRASHED, FINISHED, STOPPED, End, Job, LauncherBusy
+from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.search.early_stopping import CONTINUE, Action, Decision
 from grposweep.search.early_stopping.learning_curve import Curve, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Judge
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.doctor.checks import check_attempts
@@ -169,14 +170,14 @@ def _leave(folder: Path, attempt: int, how: str) -> End:
     if how in messages:
         failure = {"kind": "RuntimeError", "message": messages[how], "last_lines": []}
         write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})
-        return End(CRASHED)
+        return End(ExitCode.FAILED)
     if how in ("finished", "stopped"):
         objective = attempt / 10 + 0.1 if how == "finished" else None
         write_json(folder / "result.json", {"status": how, "attempt": attempt, "objective": objective, "step": 2})
-        return End(FINISHED if how == "finished" else STOPPED)
+        return End(ExitCode.FINISHED if how == "finished" else ExitCode.STOPPED)
     if how == "taken":
-        return End(CRASHED, "preempted", again=True)
-    return End(CRASHED, "cancelled" if how == "cancelled" else "")
+        return End(ExitCode.FAILED, "preempted", again=True)
+    return End(ExitCode.FAILED, "cancelled" if how == "cancelled" else "")
 
 
 class Sweep(RuleBasedStateMachine):

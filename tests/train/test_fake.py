@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.files import append_line, read_json
-from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
@@ -18,7 +18,7 @@ from .conftest import MakeTrial, control, metrics_of, result_of
 def test_a_finished_trial_has_its_objective_in_result_json(make_fake: MakeTrial) -> None:
     """The mean of the last evaluations, and the start before any training."""
     folder = make_fake("search.last=2")
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     result, evaluations = result_of(folder), [line for line in metrics_of(folder) if line["kind"] == "eval"]
     assert [line["step"] for line in evaluations] == [0, 2, 4]
     assert result["objective"] == pytest.approx(sum(line["eval_reward"] for line in evaluations[1:]) / 2)
@@ -46,7 +46,7 @@ def test_the_module_starts_and_ends_in_a_moment_without_torch(make_fake: MakeTri
 def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]) -> None:
     """The report can say why without opening logs."""
     folder = make_fake("trainer.fake.crash_at=3")
-    assert run_attempt(folder) == FAILED
+    assert run_attempt(folder) == ExitCode.FAILED
     failure = result_of(folder)["failure"]
     assert (result_of(folder)["status"], result_of(folder)["step"]) == ("failed", 2)
     assert failure["kind"] == "RuntimeError"
@@ -57,14 +57,14 @@ def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsy
 
 def test_a_high_learning_rate_can_be_staged_to_crash(make_fake: MakeTrial) -> None:
     """Part of a space may fail while the rest goes on."""
-    assert run_attempt(make_fake("lr=1e-2", "trainer.fake.crash_above_lr=5e-3")) == FAILED
+    assert run_attempt(make_fake("lr=1e-2", "trainer.fake.crash_above_lr=5e-3")) == ExitCode.FAILED
 
 
 def test_a_stop_request_ends_at_the_next_rollout_boundary_with_a_checkpoint(make_fake: MakeTrial) -> None:
     """Step 1 is in the middle of a rollout, where no resume would be exact."""
     folder = make_fake("batch.num_iterations=2")  # a rollout lasts two steps
     control(folder, "stop")
-    assert run_attempt(folder) == STOPPED
+    assert run_attempt(folder) == ExitCode.STOPPED
     result = result_of(folder)
     assert (result["status"], result["step"], result["failure"]) == ("stopped", 2, None)
     assert (folder / result["checkpoint"]).exists()
@@ -74,11 +74,11 @@ def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_
     """Two attempts leave the same metrics as one."""
     paused, straight = make_fake("trainer.fake.noise=0.1"), make_fake("trainer.fake.noise=0.1", name="0001-b")
     control(paused, "pause", until_step=3)
-    assert run_attempt(paused) == STOPPED
+    assert run_attempt(paused) == ExitCode.STOPPED
     assert result_of(paused)["step"] == 3
     control(paused, "run")
     append_line(paused / "attempts.jsonl", {"attempt": 1})
-    assert run_attempt(paused) == run_attempt(straight) == FINISHED
+    assert run_attempt(paused) == run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(paused, timeless=True) == metrics_of(straight, timeless=True)
     assert result_of(paused)["attempt"] == 1
 
@@ -89,7 +89,7 @@ def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:
     process = subprocess.Popen([sys.executable, "-m", "grposweep.train", str(folder)], env=environment())
     wait_for(folder / "heartbeat")
     process.terminate()
-    assert process.wait(timeout=10) == STOPPED
+    assert process.wait(timeout=10) == ExitCode.STOPPED
     assert result_of(folder)["status"] == "stopped"
 
 
@@ -98,7 +98,7 @@ def test_a_metric_that_does_not_exist_is_bad_input_that_names_those_that_do(
 ) -> None:
     """One message, no traceback, exit code 2."""
     folder = make_fake("search.metric=eval_accuracy")
-    assert run_attempt(folder) == BAD_INPUT
+    assert run_attempt(folder) == ExitCode.BAD_INPUT
     assert result_of(folder)["failure"]["kind"] == "bad_input"
     error = capsys.readouterr().err
     assert "eval_reward" in error
@@ -109,7 +109,7 @@ def test_the_number_of_processes_must_be_the_planned_one(make_fake: MakeTrial, m
     """Another number would silently change the batch."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     folder = make_fake()
-    assert run_attempt(folder) == BAD_INPUT
+    assert run_attempt(folder) == ExitCode.BAD_INPUT
     assert "cluster.processes=1" in result_of(folder)["failure"]["message"]
 
 
@@ -130,11 +130,11 @@ def test_a_second_rank_ends_as_the_first_one_ends(make_fake: MakeTrial, monkeypa
 def test_an_old_result_is_gone_while_a_new_attempt_runs(make_fake: MakeTrial) -> None:
     """A result always belongs to the attempt that it names."""
     folder = make_fake()
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     append_line(folder / "attempts.jsonl", {"attempt": 1})
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("crash_at: null", "crash_at: 1"))
-    assert run_attempt(folder) == FAILED
+    assert run_attempt(folder) == ExitCode.FAILED
     assert (result_of(folder)["attempt"], result_of(folder)["status"]) == (1, "failed")
 
 
@@ -149,7 +149,7 @@ def test_the_heartbeat_shows_where_an_attempt_is(make_fake: MakeTrial) -> None:
 
 def test_a_folder_that_is_no_trial_gets_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback for a mistyped path."""
-    assert run_attempt(tmp_path) == BAD_INPUT
+    assert run_attempt(tmp_path) == ExitCode.BAD_INPUT
     assert "no trial folder" in capsys.readouterr().err
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from grposweep.storage.exit_code import ExitCode
 from grposweep.sweep.oom import SPLITTABLE
-from grposweep.train.attempt import FINISHED
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, metrics_of
@@ -18,7 +18,7 @@ HALVED = ["batch.per_device_train_batch_size=4", "batch.gradient_accumulation_st
 
 def steps(folder: Path) -> list[dict[str, Any]]:
     """What training logged, step by step."""
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     return [line for line in metrics_of(folder) if line["kind"] == "train"]
 
 

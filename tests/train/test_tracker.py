@@ -8,8 +8,8 @@ import pytest
 from grposweep import schema
 from grposweep.errors import UserError
 from grposweep.files import write_json
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train import tracker
-from grposweep.train.attempt import FAILED, FINISHED, STOPPED
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
@@ -18,7 +18,7 @@ from .conftest import MakeTrial, metrics_of, result_of
 def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
     """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync` sends."""
     folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]")
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     (run,) = (folder / "wandb").glob("offline-run-*")
     assert run.name.endswith(tracker.run_id(folder))
     records = (run / f"run-{tracker.run_id(folder)}.wandb").read_bytes()
@@ -32,12 +32,12 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
     """Every line of metrics.jsonl once, in one folder."""
     folder = make_fake("tracker.kind=wandb")
     write_json(folder / "control.json", {"action": "stop", "until_step": 3})
-    assert run_attempt(folder) == STOPPED
+    assert run_attempt(folder) == ExitCode.STOPPED
     (folder / "control.json").unlink()
     monkeypatch.setenv("GRPOSWEEP_ATTEMPT", "1")
     written, log = [], tracker.WandbTracker._log
     monkeypatch.setattr(tracker.WandbTracker, "_log", lambda self, line: (written.append(line), log(self, line)))
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
     assert [line["step"] for line in written] == [line["step"] for line in metrics_of(folder)]
     assert {line["attempt"] for line in written} == {0, 1}
@@ -58,7 +58,7 @@ def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, mon
 
     monkeypatch.setattr(tracker.WandbTracker, "start", refuse)
     folder = make_fake("tracker.kind=wandb")
-    assert run_attempt(folder) == FAILED
+    assert run_attempt(folder) == ExitCode.FAILED
     assert result_of(folder)["failure"]["message"] == "no route to W&B"
 
 
@@ -73,7 +73,7 @@ def test_a_tracker_that_fails_later_warns_once(
 
     monkeypatch.setattr(tracker.WandbTracker, "start", lambda self, *_: setattr(self, "run", Violation()))
     folder = make_fake("tracker.kind=wandb")
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     assert capsys.readouterr().err.count("gone") == 1
     assert len(metrics_of(folder)) == 7
 

@@ -8,8 +8,9 @@ import torch
 
 from grposweep.errors import UserError
 from grposweep.files import append_line
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train import trl as grpo
-from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, load_attempt
+from grposweep.train.attempt import load_attempt
 from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts
 from grposweep.train.worker import run_attempt
 
@@ -30,18 +31,18 @@ def as_we_found_it() -> Iterator[None]:
 def stop_then_go_on(folder: Path, step: int) -> None:
     """Two attempts, the first one ended at ``step``."""
     control(folder, "pause", until_step=step)
-    assert run_attempt(folder) == STOPPED
+    assert run_attempt(folder) == ExitCode.STOPPED
     assert result_of(folder)["step"] == step
     assert (folder / result_of(folder)["checkpoint"] / "trainer_state.json").is_file()
     (folder / "control.json").unlink()
     append_line(folder / "attempts.jsonl", {"attempt": 1})
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
 
 
 def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: MakeTrial) -> None:
     """keep=best: the model stays until the controller knows the winner, checkpoints go."""
     folder = make_trial()
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     result, lines = result_of(folder), metrics_of(folder)
     assert [(line["kind"], line["step"], line["completions"]) for line in lines] == [
         ("eval", 0, 0),
@@ -64,7 +65,7 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeT
     """Weights, optimizer, random numbers and the order of prompts all come back."""
     disturbed, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
     stop_then_go_on(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
-    assert run_attempt(straight) == FINISHED
+    assert run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
     assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
 
@@ -83,10 +84,10 @@ def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(grpo.Attempt, "log", crash)
-        assert run_attempt(crashed) == FAILED
+        assert run_attempt(crashed) == ExitCode.FAILED
     assert result_of(crashed)["failure"]["kind"] == "MemoryError"
     append_line(crashed / "attempts.jsonl", {"attempt": 1})
-    assert run_attempt(crashed) == run_attempt(straight) == FINISHED
+    assert run_attempt(crashed) == run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(crashed, timeless=True) == metrics_of(straight, timeless=True)
     assert [line["attempt"] for line in metrics_of(crashed)][-1] == 1
 
@@ -95,7 +96,7 @@ def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_tria
     """Evaluations draw random numbers of their own."""
     often = make_trial("schedule.evaluations=4")
     once = make_trial("schedule.evaluations=1", "schedule.eval_at_start=false", name="0001-b")
-    assert run_attempt(often) == run_attempt(once) == FINISHED
+    assert run_attempt(often) == run_attempt(once) == ExitCode.FINISHED
     learnt = [
         [line for line in metrics_of(folder, timeless=True) if line["kind"] == "train"] for folder in (often, once)
     ]
@@ -107,7 +108,7 @@ def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_tria
 def test_keep_last_keeps_a_checkpoint_and_no_model(make_trial: MakeTrial) -> None:
     """keep=last: what a longer schedule would go on from."""
     folder = make_trial("trainer.keep=last", "schedule.evaluations=1", "schedule.eval_at_start=false")
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-4"]
     assert result_of(folder)["model"] is None
 
@@ -116,7 +117,7 @@ def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: Mak
     """It passed preparation, or there was none."""
     (tmp_path / "mine.py").write_text("def broken(completions, **_):\n    return [1.0]\n")
     folder = make_trial(f"task.rewards=[{tmp_path}/mine.py:broken]")
-    assert run_attempt(folder) == FAILED
+    assert run_attempt(folder) == ExitCode.FAILED
     assert "mine.py:broken" in result_of(folder)["failure"]["message"]
 
 
@@ -135,7 +136,7 @@ def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial)
     data = type(data)(data.train.select(range(50)), data.held_out)
     with pytest.raises(UserError, match="50 training and 8 held-out prompts were found"):
         grpo.check_counts(attempt, data)
-    assert run_attempt(make_trial("schedule.max_steps=null", name="0001-b")) == BAD_INPUT
+    assert run_attempt(make_trial("schedule.max_steps=null", name="0001-b")) == ExitCode.BAD_INPUT
 
 
 def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() -> None:
@@ -161,7 +162,7 @@ def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> Non
 def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
     """Peak memory, tokens a second, and the shares of generation, scoring and training, which make up the step."""
     folder = make_trial()
-    assert run_attempt(folder) == FINISHED
+    assert run_attempt(folder) == ExitCode.FINISHED
     steps = [line for line in metrics_of(folder) if line["kind"] == "train"]
     assert len(steps) == 4
     for line in steps:

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from grposweep.errors import UserError
+from grposweep.storage.exit_code import ExitCode
 
-UNUSABLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
     no_args_is_help=True,
@@ -39,12 +39,12 @@ def answer(work: Callable[[], int]) -> int:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return UNUSABLE
+        return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
-        return BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     return code
 
 

@@ -21,8 +21,7 @@ from grposweep.errors import LeaseLostError, UserError
 from grposweep.external import is_program
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-
-EXIT_STOPPED, EXIT_BAD_INPUT = 1, 2
+from grposweep.storage.exit_code import ExitCode
 
 
 def command(main: Callable[[], None]) -> None:
@@ -40,12 +39,12 @@ def command(main: Callable[[], None]) -> None:
         if wanted:
             raise
         print(f"error: {message(error)}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
         print(f"stopped: {error}", file=sys.stderr)
-        sys.exit(EXIT_STOPPED)
+        sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def run_single(config: DictConfig) -> int:
@@ -58,7 +57,7 @@ def run_single(config: DictConfig) -> int:
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return ExitCode.BAD_INPUT
 
 
 def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:

@@ -7,10 +7,6 @@ from typing import Protocol
 
 from grposweep.schema import Cluster, Generation
 
-# How an attempt's first rank ends (and with it the attempt): what train promises its launcher.
-FINISHED, CRASHED, BAD_INPUT, STOPPED = 0, 1, 2, 3
-SERVER_ENDED = 4  # a job's script says so of its vLLM server
-
 
 @dataclass(frozen=True)
 class Job:
@@ -29,7 +25,7 @@ class Job:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended; ``code`` is its exit code (negative: ended by that signal)."""
+    """How an attempt ended; ``code`` is its `ExitCode` (negative: ended by that signal)."""
 
     code: int
     kind: str = ""

@@ -8,12 +8,13 @@ from typing import Protocol
 
 from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.launchers.base import CRASHED, LauncherBusy
+from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import asked_of, quoted, render, sweep_name
 from grposweep.process import Processes, end_session
 from grposweep.schema import Cluster
+from grposweep.storage.exit_code import ExitCode
 
 LOOK_SECONDS = 0.2
 
@@ -86,7 +87,7 @@ class SlurmPreparation:
         self.where, self._read_at = f"as Slurm job {self._job_id}", time.monotonic()
 
     def poll(self) -> int | None:
-        """The code that its script left; CRASHED where the job is gone without one."""
+        """The code that its script left; FAILED where the job is gone without one."""
         time.sleep(LOOK_SECONDS)
         code = self._left()
         if code is None and time.monotonic() - self._read_at > self._cluster.poll_seconds:
@@ -111,7 +112,7 @@ class SlurmPreparation:
             return None
         if entry is not None and entry.state in ALIVE:
             return None
-        return self._left() or CRASHED
+        return self._left() or ExitCode.FAILED
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / "prepare" / "job.sbatch"

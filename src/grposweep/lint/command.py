@@ -20,13 +20,12 @@ from grposweep.lint.linter import Chosen, Verdict, judge
 from grposweep.lint.output import Screen, printable, render_error, render_verdict, show_total, show_verdict, writable
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
-
-OK, ERRORS, UNUSABLE = 0, 1, 2  # exit codes; the last wins
+from grposweep.storage.exit_code import ExitCode
 
 
 def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, chosen: Chosen) -> int:
     """Answer every line; the exit code says the worst of them."""
-    worst = OK
+    worst: int = ExitCode.FINISHED
     for line in source:
         if line.strip():
             text, code = _answer(line, options, chosen)
@@ -43,8 +42,8 @@ def _answer(line: bytes, options: Options, chosen: Chosen) -> tuple[str, int]:
         name = _printable(record.get("id"))
         verdict = judge(_recipe(record, options), chosen)
     except UserError as error:
-        return render_error(str(error), name), UNUSABLE
-    return render_verdict(verdict, name), OK if verdict.ok else ERRORS
+        return render_error(str(error), name), ExitCode.BAD_INPUT
+    return render_verdict(verdict, name), ExitCode.FINISHED if verdict.ok else ExitCode.FAILED
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -141,7 +140,9 @@ def lint_files(paths: Iterable[Path], asked: Asked, out: TextIO, err: TextIO = s
     if not asked.as_json:
         show_total(screen, verdicts, changed, unusable, asked.chosen.ignore)
     out.flush()
-    return UNUSABLE if unusable else OK if all(verdict.ok for verdict in verdicts) else ERRORS
+    if unusable:
+        return ExitCode.BAD_INPUT
+    return ExitCode.FINISHED if all(verdict.ok for verdict in verdicts) else ExitCode.FAILED
 
 
 def _judge(path: Path, asked: Asked) -> Repaired:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from grposweep.labels import count, label_text, short
-from grposweep.launchers.base import STOPPED
 from grposweep.report.chart import draw
 from grposweep.report.compare import differences
 from grposweep.report.effects import effect_text
@@ -17,6 +16,7 @@ from grposweep.report.status import worth
 from grposweep.report.tables import clock
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.failure_class import words_of
 
 LOG_LINES = 8
@@ -70,7 +70,8 @@ def _end(line: Mapping[str, Any]) -> str:
     if "failure" in line:
         return f"ended: {words_of(str(line['failure']))}, then {line.get('step', 'nothing')}"
     code = line.get("code")
-    return "ended well" if code == 0 else "stopped when asked" if code == STOPPED else f"ended with code {code}"
+    known: Mapping[object, str] = {ExitCode.FINISHED: "ended well", ExitCode.STOPPED: "stopped when asked"}
+    return known.get(code, f"ended with code {code}")
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_json, read_lines, write_json, yaml_loader
-from grposweep.launchers.base import CRASHED, FINISHED, STOPPED
 from grposweep.redaction import redact
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.runs import read_runs
 
 
@@ -176,7 +176,9 @@ class TrialFolder:
             return  # none, or one that has left nothing yet
         names = {"class": "failure", "then": "step", "again": "again", "nodes": "nodes"}
         said = {ours: self.failure[theirs] for theirs, ours in names.items() if theirs in self.failure}
-        code = {"finished": FINISHED, "stopped": STOPPED, "pruned": STOPPED}.get(str(result.get("status")), CRASHED)
+        code = {"finished": ExitCode.FINISHED, "stopped": ExitCode.STOPPED, "pruned": ExitCode.STOPPED}.get(
+            str(result.get("status")), ExitCode.FAILED
+        )
         self.note_attempt(begun.number, "ended", code=code, killed=False, unseen=True, **said)
 
     def evaluations(self, metric: str) -> dict[int, float]:

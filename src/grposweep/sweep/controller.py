@@ -8,8 +8,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from grposweep.launchers.base import CRASHED, End, Launcher, LauncherBusy
+from grposweep.launchers.base import End, Launcher, LauncherBusy
 from grposweep.search.validity import Verdict
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.attempts import Attempts, running_of
@@ -209,7 +210,7 @@ class Controller:
             self.running[trial.number] = running
             return
         if begun is not None and folder.awaits_ruling:
-            self.settler.settle(running_of(folder, verdict, begun), End(CRASHED))
+            self.settler.settle(running_of(folder, verdict, begun), End(ExitCode.FAILED))
             return
         if folder.has_ruling:
             folder.close_attempt()

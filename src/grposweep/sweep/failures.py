@@ -17,9 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import DISK_FULL
 from grposweep.files import read_json, read_lines
 from grposweep.launchers.base import End
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.failure_class import Failure
 from grposweep.sweep.failure_patterns import read_log
 from grposweep.sweep.oom import heal
@@ -109,7 +109,6 @@ _STATES = {
     "stopped": Failure.PREEMPTED, "timeout": Failure.TIME_LIMIT, "cancelled": Failure.KILLED, "hang": Failure.HANG,
 }  # fmt: skip
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
-_BAD_INPUT = 2  # the exit code of an attempt that found its configuration wrong
 _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
 
 
@@ -120,9 +119,9 @@ def classify(evidence: Evidence) -> Failure:
     for failure in (*_ROOTS, *_TAKEN):
         if failure in said:
             return failure
-    if evidence.code == DISK_FULL:
+    if evidence.code == ExitCode.DISK_FULL:
         return Failure.DISK_FULL
-    if evidence.code == _BAD_INPUT:
+    if evidence.code == ExitCode.BAD_INPUT:
         return Failure.BAD_CONFIGURATION
     if Failure.TIME_LIMIT in said and evidence.progress is not False:
         return Failure.TIME_LIMIT

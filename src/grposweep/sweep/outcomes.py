@@ -14,11 +14,12 @@ from typing import Any
 from optuna.trial import TrialState
 
 from grposweep.external import is_program
-from grposweep.launchers.base import FINISHED, STOPPED, End
+from grposweep.launchers.base import End
 from grposweep.schema import Search
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Judge, Verdict
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
 from grposweep.storage.oom_fix import is_healed, write_healed
 from grposweep.sweep.failures import Failure, Step, classify, is_epidemic, next_step, read_evidence, same_words
@@ -178,13 +179,13 @@ class OutcomeRecorder:
             end = replace(
                 end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
             )
-        taken = end.code == STOPPED and not end.kind  # it was asked to stop
+        taken = end.code == ExitCode.STOPPED and not end.kind  # it was asked to stop
         if taken and running.asked.action == "prune":
             write_pruned(running.folder, running.asked)
             self._note_end(running, end)
             self._close(running.folder, None)
             return
-        if taken or running.killed or (end.code == FINISHED and running.folder.objective is not None):
+        if taken or running.killed or (end.code == ExitCode.FINISHED and running.folder.objective is not None):
             self._note_end(running, end)
             if not (taken or running.killed):
                 record_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))

@@ -9,9 +9,9 @@ from rich.progress import Progress
 from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
-from grposweep.launchers.base import BAD_INPUT
 from grposweep.launchers.preparation import Preparer
 from grposweep.schema import Experiment
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 
 
@@ -64,7 +64,7 @@ def prepare(
 def _message(folder: SweepFolder, code: int) -> str:
     """What preparation said, or where to read it."""
     found = folder.path / "prepare.error"
-    if code == BAD_INPUT and found.exists():
+    if code == ExitCode.BAD_INPUT and found.exists():
         return found.read_text(encoding="utf-8").strip()
     log = folder.path / "prepare" / "log"
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []

@@ -23,10 +23,11 @@ from grposweep.redaction import redact
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment, Search
 from grposweep.search.space import Space
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.find import find_sweep, newest_sweep
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.provenance import collect_provenance, difference, first_difference
-from grposweep.sweep.run import EXIT_FINISHED, run_sweep
+from grposweep.sweep.run import run_sweep
 
 _SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
 
@@ -51,7 +52,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
     points = Points(lambda _: _config(experiment), [])
     ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
-    if ended == EXIT_FINISHED and trial.objective is not None:
+    if ended == ExitCode.FINISHED and trial.objective is not None:
         before = load_experiment(trial.path / "config.yaml")
         is_same = _identity(sweep, before) == _identity(sweep, experiment)
         print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))

@@ -30,6 +30,7 @@ from grposweep.report.tables import build_console
 from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.lease import Lease
 from grposweep.storage.progress import Outlook, write_outlook
 from grposweep.storage.provenance import collect_provenance
@@ -167,9 +168,6 @@ def _interrupt(controller: Controller, count: int) -> str:
     return "ending the trials now"
 
 
-EXIT_FINISHED, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 130
-
-
 def run_sweep(
     space: Space, points: Points, overrides: list[str], hint: str, origin: Mapping[str, Any] | None = None
 ) -> int:
@@ -199,7 +197,7 @@ def run_sweep(
         launcher = build_launcher(base, folder.path, processes, console)
         stack.callback(launcher.close)
         if not is_dry(base) and not prepare(folder, judged.preparable(), preparer, console, interrupts):
-            return EXIT_INTERRUPTED
+            return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(prepared, console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
@@ -216,7 +214,7 @@ def _play(
     if hands_over(base.cluster):
         stack.close()  # the job takes the lease
         console.print(submit_controller(base.cluster, folder.path), highlight=False, soft_wrap=True)
-        return EXIT_FINISHED
+        return ExitCode.FINISHED
     if is_dry(base):
         return _write_only(controller, console)
     ended_before = controller.ended
@@ -225,15 +223,15 @@ def _play(
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     if interrupts.count and controller.launcher.outlives and controller.running:
         console.print(detached(controller), highlight=False, soft_wrap=True)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     say_results(controller, console)
     if interrupts.count:
         console.print("interrupted; the same command goes on from here", highlight=False)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     stack.close()  # the user's command may read, copy or go on with the sweep
     if controller.ended > ended_before and (problem := run_on_end(controller)):
         console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    return EXIT_NOTHING if controller.study.best is None or controller.stopped_itself else EXIT_FINISHED
+    return ExitCode.FAILED if controller.study.best is None or controller.stopped_itself else ExitCode.FINISHED
 
 
 def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
@@ -250,4 +248,4 @@ def _write_only(controller: Controller, console: Console) -> int:
     written = f"{len(controller.running)} trials are written in {controller.folder.path} and none is submitted"
     console.print(f"{written}; the same command with cluster=slurm submits them", soft_wrap=True, highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
-    return EXIT_FINISHED
+    return ExitCode.FINISHED

@@ -17,10 +17,10 @@ from grposweep.errors import UserError
 from grposweep.labels import count
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
+from grposweep.storage.exit_code import ExitCode
 
 SERVER = "https://api.wandb.ai"
 REACH_SECONDS, SEND_SECONDS = 10.0, 900.0  # without a network W&B itself tries for hours
-SENT, NOT_SENT = 0, 1
 _ADDRESS = re.compile(r"View run .* at (\S+)")
 
 
@@ -45,11 +45,11 @@ def sync_sweep(sweep: SweepView) -> int:
             f"nothing sent: {server()} cannot be reached ({why}). {count(len(ready), 'trial')} stay in {sweep.path}",
             file=sys.stderr,
         )
-        return NOT_SENT
+        return ExitCode.FAILED
     failed = 0
     for index, trial in enumerate(ready, 1):
         failed += not _send(trial, unsent[trial.number], f"{index} of {len(ready)}: {trial.name}")
-    return NOT_SENT if failed else SENT
+    return ExitCode.FAILED if failed else ExitCode.FINISHED
 
 
 def offline_runs(trial: Path) -> list[Path]:

@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from grposweep.errors import DISK_FULL
 from grposweep.redaction import guard_output
+from grposweep.storage.exit_code import ExitCode
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         export_slurm_ranks(folder)
         return run_attempt(folder)
     print(USAGE, file=sys.stderr)
-    return 2
+    return ExitCode.BAD_INPUT
 
 
 def run(arguments: list[str]) -> int:
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return DISK_FULL
+        return ExitCode.DISK_FULL
     return code
 
 

@@ -22,8 +22,6 @@ from grposweep.train import process as watchdog
 from grposweep.train.records import Control, Heartbeat, Metrics, RolloutSchedule, build_rollout_schedule
 from grposweep.train.tracker import Tracker, build_tracker
 
-FINISHED, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3  # exit codes
-
 
 @dataclass
 class Attempt:

@@ -21,7 +21,7 @@ from grposweep.files import read_json, write_json, write_text
 from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
-from grposweep.train.attempt import BAD_INPUT, FINISHED
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
 
@@ -45,8 +45,8 @@ def prepare_sweep(folder: Path) -> int:
         print(error, file=sys.stderr)
         if folder.is_dir():
             write_text(folder / "prepare.error", redact(str(error)))  # for the controller, which shows no log
-        return BAD_INPUT
-    return FINISHED
+        return ExitCode.BAD_INPUT
+    return ExitCode.FINISHED
 
 
 class Reporter:

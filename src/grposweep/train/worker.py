@@ -15,8 +15,9 @@ from grposweep.errors import ProgramFailed, UserError
 from grposweep.files import read_json, read_lines, write_json
 from grposweep.redaction import redact
 from grposweep.storage import runs
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train import process as watchdog
-from grposweep.train.attempt import BAD_INPUT, FAILED, FINISHED, STOPPED, Attempt, Outcome, attempt_number, load_attempt
+from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import check_objective, further_objectives, summarise
 
 LAST_LINES = 15  # of a traceback, kept in result.json
@@ -30,23 +31,23 @@ def run_attempt(folder: Path) -> int:
             f"{folder} is no trial folder: it has no config.yaml. Name a folder under a sweep's trials/.",
             file=sys.stderr,
         )
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     _clear_result(folder)
     try:
         return _train(load_attempt(folder))
     except UserError as error:
         print(error, file=sys.stderr)
         _write_failure(folder, "bad_input", str(error), [])
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     except ProgramFailed as error:
         print(error, file=sys.stderr)
         _write_failure(folder, error.kind, str(error), error.last_lines)
-        return FAILED
+        return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - the end of the line for whatever a training can raise: it is written down
         text = traceback.format_exc()
         print(text, file=sys.stderr)
         _write_failure(folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:])
-        return FAILED
+        return ExitCode.FAILED
 
 
 def _train(attempt: Attempt) -> int:
@@ -65,7 +66,13 @@ def _train(attempt: Attempt) -> int:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
-        return _write_outcome(attempt, outcome) if attempt.is_main else STOPPED if outcome.stopped else FINISHED
+        return (
+            _write_outcome(attempt, outcome)
+            if attempt.is_main
+            else ExitCode.STOPPED
+            if outcome.stopped
+            else ExitCode.FINISHED
+        )
     finally:
         watchdog.release()
         attempt.tracker.finish()
@@ -110,7 +117,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     attempt.beat(outcome.step, force=True)
     write_json(attempt.folder / "result.json", result)
     attempt.tracker.summarise({k: result[k] for k in ("status", *found.as_dict(), "step", "completions", "seconds")})
-    return STOPPED if outcome.stopped else FINISHED
+    return ExitCode.STOPPED if outcome.stopped else ExitCode.FINISHED
 
 
 def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str]) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.launchers.base import CRASHED, FINISHED, SERVER_ENDED, STOPPED, End, LauncherBusy
+from grposweep.launchers.base import End, LauncherBusy
 from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
+from grposweep.storage.exit_code import ExitCode
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
 _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
@@ -223,14 +224,17 @@ def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:
     A result outranks the exit code: srun's is the highest of all ranks', and it kills those left over by a signal.
     """
     if status == "finished":
-        return End(FINISHED)
+        return End(ExitCode.FINISHED)
     meaning = MEANINGS.get(entry.state)
     if meaning is not None:
         message = f"Slurm job {entry.job_id} {entry.state}: {meaning.message}"
-        return End(entry.code or CRASHED, meaning.kind, message, meaning.again)
-    if entry.code == SERVER_ENDED:
-        return End(SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why")
+        return End(entry.code or ExitCode.FAILED, meaning.kind, message, meaning.again)
+    if entry.code == ExitCode.SERVER_ENDED:
+        return End(
+            ExitCode.SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why"
+        )
     if status == "stopped":
         # Nobody asked for it, so a signal did: the job's warning, or preemption.
-        return End(STOPPED) if asked_to_stop else End(STOPPED, "stopped", "a signal stopped it", again=True)
-    return End(entry.code or CRASHED)
+        kind, message = ("", "") if asked_to_stop else ("stopped", "a signal stopped it")
+        return End(ExitCode.STOPPED, kind, message, again=not asked_to_stop)
+    return End(entry.code or ExitCode.FAILED)

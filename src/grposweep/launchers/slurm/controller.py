@@ -13,8 +13,8 @@ from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import asked_of, quoted, render, sweep_name
 from grposweep.schema import Cluster
+from grposweep.storage.exit_code import ExitCode
 
-INTERRUPTED = 130  # exit code of a controller that was told to let go
 MEMORY_GB = 4  # of a controller with thousands of trials
 
 
@@ -52,7 +52,7 @@ def _submit(cluster: Cluster, sweep: Path) -> str:
         log=quoted(log),
         working_directory=quoted(Path.cwd()),
         command=shlex.join(command),
-        interrupted=INTERRUPTED,
+        interrupted=ExitCode.INTERRUPTED,
     )
     write_text(script, text)
     job_id = queue.submit(script, cluster)

@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grposweep.config.compose import PROJECT
 from grposweep.files import write_text
-from grposweep.launchers.base import SERVER_ENDED, STOPPED, Job
+from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster
+from grposweep.storage.exit_code import ExitCode
 
 TEMPLATES = PROJECT / "slurm"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
@@ -69,7 +70,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         container=[shlex.quote(option) for option in cluster.container],
         python=shlex.quote(cluster.python or sys.executable),
         folder=quoted(job.folder.resolve()),
-        stopped=STOPPED,
+        stopped=ExitCode.STOPPED,
         server=_server(job),
         ranks=cluster.processes,
         single_node=cluster.nodes == 1,
@@ -93,7 +94,7 @@ def _server(job: Job) -> dict[str, Any] | None:
         "command": own if command is None else f"bash -c {shlex.quote(command)}",
         "log": quoted(job.folder / "logs" / "vllm.log"),
         "seconds": generation.vllm_server_timeout,
-        "ended": SERVER_ENDED,
+        "ended": ExitCode.SERVER_ENDED,
     }
 
 

@@ -18,6 +18,7 @@ from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import job_name
 from grposweep.schema import Cluster
+from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.find import find_sweep
 from grposweep.storage.folders import OpenAttempt, TrialFolder
 from grposweep.storage.lease import Lease, is_held
@@ -65,7 +66,6 @@ class Jobs:
             return None
 
 
-SOUND, PROBLEMS = 0, 1
 ROUNDS = 3  # of curing: one cure may show what another problem hid
 
 
@@ -85,7 +85,7 @@ def visit(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     for finding in left:
         print(finding, file=out)
     print(_summary(sweep, left, repair), file=out)
-    return PROBLEMS if left else SOUND
+    return ExitCode.FAILED if left else ExitCode.FINISHED
 
 
 def _cure(round_: "Round", found: list[Finding], out: TextIO) -> list[Finding]:
