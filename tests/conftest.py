@@ -13,7 +13,8 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import DictConfig
 
-from grposweep.config.compose import PROJECT, register
+from grposweep.config.compose import register
+from grposweep.files import PROJECT
 from support import RUN, Ended, environment, run_in
 
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+PROJECT = Path(__file__).resolve().parents[2]  # holds conf/, sweeps/ and src/
 VERSION = 1  # of every line and object on disk, as "v"
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
 
@@ -113,3 +114,8 @@ def yaml_loader() -> Any:
 def text_sha256(text: str) -> str:
     """What tells whether somebody has changed a file since it was written."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file's content, or None if there is no such file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

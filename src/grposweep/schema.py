@@ -9,6 +9,10 @@ from typing import Any
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
 AUTO = "auto"
+AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
+OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
+# A value has one key, which all code reads. An alias is a shorter key at the root that users type; the group refers to it.
+ALIASES = {"optimizer.learning_rate": "lr"}
 
 
 @dataclass
@@ -374,3 +378,16 @@ GROUPS = (
     "model", "task", "batch", "optimizer", "kl", "loss", "schedule",
     "generation", "trainer", "cluster", "search", "tracker", "debug",
 )  # fmt: skip
+
+
+def is_external(kind: str) -> bool:
+    """Return whether a ``trainer.kind`` is an external program, which starts its own ranks."""
+    return kind not in OWN_TRAINERS
+
+
+def value_at(experiment: Experiment, key: str) -> Any:
+    """Return the value of a dotted key."""
+    value: Any = experiment
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value

@@ -181,9 +181,11 @@ class Setting:
         """The native key behind a field; the field's own name where the recipe has no other word."""
         return self.keys.get(name, name)
 
-    def altered(self, changes: Mapping[str, Any]) -> "Setting":
-        """A copy with other values: dataclasses.replace at a tenth of its price, which a million points notice."""
+    def replace(self, changes: Mapping[str, Any]) -> "Setting":
+        """Return a copy with other values, ten times as fast as ``dataclasses.replace``: spaces have a million points."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.__dict__.update(changes)
         return copy
+
+    altered = replace

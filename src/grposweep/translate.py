@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 
 from grposweep import frameworks, plan
-from grposweep.config.compose import PROJECT
 from grposweep.config.groups import NUMBERS, own_values
 from grposweep.config.to_setting import KEYS, SOURCES
 from grposweep.errors import UserError
-from grposweep.files import write_text
+from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.keys import span
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import known_keys, to_experiment
+from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.to_setting import KEYS, experiment_id, read_setting, sweep_identity
+from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.setting import Setting

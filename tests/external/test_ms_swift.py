@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.config.compose import PROJECT
 from grposweep.external.base import NodeContext, Trial
 from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build
+from grposweep.files import PROJECT
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
 from support import Ended

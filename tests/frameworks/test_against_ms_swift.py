@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.config.compose import PROJECT
+from grposweep.files import PROJECT
 from grposweep.lint.linter import judge
 from real_ms_swift import LATE, MUTATIONS, agrees, build_recipe, codes_of, compare, is_broken
 

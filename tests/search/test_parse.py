@@ -12,8 +12,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.config.compose import PROJECT, register
+from grposweep.config.compose import register
 from grposweep.errors import UserError
+from grposweep.files import PROJECT
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.config.compose import PROJECT
+from grposweep.files import PROJECT
 from grposweep.search.sampler import Valid, choose_sampler, continuous
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.rerun_overrides import changed
+from grposweep.config.rerun_overrides import apply_values
 from grposweep.config.session import Session, open_session
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
+from grposweep.search.parse import parse_values
 from grposweep.storage.provenance import first_difference
 from support import Ended, grposweep, lines, read, trials
 
@@ -25,6 +26,11 @@ def session() -> Iterator[Session]:
     """Hydra over conf/."""
     with open_session() as session:
         yield session
+
+
+def changed(recorded: Experiment, overrides: list[str], session: Session) -> Experiment:
+    """A recorded experiment at overrides as they are typed."""
+    return apply_values(recorded, parse_values(overrides, session.loader), session)
 
 
 def test_a_changed_learning_rate_reaches_the_optimizer(session: Session) -> None:

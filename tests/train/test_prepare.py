@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import render_experiment
-from grposweep.config.to_setting import prepared_key, read_setting
+from grposweep.config.identity import prepared_key
+from grposweep.config.to_setting import read_setting
 from grposweep.files import read_json, write_json, write_text
 from grposweep.train.prepare import lock, prepare_sweep
 

@@ -18,7 +18,7 @@ from grposweep.config.compose import register
 from grposweep.config.points import Compose, Points
 from grposweep.config.session import check_groups, message
 from grposweep.errors import LeaseLostError, UserError
-from grposweep.external import is_program
+from grposweep.schema import is_external
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.storage.exit_code import ExitCode
@@ -84,7 +84,7 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     searched = {dial.name for dial in space.dials}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer
-    if is_program(trainer.kind):  # model and task are the program's
+    if is_external(trainer.kind):  # model and task are the program's
         hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
     return run_sweep(space, points, overrides, hint or "sweep")
 

@@ -127,9 +127,6 @@ def _listed(value: Any) -> list[str]:
     return found
 
 
-PROJECT = Path(__file__).resolve().parents[3]  # holds conf/, sweeps/ and src/
-
-
 def register() -> None:
     """Tell Hydra the schema and the sweeper; run.py calls this before it composes anything."""
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)

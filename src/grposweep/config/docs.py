@@ -9,8 +9,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from grposweep.config.compose import PROJECT
 from grposweep.config.validate import WORDS
+from grposweep.files import PROJECT
 from grposweep.schema import Experiment
 
 COMMAND = "python -m grposweep.config.docs"

@@ -7,7 +7,8 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from grposweep import plan
-from grposweep.config.to_setting import KEYS, PROGRAM_OWNS, trainer_content
+from grposweep.config.identity import trainer_content
+from grposweep.config.to_setting import FROM_RECIPE, KEYS
 from grposweep.plan import micro_steps_per_generation
 from grposweep.schema import Experiment
 from grposweep.setting import Setting
@@ -26,7 +27,7 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
-        if name in PROGRAM_OWNS and not every:
+        if name in FROM_RECIPE and not every:
             continue
         if not key and value is not None:
             found[path] = value

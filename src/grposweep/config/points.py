@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import explain, resolved, to_experiment, typed
 from grposweep.config.groups import NUMBERS, own_values
+from grposweep.config.validate import check_choice
 from grposweep.errors import UserError
-from grposweep.external import is_program
-from grposweep.schema import GROUPS, Experiment, Trainer
+from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
 
@@ -31,7 +31,8 @@ def recipe_options(composed: DictConfig) -> list[str]:
 
     None for trainers of our own.
     """
-    if not is_program(str(composed.trainer.kind)):
+    check_choice("trainer.kind", composed.trainer.kind)
+    if not is_external(composed.trainer.kind):
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     assert isinstance(trainer, Trainer)  # structured() keeps the type

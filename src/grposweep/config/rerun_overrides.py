@@ -1,33 +1,27 @@
 """A recorded experiment changed by overrides: a group's option replaces the group, a key its value, the rest stays."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.compose import PROJECT
 from grposweep.config.points import Points
 from grposweep.config.session import Session
 from grposweep.errors import UserError
+from grposweep.files import PROJECT
 from grposweep.schema import GROUPS, Experiment
-from grposweep.search.parse import parse_space, parse_value, split_tokens
 
 WHOLE = ("sweeps", "recipe", "debug")  # choose options of several groups at once
 
 
-def changed(recorded: Experiment, overrides: list[str], session: Session) -> Experiment:
-    """The recorded experiment at these overrides.
+def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Session) -> Experiment:
+    """Return the recorded experiment with these values of keys and groups.
 
-    Raises UserError for what is unknown or of the wrong type, and for several values.
+    Raises UserError for what is unknown or of the wrong type.
     """
-    space, fixed = parse_space(split_tokens(overrides), {}, session.loader)
-    if space.dials:
-        raise UserError(
-            f"{space.dials[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
-        )
-    values = dict(parse_value(override) for override in fixed)
     for name in WHOLE:
         if name in values:
             raise UserError(

@@ -21,8 +21,9 @@ from hydra.errors import (
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.compose import PROJECT, explain, malformed, options, register, unknown_key, unknown_option
+from grposweep.config.compose import explain, malformed, options, register, unknown_key, unknown_option
 from grposweep.errors import UserError
+from grposweep.files import PROJECT
 from grposweep.schema import GROUPS
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)

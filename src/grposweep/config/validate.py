@@ -10,7 +10,7 @@ from grposweep.errors import UserError
 from grposweep.external import PROGRAMS
 from grposweep.external.script import check_launcher
 from grposweep.redaction import refuse_secrets
-from grposweep.schema import AUTO, Cluster, Experiment, Generation, Search, Trainer
+from grposweep.schema import AUTO, Cluster, Experiment, Generation, Search, Trainer, value_at
 
 WORDS: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
@@ -57,12 +57,10 @@ AT_LEAST_ONE = (
 def check_words(experiment: Experiment) -> None:
     """Raise UserError for a word that nothing understands, a count below one where one is needed, and a secret."""
     refuse_secrets(asdict(experiment))
-    for key, words in WORDS.items():
-        value = _get(experiment, key)
-        if value not in words:
-            raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(words)}.")
+    for key in WORDS:
+        check_choice(key, value_at(experiment, key))
     for key in SIZES_OR_AUTO:
-        value = _get(experiment, key)
+        value = value_at(experiment, key)
         if isinstance(value, str) and value != AUTO:
             raise UserError(f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto.")
     budget = experiment.search.budget_gpu_hours
@@ -83,7 +81,7 @@ def check_words(experiment: Experiment) -> None:
     if experiment.search.further:
         check_objectives(experiment.search)
     for key in AT_LEAST_ONE:
-        value = _get(experiment, key)
+        value = value_at(experiment, key)
         if value is not None and value < 1:
             raise UserError(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
     if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
@@ -103,6 +101,12 @@ def check_words(experiment: Experiment) -> None:
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
         )
+
+
+def check_choice(key: str, value: Any) -> None:
+    """Raise UserError for a value that is not one of its key's choices."""
+    if value not in WORDS[key]:
+        raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(WORDS[key])}.")
 
 
 def check_tracker(experiment: Experiment) -> None:
@@ -212,9 +216,3 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
             raise UserError(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
-
-
-def _get(experiment: Any, key: str) -> Any:
-    for part in key.split("."):
-        experiment = getattr(experiment, part)
-    return experiment

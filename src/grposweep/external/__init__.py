@@ -30,11 +30,6 @@ PROGRAMS = {
 }
 
 
-def is_program(kind: str) -> bool:
-    """Whether a ``trainer.kind`` is a program of its own, which also starts its ranks itself."""
-    return kind in PROGRAMS
-
-
 def build_program(trial: Trial) -> ExternalProgram:
     """What runs a trial on one node."""
     return PROGRAMS[trial.trainer.kind].build(trial)

@@ -8,14 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from grposweep.errors import UserError
-from grposweep.external import is_program
 from grposweep.launchers.base import Launcher
 from grposweep.launchers.dry_run import DryRun
 from grposweep.launchers.local import build_local
 from grposweep.launchers.preparation import LocalPreparation, Preparer, SlurmPreparation
 from grposweep.launchers.slurm.launcher import build_slurm, code_for
 from grposweep.process import Processes
-from grposweep.schema import Cluster, Experiment
+from grposweep.schema import Cluster, Experiment, is_external
 
 
 def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
@@ -24,7 +23,7 @@ def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, co
     Raises UserError where this machine cannot serve as one.
     """
     parallel, gpus = experiment.search.parallel, experiment.generation.vllm_gpus
-    if gpus and is_program(experiment.trainer.kind):
+    if gpus and is_external(experiment.trainer.kind):
         raise UserError(
             f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks itself, so the job has no "
             "server of its own. Set generation=transformers, and let the program or another job run one."

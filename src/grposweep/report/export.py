@@ -146,8 +146,9 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
     """Every value of the experiment over conf/config.yaml; what refers to another there does so here."""
     from omegaconf import OmegaConf
 
-    from grposweep.config.compose import PROJECT, load_experiment, register
+    from grposweep.config.compose import load_experiment, register
     from grposweep.config.rerun_overrides import follow
+    from grposweep.files import PROJECT
 
     if file.stem == "config":
         raise UserError(
@@ -173,7 +174,8 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path) -> str:
     """A framework's recipe, read back; what it cannot say stands above it in comments, and what was not kept is said."""
     from grposweep.config.compose import load_experiment
-    from grposweep.config.to_setting import prepared_key, read_setting
+    from grposweep.config.identity import prepared_key
+    from grposweep.config.to_setting import read_setting
     from grposweep.translate import render, translate
 
     experiment = load_experiment(best.path / "config.yaml")

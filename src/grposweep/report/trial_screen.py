@@ -98,14 +98,15 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """What the rules have to say of its configuration; nothing where that cannot be read here."""
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
-    from grposweep.config.to_setting import prepared_key, read_setting
-    from grposweep.external import is_program
+    from grposweep.config.identity import prepared_key
+    from grposweep.config.to_setting import read_setting
     from grposweep.fixes import render_problem
     from grposweep.rules import check
+    from grposweep.schema import is_external
 
     try:
         experiment = load_experiment(trial.path / "config.yaml")
-        if is_program(experiment.trainer.kind):
+        if is_external(experiment.trainer.kind):
             return []  # its own recipe was judged, and is not ours to read again
         setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes

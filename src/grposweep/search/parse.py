@@ -78,10 +78,18 @@ def parse_space(
         ) from error
 
 
-def parse_value(argument: str) -> tuple[str, Any]:
-    """The key and the value of an override that is no sweep."""
-    override = _parse(OverridesParser.create(), argument)
-    return _key(override), _plain(override.value())
+def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> dict[str, Any]:
+    """Return the keys and values of overrides that are no sweep.
+
+    Raises UserError for several values of one key.
+    """
+    space, fixed = parse_space(split_tokens(arguments), {}, loader)
+    if space.dials:
+        raise UserError(
+            f"{space.dials[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
+        )
+    parser = OverridesParser.create()
+    return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
 
 
 def _key(override: Override) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
-from grposweep.config.to_setting import SOURCES, base_setting, prepared_key, read_fields, settle
+from grposweep.config.to_setting import SOURCES, base_setting, read_fields, resolve_auto
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
@@ -73,7 +74,7 @@ class RuleInputs:
         for field, dial in self._direct.items():
             if dial in point:
                 fields[field] = point[dial]
-        return settle(self._base.altered(fields))
+        return resolve_auto(self._base.replace(fields))
 
     @cached_property
     def _base_auto(self) -> frozenset[str]:
@@ -155,7 +156,7 @@ class Judge:
         if self._last is None or (self._last.point, self._last.seed) != (point, seed):
             setting = self.fields.setting(point)
             if seed is not None:
-                setting = setting.altered({"seed": seed})
+                setting = setting.replace({"seed": seed})
             self._last = Verdict(point, setting, tuple(check(setting, self.ignore)), self, seed)
         return self._last
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import __version__
-from grposweep.config.compose import PROJECT
+from grposweep.files import PROJECT
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
 

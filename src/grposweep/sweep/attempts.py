@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.external import is_program
 from grposweep.launchers.base import Job, Launcher
+from grposweep.schema import is_external
 from grposweep.search.validity import Verdict
 from grposweep.storage.folders import OpenAttempt, TrialFolder
 from grposweep.sweep.failures import log_sizes
@@ -78,5 +78,5 @@ def running_of(folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -> Run
 
 def _job(folder: TrialFolder, number: int, verdict: Verdict) -> Job:
     experiment = verdict.experiment
-    starts_ranks = is_program(experiment.trainer.kind)
+    starts_ranks = is_external(experiment.trainer.kind)
     return Job(folder.path, number, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)

@@ -13,9 +13,8 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from grposweep.external import is_program
 from grposweep.launchers.base import End
-from grposweep.schema import Search
+from grposweep.schema import Search, is_external
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Judge, Verdict
@@ -106,7 +105,7 @@ def _record(folder: TrialFolder, end: End, failure: Failure) -> dict[str, Any]:
 def _heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int) -> bool:
     """Write down smaller micro-batches for the attempts to come; False where there are none that change no number."""
     changes = heal(verdict.setting, verdict.experiment.rules.ignore)
-    if changes is None or is_healed(folder.path, attempt) or is_program(verdict.experiment.trainer.kind):
+    if changes is None or is_healed(folder.path, attempt) or is_external(verdict.experiment.trainer.kind):
         return False
     write_healed(folder.path, changes, failure.words, attempt)
     return True

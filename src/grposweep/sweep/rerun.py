@@ -11,17 +11,18 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import load_experiment, register
+from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.rerun_overrides import changed
+from grposweep.config.rerun_overrides import apply_values
 from grposweep.config.session import open_session
-from grposweep.config.to_setting import experiment_id, prepared_key, read_setting, sweep_identity
+from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
 from grposweep.launchers.code_snapshot import is_present_code
 from grposweep.redaction import redact
 from grposweep.report.view import read_sweep
-from grposweep.schema import Experiment, Search
+from grposweep.schema import Experiment, Search, is_external
+from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.find import find_sweep, newest_sweep
@@ -82,7 +83,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     alone = replace(before, name=None, force=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
         with open_session() as session:
-            alone = changed(alone, overrides, session)
+            alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
         register()
     code = alone.cluster.code or _snapshot(sweep, trial)
@@ -124,7 +125,7 @@ def _differences(
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         said.append(f"not as recorded: {found}")
-    if is_program(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
+    if is_external(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
         said.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
     return said
 

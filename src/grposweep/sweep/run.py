@@ -19,8 +19,8 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.to_setting import sweep_identity
 from grposweep.config.validate import check_tracker, check_words
 from grposweep.launchers import build_launcher, build_preparer, is_dry
 from grposweep.launchers.local import build_processes

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
-from grposweep.config.to_setting import prepared_key
 from grposweep.errors import UserError
 from grposweep.files import VERSION, is_draft, write_text
 from grposweep.fixes import render_problem

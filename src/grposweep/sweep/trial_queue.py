@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from grposweep.config.to_setting import experiment_id
+from grposweep.config.identity import experiment_id
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.rules import errors

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.base_recipe import write_program
-from grposweep.config.compose import PROJECT, render_experiment
-from grposweep.config.to_setting import experiment_id
+from grposweep.config.compose import render_experiment
+from grposweep.config.identity import experiment_id
 from grposweep.cost import find_work
-from grposweep.external import is_program
-from grposweep.files import text_sha256, write_json, write_text
+from grposweep.files import PROJECT, text_sha256, write_json, write_text
 from grposweep.memory.estimate import memory_gib
 from grposweep.plan import build_plan
 from grposweep.redaction import redact
+from grposweep.schema import is_external
 from grposweep.search.validity import Verdict
 from grposweep.setting import Setting
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -57,7 +57,7 @@ def write_trial(
     command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
     write_text(folder.path / "command.sh", redact(text))
-    if is_program(verdict.experiment.trainer.kind):
+    if is_external(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
     write_text(folder.path / "config.yaml", config)
     return folder

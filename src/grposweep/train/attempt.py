@@ -10,12 +10,12 @@ from typing import Any
 
 from grposweep.config.base_recipe import trial_setting
 from grposweep.config.compose import load_experiment
-from grposweep.config.to_setting import prepared_key, read_setting
+from grposweep.config.identity import prepared_key
+from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.external import is_program
 from grposweep.files import read_json, read_lines
 from grposweep.plan import Plan, build_plan
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, is_external
 from grposweep.setting import Setting
 from grposweep.storage.oom_fix import load_healed
 from grposweep.train import process as watchdog
@@ -102,7 +102,7 @@ def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
     experiment = load_healed(folder, load_experiment(folder / "config.yaml"))
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    is_theirs = is_program(experiment.trainer.kind)
+    is_theirs = is_external(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:
         raise UserError(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
@@ -131,7 +131,7 @@ def load_attempt(folder: Path) -> Attempt:
 
 def _setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
-    if is_program(experiment.trainer.kind):
+    if is_external(experiment.trainer.kind):
         return trial_setting(folder, experiment)
     entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
     return read_setting(experiment, entries.get(prepared_key(experiment)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.config.compose import PROJECT
+from grposweep.files import PROJECT
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm.script import render_script, submit_environment
 from grposweep.schema import Cluster, Generation

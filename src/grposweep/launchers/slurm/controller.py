@@ -5,9 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from grposweep.config.compose import PROJECT
 from grposweep.errors import UserError
-from grposweep.files import write_text
+from grposweep.files import PROJECT, write_text
 from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE

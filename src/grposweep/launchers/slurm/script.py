@@ -10,8 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from grposweep.config.compose import PROJECT
-from grposweep.files import write_text
+from grposweep.files import PROJECT, write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster

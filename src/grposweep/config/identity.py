@@ -1,0 +1,86 @@
+"""Identities: hashes that name an experiment, a sweep and what was prepared for a model and task.
+
+Decision 8 of the design: an identity holds everything that can change the numbers, and nothing else. Released hashes never
+change, because they name folders on disk; ``tests/config/test_identity.py`` freezes some.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grposweep.files import file_digest
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, is_external
+from grposweep.setting import Setting
+
+
+def experiment_id(experiment: Experiment, setting: Setting) -> str:
+    """Return the hash of everything that can change a trial's numbers.
+
+    Batch sizes enter as realised, so ``auto`` and the same sizes written out are one experiment.
+    """
+    content = asdict(experiment)
+    for name in ("name", "force", "outputs", "tracker", "search", "rules"):
+        del content[name]
+    content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
+    content["trainer"] = trainer_content(experiment.trainer)
+    _drop_server_location(content["generation"])
+    for name in AUTO_SIZES:
+        content["batch"][name] = getattr(setting, name)
+    for name in ("prompts_per_step", "max_per_device_train_batch_size"):
+        del content["batch"][name]
+    return _digest(content)
+
+
+def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
+    """Return the hash of a sweep's question: its space, base configuration, objective and processes per trial.
+
+    Where trials run, how many run at once, how many there are and how they are logged are no part of it.
+    """
+    content = asdict(base)
+    for name in ("name", "force", "outputs", "tracker", "rules"):
+        del content[name]
+    search = base.search
+    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
+    if search.further:
+        content["search"]["further"] = search.further
+    if search.sampler == "one_factor":  # the same parameters span other points than a grid's
+        content["search"]["sampler"] = search.sampler
+    content["cluster"] = {"threads": base.cluster.threads}
+    if base.batch.per_device_train_batch_size != AUTO:
+        content["cluster"]["processes"] = base.cluster.processes
+    content["trainer"] = trainer_content(base.trainer)
+    _drop_server_location(content["generation"])
+    return _digest({"space": space, "base": content})
+
+
+def prepared_key(experiment: Experiment) -> str:
+    """Return the key of ``prepared.json`` for this model and task."""
+    return _digest({"model": asdict(experiment.model), "task": asdict(experiment.task)})[:12]
+
+
+def trainer_content(trainer: Trainer) -> dict[str, Any]:
+    """Return what of the trainer can change a trial's numbers; files that an external trainer reads enter by content."""
+    content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
+    content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
+    if not is_external(trainer.kind):
+        return content
+    script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
+    files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
+    named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
+    words = {
+        name: getattr(trainer, name) for name in ("arguments", "environment", "takes", "launcher", "launch_arguments")
+    }
+    return {**content, **words, "files": files, "named": named}
+
+
+def _drop_server_location(generation: dict[str, Any]) -> None:
+    """Remove where a vLLM server is and how long it may take to start: these change no number."""
+    for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
+        del generation[name]
+
+
+def _digest(content: Any) -> str:
+    """Return a hash that is the same on every machine."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

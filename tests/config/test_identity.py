@@ -1,0 +1,42 @@
+"""Released identities never change: they name folders on disk, and a finished trial is recognised by its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
+from grposweep.config.points import Points
+from grposweep.config.session import Session, open_session
+from grposweep.config.to_setting import read_setting
+
+FROZEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "identities.json").read_text())
+SPACE: list[dict[str, Any]] = [{"dial": "lr", "low": 1e-5, "high": 1e-3, "log": True}]
+RECIPE = """\
+learning_rate: 1.0e-6
+per_device_train_batch_size: 8
+num_generations: 8
+gradient_accumulation_steps: 2
+max_steps: 20
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    """Hydra over conf/."""
+    with open_session() as session:
+        yield session
+
+
+@pytest.mark.parametrize("overrides", sorted(FROZEN))
+def test_an_experiment_and_its_sweep_keep_their_released_identities(
+    overrides: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As commit bb865b9 computed them: experiment, sweep over the learning rate, and key in prepared.json."""
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    Path("train.py").write_text("print('hello')\n")
+    experiment = Points(session.compose, overrides.split()).base
+    found = [experiment_id(experiment, read_setting(experiment)), sweep_identity(SPACE, experiment)]
+    assert [*found, prepared_key(experiment)] == FROZEN[overrides]
