@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,33 @@ def read(path: Path) -> dict[str, Any]:
 def lines(path: Path) -> list[dict[str, Any]]:
     """All JSON lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def known_recipes(*frameworks: str) -> list[dict[str, Any]]:
+    """The rows of tests/corpus of these frameworks."""
+    return [row for row in lines(PROJECT / "tests" / "corpus" / "known.jsonl") if row["framework"] in frameworks]
+
+
+def executed_lines(work: Callable[[], object], most: int) -> int:
+    """Count the lines of Python that ``work()`` executes. Fail as soon as there are more than ``most``.
+
+    The count is the same on every machine, whatever else runs there, and work without end is stopped.
+    """
+    count = 0
+
+    def trace(_frame: Any, event: str, _value: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        assert count <= most, f"more than {most:,} lines were executed"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def wait_for(condition: Any, seconds: float = 60.0) -> None:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,17 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.frameworks.keys import parse_version, table
-from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.trl import reader as trl
 from grposweep.lint.command import lint_lines
-from grposweep.lint.linter import choose, judge
+from grposweep.lint.linter import EVERYTHING, Chosen, choose
+from support import known_recipes
 
 
-def ask(*records: Any, options: Options = Options()) -> tuple[int, list[dict[str, Any]]]:  # noqa: B008  # frozen
+def ask(
+    *records: Any,
+    options: Options = Options(),  # noqa: B008  # frozen
+    chosen: Chosen = EVERYTHING,
+) -> tuple[int, list[dict[str, Any]]]:
     """The exit code and the answers; a str is a line as it is."""
     lines = [record.encode() if isinstance(record, str) else json.dumps(record).encode() for record in records]
     out = io.StringIO()
-    code = lint_lines(lines, out, options, choose())
+    code = lint_lines(lines, out, options, chosen)
     return code, [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
 
 
@@ -96,17 +99,15 @@ def test_no_mapping_crashes_the_linter(
     assert code == (0 if answer["ok"] else 1)
 
 
-CORPUS = os.environ.get("GRPOSWEEP_CORPUS")
-
-
-@pytest.mark.skipif(not CORPUS, reason="needs GRPOSWEEP_CORPUS, a file of real recipes that is no part of the project")
 def test_real_recipes_agree_with_the_real_class() -> None:
-    """Batch families at TRL 1.10 against the error that GRPOConfig itself gave for each number of processes."""
-    chosen, judged = choose(["GB,GE"]), 0
-    for line in Path(str(CORPUS)).read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        for processes, error in record["expected"].get("trl_batch_errors", {}).items():
-            options = Options("trl", parse_version("1.10"), int(processes))
-            assert judge(build_recipe(record["config"], options), chosen).ok == (error == ""), (record["id"], processes)
-            judged += 1
-    assert judged > 1000
+    """Batch families at TRL 1.10, as one stream, against the error that GRPOConfig itself gave for each number of processes."""
+    asked = [
+        ({"id": row["id"], "framework": "trl", "processes": int(processes), "config": row["config"]}, error == "")
+        for row in known_recipes("trl", "open-r1")
+        for processes, error in row["expected"].get("trl_batch_errors", {}).items()
+    ]
+    options = Options("trl", parse_version("1.10"))
+    code, answers = ask(*(record for record, _ in asked), options=options, chosen=choose(["GB,GE"]))
+    assert code == 1
+    assert len(answers) == 1688
+    assert [answer["id"] for answer, (_, ok) in zip(answers, asked, strict=True) if answer["ok"] != ok] == []

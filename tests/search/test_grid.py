@@ -1,7 +1,6 @@
 """Judging a space by look-up says what composing and judging each point says."""
 
 import random
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -16,6 +15,7 @@ from grposweep.rules import check, errors
 from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Judge
+from support import executed_lines
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -82,8 +82,8 @@ def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
-    """960,000 combinations of nine dials; the aim is 10 s for a million, the test allows a loaded machine."""
+def test_a_million_points_are_judged(compose: Compose) -> None:
+    """960,000 combinations of nine dials; benchmarks/space.py measures the seconds."""
     judge = build_judge(
         compose,
         ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
@@ -91,11 +91,17 @@ def test_a_million_points_are_judged_in_seconds(compose: Compose) -> None:
          "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8",
          "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
     )  # fmt: skip
-    since = time.perf_counter()
     census = evaluate_grid(judge)
     assert (census.total, census.invalid) == (960_000, 604_320)
     assert all(judge.is_valid(point) for point in islice(census.valid_points(), 50))
-    assert time.perf_counter() - since < 20
+
+
+def test_a_dial_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
+    """Points are not visited one by one: a hundred times as many by other seeds are judged in about the same lines."""
+    space = ["batch=small,open_r1_medium", "cluster.processes=1,2,4", "kl=none,low"]
+    few, many = (build_judge(compose, [*space, f"seed=range({seeds})"]) for seeds in (10, 1000))
+    assert evaluate_grid(many).total == 12_000
+    assert executed_lines(lambda: evaluate_grid(many), 10**7) < 2 * executed_lines(lambda: evaluate_grid(few), 10**7)
 
 
 def test_more_points_than_memory_holds_are_bad_input(compose: Compose) -> None:
