@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from grposweep.architecture import Architecture
 from grposweep.config.to_setting import KEYS
-from grposweep.setting import Setting
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.setting import TRL_FRAMEWORK, Setting
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages
 
@@ -25,7 +26,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 }
 ARCHITECTURES = (None, None, Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2"))
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
-    "framework": st.sampled_from(["trl", "trl", "ms-swift"]),
+    "framework": st.sampled_from([TRL_FRAMEWORK, TRL_FRAMEWORK, FRAMEWORKS["ms-swift"].traits]),
     "data_processes": st.just(None),  # other frameworks derive these two
     "prompts_per_rollout": st.just(None),
     "architecture": st.sampled_from(ARCHITECTURES),

@@ -18,7 +18,7 @@ from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
 from grposweep.rules.registry import Rule, choose
-from grposweep.setting import Setting
+from grposweep.setting import FrameworkTraits, Setting
 
 Change = dict[str, Any]  # setting field -> new value
 MOST_GENERATIONS = 64
@@ -211,12 +211,12 @@ def _touched(s: Setting, change: Change) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _error_rules(ignore: tuple[str, ...], framework: str) -> tuple[Rule, ...]:
+def _error_rules(ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[Rule, ...]:
     return tuple(rule for rule in choose(ignore, (), framework) if rule.severity == "error")
 
 
 @lru_cache(maxsize=1024)
-def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: str) -> tuple[Rule, ...]:
+def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[Rule, ...]:
     """The rules whose verdict a change of these fields can alter: what a rule reads is proven by a test."""
     return tuple(rule for rule in _error_rules(ignore, framework) if rule.reads & touched)
 

@@ -5,18 +5,48 @@ Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from grposweep.architecture import Architecture
 
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs
-FRAMEWORKS = ("trl", "open-r1", "ms-swift", "easyr1", "verl")  # spelled so everywhere
-NAMES = {"trl": "TRL", "open-r1": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl"}  # who trains
-TRL_FAMILY = frozenset({"trl", "open-r1"})
-TRL_LIKE = TRL_FAMILY | {"ms-swift"}  # sized in TRL's words and run by TRL's sampler
-IN_PROMPTS = frozenset({"easyr1", "verl"})  # sized in prompts, and scheduled in rollouts
-EVERY = frozenset(FRAMEWORKS)
+
+
+@dataclass(frozen=True)
+class FrameworkTraits:
+    """What plan and rules know of a framework; `grposweep.frameworks.Framework` holds the rest.
+
+    ``name`` is what recipes and command lines call it, ``display_name`` its trainer's. ``unit`` is what a rollout and a step
+    are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's keys; dotted ones are
+    overridden as ``a.b=c`` on a command line. ``follows_trl``: TRL itself trains, so its versions, keys and checks hold.
+    ``extends_trl``: the trainer is built on TRL's, with its sampler and most of its checks.
+    """
+
+    name: str
+    display_name: str
+    unit: Literal["completions", "prompts"] = "completions"
+    syntax: Literal["flat", "dotted"] = "flat"
+    follows_trl: bool = False
+    extends_trl: bool = False
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """The name and the traits, which the ``of`` of a rule names one or more of."""
+        flags = {"follows TRL": self.follows_trl, "extends TRL": self.follows_trl or self.extends_trl}
+        return frozenset(
+            {"every", self.name, self.unit, self.syntax, *(name for name, is_so in flags.items() if is_so)}
+        )
+
+
+TRL_FRAMEWORK = FrameworkTraits("trl", "TRL", follows_trl=True)
+# What the ``of`` of a rule may name beside a framework's own name.
+EVERY = frozenset({"every"})
+TRL_FAMILY = frozenset({"follows TRL"})
+TRL_LIKE = frozenset({"extends TRL"})
+IN_PROMPTS = frozenset({"prompts"})
+DOTTED = frozenset({"dotted"})
 
 
 @dataclass(frozen=True)
@@ -31,7 +61,7 @@ class Setting:
     field to the native key that a person would edit, and ``lines`` to the line it stands on, for messages and fixes.
     """
 
-    framework: str = "trl"
+    framework: FrameworkTraits = TRL_FRAMEWORK
     version: Version = TRL  # of TRL, or of the framework
     given: frozenset[str] = frozenset()
     # topology
@@ -174,8 +204,8 @@ class Setting:
 
     @property
     def trainer(self) -> str:
-        """The trainer as people write it; Open-R1's is TRL's."""
-        return NAMES[self.framework]
+        """The trainer's name; Open-R1's is TRL's."""
+        return self.framework.display_name
 
     def key(self, name: str) -> str:
         """The native key behind a field; the field's own name where the recipe has no other word."""

@@ -44,7 +44,7 @@ def test_defaults_are_those_of_the_release(field: str, version: str, default: An
 def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
     """A reference model, unless the recipe sets beta."""
     found = setting({}, "0.18.0", "open-r1")
-    assert (found.framework, found.version, found.beta, found.vllm_mode, found.rewards) == (
+    assert (found.framework.name, found.version, found.beta, found.vllm_mode, found.rewards) == (
         "open-r1",
         (0, 18, 0),
         0.04,

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks import dotted_keys as schema
 from grposweep.frameworks.easyr1 import reader as easyr1
 from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.verl import reader as verl
 from grposweep.lint.command import lint_lines
 from grposweep.lint.linter import choose
-from grposweep.setting import IN_PROMPTS
 
+IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 KEYS = {"easyr1": [*schema.easyr1(), *easyr1.KEYS.values(), "worker.actor.kl_loss_coef"],
         "verl": [*schema.verl(), *verl.KEYS.values(), "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
 READ = {"easyr1": sorted(set(easyr1.KEYS.values())), "verl": sorted(set(verl.KEYS.values()))}
@@ -37,7 +38,7 @@ def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 @given(st.data())
 def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
     """Dotted or nested, known keys or not."""
-    framework = data.draw(st.sampled_from(sorted(IN_PROMPTS)))
+    framework = data.draw(st.sampled_from(IN_PROMPTS))
     names = st.one_of(st.sampled_from(READ[framework]), st.sampled_from(KEYS[framework]), st.text(max_size=8))
     config = data.draw(st.dictionaries(names, VALUES, max_size=9))
     record = {

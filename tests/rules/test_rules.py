@@ -13,7 +13,7 @@ from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes, render_problem
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules import registry as registry_module
-from grposweep.setting import Setting
+from grposweep.setting import TRL_FRAMEWORK, Setting
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,
@@ -183,7 +183,7 @@ def test_a_rule_fires_on_a_bad_setting_and_not_on_its_neighbour(
 
 def test_every_rule_has_a_case() -> None:
     """A new rule comes with its table line; those of other frameworks are tested beside their readers."""
-    assert {code for code, _, _ in CASES} == {code for code, rule in REGISTRY.items() if "trl" in rule.of}
+    assert {code for code, _, _ in CASES} == {code for code, rule in REGISTRY.items() if rule.holds_for(TRL_FRAMEWORK)}
     assert check(GOOD) == []
 
 

@@ -21,7 +21,7 @@ HOUR = 3600.0
 def setting(point: dict[str, Any]) -> Setting:
     """``generations`` decides how much work a trial is; ``lr`` does not."""
     return Setting(
-        framework="trl", keys={}, num_generations=point["generations"], per_device_train_batch_size=16, processes=1,
+        keys={}, num_generations=point["generations"], per_device_train_batch_size=16, processes=1,
         gradient_accumulation_steps=1, max_steps=10 * point["generations"], max_completion_length=64,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from grposweep.plan import micro_steps_per_generation
 from grposweep.recipe import Recipe
 from grposweep.redaction import refuse_secrets
 from grposweep.schema import Experiment, Trainer
-from grposweep.setting import IN_PROMPTS, TRL_FAMILY, Setting, Version
+from grposweep.setting import Setting, Version
 
 # A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
@@ -59,7 +59,8 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
     """A recipe in the program's own words; one in another framework's is translated."""
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
     refuse_secrets(theirs.config)
-    if theirs.framework == options.framework or {theirs.framework, options.framework} <= TRL_FAMILY:
+    one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
+    if one == other or (one.follows_trl and other.follows_trl):
         return load_recipe(path, options)
     written = frameworks.write(frameworks.read(theirs).setting, options.framework)
     return parse_recipe(Path(written.file_name), written.recipe, options)
@@ -114,8 +115,8 @@ def point_recipe(
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """A setting in the words of the base's framework and release."""
-    named = s.altered({"framework": base.framework, "version": base.version})
-    if frameworks.FRAMEWORKS[base.framework].is_dotted:
+    named = s.altered({"framework": frameworks.FRAMEWORKS[base.framework].traits, "version": base.version})
+    if frameworks.FRAMEWORKS[base.framework].syntax == "dotted":
         written = frameworks.write(named, base.framework)
         return parse_recipe(Path(written.file_name), written.recipe, Options(base.framework)).config
     return frameworks.FRAMEWORKS[base.framework].native_keys(named, base.framework, base.version)
@@ -124,7 +125,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
 def render_recipe(recipe: Mapping[str, Any], framework: str) -> str:
     """A recipe as a file; verl's is a configuration of Hydra's, on top of its own."""
     content = dict(recipe)
-    if frameworks.FRAMEWORKS[framework].is_dotted:
+    if frameworks.FRAMEWORKS[framework].syntax == "dotted":
         own = {"defaults": content.pop("defaults", ["ppo_trainer", "_self_"])} if framework == "verl" else {}
         content = {**own, **_nested(content)}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
@@ -154,7 +155,7 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """The numbers of the recipe in a trial's folder."""
     setting = frameworks.read(load_trial_recipe(folder, experiment)).setting
-    return setting if setting.framework in IN_PROMPTS else in_completions(setting)[0]
+    return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
 
 def write_program(folder: Path, experiment: Experiment, setting: Setting) -> None:

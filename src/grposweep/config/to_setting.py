@@ -13,7 +13,7 @@ from grposweep.frameworks.units import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.plan import realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, Cluster, Experiment, Shape, is_external, value_at
-from grposweep.setting import IN_PROMPTS, Setting
+from grposweep.setting import Setting
 
 # A field of the setting -> where its value stands in an Experiment.
 PATHS = {
@@ -102,7 +102,7 @@ FROM_RECIPE = frozenset(
 )
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in PATHS.items()}, **DERIVED}
-PLAIN = Setting(framework="trl", keys=KEYS)
+PLAIN = Setting(keys=KEYS)
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -119,7 +119,7 @@ def resolve_auto(s: Setting) -> Setting:
     ``unsolved`` names the sizes that cannot be resolved.
     """
     solved = realise(s)
-    if s.framework not in IN_PROMPTS:
+    if s.framework.unit != "prompts":
         return solved
     counted, lost = in_prompts(solved.replace({"data_processes": solved.processes}))
     return counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}}) if lost else counted

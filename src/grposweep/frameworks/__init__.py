@@ -29,7 +29,7 @@ from grposweep.frameworks.verl import reader as verl
 from grposweep.frameworks.verl import writer as verl_write
 from grposweep.memory.catalog import known_model
 from grposweep.recipe import Recipe
-from grposweep.setting import TRL, Setting, Version
+from grposweep.setting import TRL, TRL_FRAMEWORK, FrameworkTraits, Setting, Version
 
 __all__ = [
     "FRAMEWORKS",
@@ -53,51 +53,43 @@ class Framework:
     keys of a release with their types, for reading a command line; ``native_keys`` a setting in a release's words, without
     the launch and the losses of ``write``. ``keys`` are words
     that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
-    by where nobody asks for another; ``follows_trl`` says that it is one of TRL's. ``is_dotted`` says that keys are nested,
-    and are overridden as ``a.b=c`` on a command line.
+    by where no other is asked for.
     """
 
+    traits: FrameworkTraits
     reading: Callable[[Recipe], ParsedRecipe]
     native: Callable[[Mapping[str, Any], Recipe, Setting], dict[str, Any] | None]
     version: Version
     keys: frozenset[str] = frozenset()
     programs: re.Pattern[str] | None = None
     write: Callable[[Setting], TranslatedRecipe] | None = None
-    follows_trl: bool = False
-    is_dotted: bool = False
     takes: Callable[[str, Version], Mapping[str, KeySpec]] = known_keys
     native_keys: Callable[[Setting, str, Version], Mapping[str, Any]] = trl_write.native_keys
 
+    @property
+    def syntax(self) -> str:
+        """Flat keys, or dotted ones."""
+        return self.traits.syntax
 
-FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
-    "verl": Framework(
-        verl.reading,
-        verl.native,
-        schema.VERL,
-        frozenset({"actor_rollout_ref"}),
-        re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
-        verl_write.write,
-        is_dotted=True,
-    ),
-    "easyr1": Framework(
-        easyr1.reading,
-        easyr1.native,
-        schema.EASYR1,
-        frozenset({"worker", "data.rollout_batch_size"}),
-        re.compile(r"\bverl\.trainer\.main$|verl/trainer/main\.py$|(?i:easyr1|easy_r1)"),
-        easyr1_write.write,
-        is_dotted=True,
-    ),
+    @property
+    def follows_trl(self) -> bool:
+        """Whether TRL itself trains."""
+        return self.traits.follows_trl
+
+
+FRAMEWORKS: dict[str, Framework] = {  # the later one is detected first, and TRL where no other is
+    "trl": Framework(TRL_FRAMEWORK, trl.reading, in_trl_words, TRL, write=trl_write.write_trl),
     "open-r1": Framework(
+        keys.OPEN_R1_TRAITS,
         trl.reading,
         in_trl_words,
         open_r1.VERSION,
         keys.OPEN_R1_ONLY,
         re.compile("open[_-]r1"),
         trl_write.write_open_r1,
-        follows_trl=True,
     ),
     "ms-swift": Framework(
+        ms_swift.TRAITS,
         ms_swift.reading,
         ms_swift.native,
         ms_swift.VERSION,
@@ -107,7 +99,24 @@ FRAMEWORKS: dict[str, Framework] = {  # TRL last: its words are everybody's
         takes=lambda *_: ms_swift_keys.known(),
         native_keys=ms_swift_write.native_keys,
     ),
-    "trl": Framework(trl.reading, in_trl_words, TRL, write=trl_write.write_trl, follows_trl=True),
+    "easyr1": Framework(
+        easyr1.TRAITS,
+        easyr1.reading,
+        easyr1.native,
+        schema.EASYR1,
+        frozenset({"worker", "data.rollout_batch_size"}),
+        re.compile(r"\bverl\.trainer\.main$|verl/trainer/main\.py$|(?i:easyr1|easy_r1)"),
+        easyr1_write.write,
+    ),
+    "verl": Framework(
+        verl.TRAITS,
+        verl.reading,
+        verl.native,
+        schema.VERL,
+        frozenset({"actor_rollout_ref"}),
+        re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
+        verl_write.write,
+    ),
 }
 
 
@@ -148,10 +157,10 @@ def _known(framework: str) -> Framework:
 def detect(config: Mapping[str, Any], *paths: str) -> str:
     """The framework of a recipe: from its keys (or, of dotted keys, their first words), or from its paths and programs."""
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
-    by_keys = (name for name, framework in FRAMEWORKS.items() if not framework.keys.isdisjoint(words))
+    by_keys = (name for name, framework in reversed(FRAMEWORKS.items()) if not framework.keys.isdisjoint(words))
     by_paths = (
         name
-        for name, framework in FRAMEWORKS.items()
+        for name, framework in reversed(FRAMEWORKS.items())
         if framework.programs and any(framework.programs.search(path) for path in paths)
     )
     return next(by_keys, None) or next(by_paths, "trl")
@@ -160,6 +169,6 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
 def version_of(framework: str, wanted: Version | None, own: str | None = None) -> Version:
     """The release to judge by: as asked (of TRL, or as ``own`` of EasyR1 or verl), or the framework's own default."""
     known = _known(framework)
-    if own is not None and known.is_dotted:
+    if own is not None and known.syntax == "dotted":
         return schema.parse_version(own, framework)
     return wanted if wanted is not None and known.follows_trl else known.version

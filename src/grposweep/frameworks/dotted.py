@@ -17,7 +17,7 @@ from grposweep.frameworks.parsing.overrides import resolve
 from grposweep.frameworks.parsing.values import convert
 from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.setting import FrameworkTraits, Setting
 
 # One name for each estimator: Schulman's k1, k2, k3, a plus where the gradient is that of k2 instead.
 ESTIMATORS = {
@@ -93,14 +93,19 @@ def _fits(value: Any, key: KeySpec) -> bool:
 
 
 def build(
-    recipe: Recipe, found: Values, changes: Mapping[str, Any], keys: Mapping[str, str], rollouts: Mapping[str, Any]
+    framework: FrameworkTraits,
+    recipe: Recipe,
+    found: Values,
+    changes: Mapping[str, Any],
+    keys: Mapping[str, str],
+    rollouts: Mapping[str, Any],
 ) -> ParsedRecipe:
     """The setting of these fields, its derived sizes made and what is said in rollouts turned into optimizer steps."""
     given = {name for name, key in keys.items() if key in found.given}
     lines = {name: recipe.lines[key] for name, key in keys.items() if key in recipe.lines}
     setting = plan.resize(
         Setting(
-            framework=recipe.framework,
+            framework=framework,
             version=recipe.version,
             train_prompts=recipe.train_prompts,
             launcher=recipe.launch.launcher if recipe.launch else None,

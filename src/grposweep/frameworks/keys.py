@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.setting import Version
+from grposweep.setting import FrameworkTraits, Version
 
 
 class KeySpec(NamedTuple):
@@ -26,6 +26,7 @@ class KeySpec(NamedTuple):
     default: Any
 
 
+OPEN_R1_TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
 OPEN_R1_TRL: Version = (0, 18, 0)  # the release that Open-R1 pins
 # Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
 OPEN_R1: dict[str, KeySpec] = {

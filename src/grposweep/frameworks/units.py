@@ -12,7 +12,7 @@ from typing import Any
 from grposweep import plan
 from grposweep.frameworks.dotted import NEVER_CLIPPED, steps_a_rollout
 from grposweep.plan import completions_per_rollout, completions_per_step, micro_steps_per_generation, realise
-from grposweep.setting import IN_PROMPTS, Setting
+from grposweep.setting import Setting
 
 
 def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
@@ -145,7 +145,7 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
     """What neither EasyR1 nor verl can do of a setting."""
     if s.sync_ref_model:
         yield "sync_ref_model: the reference never moves"
-    if s.framework not in IN_PROMPTS and s.gradient_accumulation_steps != s.steps_per_generation is not None:
+    if s.framework.unit != "prompts" and s.gradient_accumulation_steps != s.steps_per_generation is not None:
         yield "checkpoints are at the end of a rollout only"
     if s.mask_truncated_completions:
         yield "mask_truncated_completions: truncated completions count"
@@ -157,7 +157,7 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
         yield "LoRA's rank and modules are not known here: rank 64 is written"
     if s.max_prompt_length is None:
         yield "prompts have no longest length here, and must have one there: 2,048 tokens are written"
-    if s.framework not in IN_PROMPTS:
+    if s.framework.unit != "prompts":
         yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
         yield f"reward functions and the columns of the data are {framework}'s own: set them"
 

@@ -11,7 +11,6 @@ from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import SHELLS, Options, load_text, parse_recipe
 from grposweep.lint.edit import edit, edit_nested, render_value
 from grposweep.lint.linter import Chosen, Verdict, judge
-from grposweep.setting import IN_PROMPTS
 
 MOST_ROUNDS = 50  # each ends one problem
 
@@ -52,7 +51,7 @@ def _step(
         for repair in finding.repairs:
             if "processes" in repair.change or not (repair.safe or unsafe):
                 continue
-            edit_text = edit_nested if verdict.recipe.framework in IN_PROMPTS else edit
+            edit_text = edit_nested if verdict.setting.framework.syntax == "dotted" else edit
             edited = edit_text(text, repair.change)
             if edited is None or edited == text:
                 continue

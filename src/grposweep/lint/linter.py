@@ -104,8 +104,9 @@ def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) 
     reading = frameworks.read(recipe)
     setting = reading.setting
     findings = [_of_setting(recipe, setting, problem, chosen, with_fixes) for problem in _problems(reading, chosen)]
+    framework = frameworks.FRAMEWORKS[recipe.framework].traits
     for code, rule in RECIPE_RULES.items():
-        if chosen.has(code) and recipe.framework in rule.of:
+        if chosen.has(code) and rule.holds_for(framework):
             findings += [
                 _of_recipe(reading, recipe, code, rule.severity, broken, with_fixes) for broken in rule.judge(recipe)
             ]

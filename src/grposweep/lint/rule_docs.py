@@ -4,9 +4,10 @@ import inspect
 import sys
 from pathlib import Path
 
+from grposweep.frameworks import FRAMEWORKS
 from grposweep.rules.on_recipes import RECIPE_RULES
 from grposweep.rules.registry import FAMILIES, REGISTRY, RecipeRule, Rule
-from grposweep.setting import FRAMEWORKS, TRL_FAMILY
+from grposweep.setting import TRL_FAMILY
 
 COMMAND = "python -m grposweep.lint.rule_docs"
 HEAD = f"""# The rules
@@ -35,7 +36,11 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
     """One rule: its code as an anchor, its name as a sentence, its docstring, what it reads."""
     name = rule.judge.__name__.replace("_", " ")
     text = inspect.cleandoc(rule.explanation)
-    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(name for name in FRAMEWORKS if name in rule.of)}."
+    of = (
+        ""
+        if rule.of == TRL_FAMILY
+        else f"\n\nOf {', '.join(name for name in FRAMEWORKS if rule.holds_for(FRAMEWORKS[name].traits))}."
+    )
     reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
     return f"### {rule.code}\n\n**{name}** ({rule.severity})\n\n{text}{of}{reads}\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from grposweep.architecture import Architecture
 from grposweep.errors import UserError
-from grposweep.setting import TRL_FAMILY, Setting
+from grposweep.setting import Setting
 
 GPUS = {
     "T4": 15.0,
@@ -91,7 +91,7 @@ def known_model(s: Setting, config: Mapping[str, Any]) -> Setting:
     gradient checkpointing is on from 0.22, and ``bf16`` from 0.19, where nothing else is said.
     """
     model = find_model(str(s.model_name_or_path or ""))
-    if s.framework not in TRL_FAMILY or model is None:
+    if not s.framework.follows_trl or model is None:
         return s
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False

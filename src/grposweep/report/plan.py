@@ -15,7 +15,7 @@ from rich.table import Table
 from grposweep import plan
 from grposweep.memory.estimate import GIB, Memory
 from grposweep.memory.fit import Fit
-from grposweep.setting import IN_PROMPTS, Setting
+from grposweep.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def notes(s: Setting) -> list[str]:
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
         )
-    if s.framework in IN_PROMPTS and plan.steps_per_rollout(s) > 1:
+    if s.framework.unit == "prompts" and plan.steps_per_rollout(s) > 1:
         said.append(
             f"{s.trainer} counts rollouts where it says steps: {s.key('max_steps')}, {s.key('save_steps')} and the warmup are "
             f"{plan.steps_per_rollout(s)} optimizer steps each."

@@ -19,7 +19,7 @@ from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.keys import cut, show
 from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.setting import IN_PROMPTS
+from grposweep.setting import DOTTED
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
@@ -44,7 +44,7 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
     return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
 
 
-@recipe_rule("GV303", "error", of=IN_PROMPTS)
+@recipe_rule("GV303", "error", of=DOTTED)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: words for a number, a fraction for a count, nothing where something must be.
 
@@ -71,7 +71,7 @@ def _looser(key: str, kind: str) -> str:
     return "float?" if kind == "int?" and key not in WHOLE else kind
 
 
-@recipe_rule("GV305", "error", of=IN_PROMPTS)
+@recipe_rule("GV305", "error", of=DOTTED)
 def words_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A word that its key does not know: an estimator, a loss, a schedule, an engine.
 
@@ -104,7 +104,7 @@ def words_are_known(recipe: Recipe) -> Iterator[Violation]:
         )
 
 
-@recipe_rule("GK310", "warning", of=IN_PROMPTS)
+@recipe_rule("GK310", "warning", of=DOTTED)
 def kl_keys_are_read(recipe: Recipe) -> Iterator[Violation]:
     """KL keys that are set where KL is not: a coefficient, an estimator or a controller that nothing reads.
 

@@ -24,7 +24,7 @@ from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.setting import EVERY, FRAMEWORKS, IN_PROMPTS, TRL, TRL_FAMILY
+from grposweep.setting import EVERY, TRL
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
 STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
@@ -202,7 +202,7 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
 
 def _matters(recipe: Recipe, key: str) -> bool:
     """Whether some field of a setting is read from a key."""
-    if recipe.framework in IN_PROMPTS:
+    if frameworks.FRAMEWORKS[recipe.framework].syntax == "dotted":
         read = {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()} - {"data.train_files"}
         return key.lstrip("+") in read
     return bool(ms_swift.fields_of({key}) if recipe.framework == "ms-swift" else trl.fields_of({key}))
@@ -309,7 +309,7 @@ def _show_key(key: Any) -> str:
     return cut(str(key))
 
 
-@recipe_rule("GM203", "warning", of=frozenset(FRAMEWORKS))
+@recipe_rule("GM203", "warning", of=EVERY)
 def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
     """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
 
@@ -322,7 +322,7 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
         if recipe.version < TRL:
             yield _older(recipe)
         return
-    if recipe.framework not in TRL_FAMILY:
+    if not frameworks.FRAMEWORKS[recipe.framework].follows_trl:
         yield Violation(
             what=f"a GPU of {recipe.gpu_gib:g} GiB",
             why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",

@@ -87,7 +87,7 @@ def the_controller_has_a_horizon(s: Setting) -> Violation | None:
 
     EasyR1 at start, also with the KL in the loss, and verl with the KL in the reward: "horizon must be larger than 0."
     """
-    is_built = s.loads_reference if s.framework == "easyr1" else s.kl_placement in IN_REWARD
+    is_built = s.loads_reference if s.framework.name == "easyr1" else s.kl_placement in IN_REWARD
     if not is_built or s.kl_controller != "adaptive" or s.kl_horizon is None or s.kl_horizon > 0:
         return None
     return Violation(
@@ -121,7 +121,7 @@ def the_reference_is_used(s: Setting) -> Violation | None:
     found = _coefficients(s)
     if not s.loads_reference or not found or any(value != 0 for _, value in found):
         return None
-    off = "algorithm.disable_kl=true" if s.framework == "easyr1" else f"{s.key('kl_placement')}=false"
+    off = "algorithm.disable_kl=true" if s.framework.name == "easyr1" else f"{s.key('kl_placement')}=false"
     return Violation(
         what=" and ".join(f"{s.key(name)}=0" for name, _ in found),
         why="KL has no effect, but the reference model is loaded and computes log-probabilities all the same",

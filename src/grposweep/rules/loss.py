@@ -59,7 +59,7 @@ def the_loss_is_known(s: Setting) -> Violation | None:
     TRL 1.16 at the first step: "Unknown loss type: foo". Before 0.17 there is no such key. ms-swift 4.6.0, with the same
     words at the same time, has real and fipo in place of luspo and vespo.
     """
-    if s.framework == "ms-swift":
+    if s.framework.name == "ms-swift":
         return _one_of(s, "loss_type", MS_SWIFT_LOSSES)
     if s.version < LOSS_ADDED or LOSSES.get(s.loss_type, (9, 0, 0)) <= s.version:
         return None
@@ -73,7 +73,7 @@ def the_scaling_is_known(s: Setting) -> Violation | None:
     TRL 1.16 at the first step: "Invalid value for scale_rewards: foo. Must be one of 'batch', 'group', or 'none'." Before
     0.22 the key is a boolean (here group or none). ms-swift 4.6.0 also has gdpo, and its parser refuses other words.
     """
-    if s.framework == "ms-swift":
+    if s.framework.name == "ms-swift":
         return _one_of(s, "scale_rewards", MS_SWIFT_SCALES)
     if s.scale_rewards in SCALES and (s.scale_rewards != "batch" or s.version >= SCALE_NAMED):
         return None
@@ -86,7 +86,7 @@ def the_level_is_known(s: Setting) -> Violation | None:
 
     TRL 1.16 at the first step: "Unknown importance sampling level: foo. Possible values are 'token' and 'sequence'."
     """
-    if s.framework == "ms-swift":
+    if s.framework.name == "ms-swift":
         return _one_of(s, "importance_sampling_level", MS_SWIFT_LEVELS)
     return None if s.version < LEVEL_ADDED else _one_of(s, "importance_sampling_level", LEVELS)
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from grposweep.recipe import Recipe
-from grposweep.setting import TRL_FAMILY, Setting
+from grposweep.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
 Severity = Literal["error", "warning"]
 
@@ -62,7 +62,9 @@ Counts = Callable[[Setting], int]  # a mask, see counts.py
 
 @dataclass(frozen=True)
 class Rule:
-    """A registered rule; ``reads`` are the setting fields its verdict depends on, ``of`` the frameworks it is true of.
+    """A registered rule; ``reads`` are the setting fields its verdict depends on.
+
+    ``of`` names the frameworks it is true of, by name or by trait (``FrameworkTraits.labels``).
 
     ``counts`` says which numbers of processes satisfy it, for settings that state none; an error whose verdict depends
     on the processes has one.
@@ -79,6 +81,10 @@ class Rule:
     def explanation(self) -> str:
         """The docstring: what the rule says, and its source."""
         return self.judge.__doc__ or ""
+
+    def holds_for(self, framework: FrameworkTraits) -> bool:
+        """Return whether the rule is true of a framework."""
+        return not self.of.isdisjoint(framework.labels)
 
     def problem(self, broken: Violation) -> Problem:
         """The problem behind a finding of this rule."""
@@ -107,7 +113,9 @@ def rule(
 
 
 @lru_cache(maxsize=256)
-def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: str = "trl") -> tuple[Rule, ...]:
+def choose(
+    ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: FrameworkTraits = TRL_FRAMEWORK
+) -> tuple[Rule, ...]:
     """A framework's rules that are switched on, by code: those selected (all, if none is), without those ignored.
 
     Both take codes (``GB101``) and families (``GB``).
@@ -115,7 +123,7 @@ def choose(ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework
     return tuple(
         rule
         for code, rule in sorted(REGISTRY.items())
-        if framework in rule.of
+        if rule.holds_for(framework)
         and (not select or code in select or code[:2] in select)
         and code not in ignore
         and code[:2] not in ignore
@@ -138,6 +146,10 @@ class RecipeRule:
     def explanation(self) -> str:
         """The docstring: what the rule says, and its source."""
         return self.judge.__doc__ or ""
+
+    def holds_for(self, framework: FrameworkTraits) -> bool:
+        """Return whether the rule is true of a framework."""
+        return not self.of.isdisjoint(framework.labels)
 
 
 RECIPE_RULES: dict[str, RecipeRule] = {}

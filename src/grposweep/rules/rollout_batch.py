@@ -137,7 +137,7 @@ def a_group_of_prompts_has_two(s: Setting) -> Violation | None:
     """
     if s.num_generations >= 2 or s.num_generations < 1 or s.advantage_estimator not in GROUPED:
         return None
-    late = "takes the reward itself for the advantage, without a word" if s.framework == "verl" else "refuses it"
+    late = "takes the reward itself for the advantage, without a word" if s.framework.name == "verl" else "refuses it"
     return Violation(
         what=f"{s.key('num_generations')}={s.num_generations}",
         why=f"{s.advantage_estimator} compares completions of the same prompt; with one of them {s.trainer} {late}",
@@ -158,7 +158,7 @@ def the_sizes_can_be_said_in_prompts(s: Setting) -> Violation | None:
         return None
     return Violation(
         what=f"{s.key('num_generations')}={s.num_generations}",
-        why=f"{s.framework} counts prompts, and these sizes are no whole prompts a step and whole steps a rollout",
+        why=f"{s.framework.name} counts prompts, and these sizes are no whole prompts a step and whole steps a rollout",
         instead="Set batch=auto with batch.prompts_per_step, or sizes that are multiples of the generations.",
         fields=("num_generations",),
     )
@@ -174,7 +174,7 @@ def the_prompts_fill_a_rollout(s: Setting) -> Violation | None:
     EasyR1 fails with a bare AssertionError, verl with a ZeroDivisionError after its first validation.
     """
     needed = s.prompts_per_rollout
-    if s.framework == "easyr1" and s.prompts_per_generation is not None:
+    if s.framework.name == "easyr1" and s.prompts_per_generation is not None:
         needed = s.prompts_per_generation
     if s.train_prompts is None or needed is None or s.train_prompts >= needed:
         return None

@@ -6,7 +6,7 @@ from functools import reduce
 
 from grposweep.rules import process_counts as counts
 from grposweep.rules.registry import REGISTRY, Problem, Rule, Violation, rule
-from grposweep.setting import FRAMEWORKS, Setting
+from grposweep.setting import EVERY, Setting
 
 COUNTING = tuple(rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None)
 
@@ -16,9 +16,7 @@ def working(s: Setting, rules: Iterable[Rule] = COUNTING) -> int:
     return reduce(lambda mask, rule: mask & rule.counts(s) if rule.counts else mask, rules, counts.ALL)
 
 
-@rule(
-    "GT201", "warning", {"framework", "processes"}.union(*(rule.reads for rule in COUNTING)), of=frozenset(FRAMEWORKS)
-)
+@rule("GT201", "warning", {"framework", "processes"}.union(*(rule.reads for rule in COUNTING)), of=EVERY)
 def the_processes_are_stated(s: Setting) -> Violation | None:
     """Whether a batch fits depends on the number of training processes, which the recipe does not state.
 
@@ -26,7 +24,7 @@ def the_processes_are_stated(s: Setting) -> Violation | None:
     an error (of the rule that is broken, with its fixes). GPUs of a vLLM server are no training processes: 8 GPUs with
     one for the server are 7.
     """
-    return None if s.processes is not None else _some(s, (rule for rule in COUNTING if s.framework in rule.of))
+    return None if s.processes is not None else _some(s, (rule for rule in COUNTING if rule.holds_for(s.framework)))
 
 
 def judge_unstated(s: Setting, rules: tuple[Rule, ...]) -> list[Problem]:

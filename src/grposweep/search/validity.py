@@ -20,7 +20,7 @@ from grposweep.plan import RESIZED
 from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space
-from grposweep.setting import IN_PROMPTS, Setting
+from grposweep.setting import FrameworkTraits, Setting
 
 REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
 REALISED_FROM = (
@@ -54,13 +54,13 @@ class RuleInputs:
             self._tables.setdefault(self._table_of(field), {})
 
     @property
-    def framework(self) -> str:
+    def framework(self) -> FrameworkTraits:
         """Whose rules judge the points."""
         return self._base.framework
 
     def dials(self, field: str) -> frozenset[str]:
         """The dials that a realised field of the setting can depend on."""
-        if field in COUNTED and self._base.framework in IN_PROMPTS:
+        if field in COUNTED and self._base.framework.unit == "prompts":
             sources: tuple[str, ...] = COUNTED_FROM
         else:
             sources = REALISED_FROM if field in REALISED and self._dials["auto"] | self._base_auto else (field,)

@@ -23,13 +23,14 @@ from grposweep.frameworks.dotted import (
 )
 from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting, Version
+from grposweep.setting import FrameworkTraits, Setting, Version
 
 RENAMED = {  # read by today's name in every version; GV301 says which does not exist
     "worker.actor.ulysses_sequence_parallel_size": "worker.actor.ulysses_size",
     "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
     "trainer.total_episodes": "trainer.total_epochs",
 }
+TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
 KEYS = {
     "processes": "trainer.n_gpus_per_node",
     "sequence_parallel_size": "worker.actor.ulysses_size",
@@ -125,7 +126,7 @@ def reading(recipe: Recipe) -> ParsedRecipe:
         "eval_strategy": "no" if rollouts["eval_steps"] is None else "steps",
         "save_strategy": "no" if rollouts["save_steps"] is None else "steps",
     }
-    return build(recipe, found, fields, keys, rollouts)
+    return build(TRAITS, recipe, found, fields, keys, rollouts)
 
 
 def keys_of(found: Values, version: Version) -> dict[str, str]:

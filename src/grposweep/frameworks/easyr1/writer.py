@@ -10,6 +10,7 @@ import yaml
 
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.dotted import NEVER_CLIPPED, WORDS
+from grposweep.frameworks.easyr1.reader import TRAITS
 from grposweep.frameworks.units import (
     common_losses,
     estimator,
@@ -140,7 +141,7 @@ def _losses(s: Setting) -> Iterator[str]:
         yield f"loss_type={s.loss_type}: EasyR1 has no such loss; its token mean is written"
     if s.loss_type == "bnpo":
         yield "loss_type=bnpo: EasyR1 takes the token mean over all ranks"
-    if s.loss_type == "grpo" and s.framework != "easyr1":
+    if s.loss_type == "grpo" and s.framework != TRAITS:
         yield "loss_type=grpo: EasyR1's mean over sequences is weighed by tokens again"
     if s.tensor_parallel_size * s.pipeline_parallel_size * s.context_parallel_size > 1:
         yield "tensor, pipeline and context parallel training: EasyR1 has FSDP and Ulysses only"

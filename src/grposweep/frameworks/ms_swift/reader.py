@@ -13,8 +13,9 @@ from grposweep.frameworks.ms_swift import keys as ms_swift_megatron
 from grposweep.frameworks.ms_swift.keys import ENVIRONMENT, is_megatron, known, read_value, spelled
 from grposweep.frameworks.trl.reader import ParsedRecipe, model_size, read_mapping
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting, Version
+from grposweep.setting import FrameworkTraits, Setting, Version
 
+TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
 VERSION: Version = (4, 6, 0)  # that the table of keys was read from
 ONLY = frozenset(["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"])
 # Fields whose key has another name, or whose value needs more than its type.
@@ -97,7 +98,7 @@ def defaults() -> Mapping[str, Any]:
     takes = known()
     found = {name: takes[name].default for name in SAME}
     return found | {
-        "framework": "ms-swift",
+        "framework": TRAITS,
         "version": VERSION,
         "gradient_accumulation_steps": 1,
         "beta": BETA,

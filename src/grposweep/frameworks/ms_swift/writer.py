@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.ms_swift.reader import SAME, defaults
+from grposweep.frameworks.ms_swift.reader import SAME, TRAITS, defaults
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
 from grposweep.rules.loss import MS_SWIFT_LEVELS, MS_SWIFT_LOSSES
@@ -161,5 +161,5 @@ def losses(s: Setting) -> Iterator[str]:
     if s.evaluates and s.eval_strategy != "no":
         yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
     yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
-    if s.framework != "ms-swift":
+    if s.framework != TRAITS:
         yield "old log-probabilities are always computed anew, and the advantages' deviation has 1e-4 added"

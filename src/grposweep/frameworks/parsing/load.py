@@ -23,7 +23,7 @@ from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
-DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.is_dotted)
+DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.syntax == "dotted")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 EASYR1_EXAMPLE = "examples/config.yaml"  # on which its scripts build
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
@@ -83,7 +83,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
     version = version_of(framework, options.version, options.own_version)
-    if FRAMEWORKS[framework].is_dotted:
+    if FRAMEWORKS[framework].syntax == "dotted":
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is no recipe.")

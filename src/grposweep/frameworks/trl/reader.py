@@ -10,10 +10,10 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from grposweep.frameworks.keys import KeySpec, known
+from grposweep.frameworks.keys import OPEN_R1_TRAITS, KeySpec, known
 from grposweep.frameworks.parsing.values import convert
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting, Version
+from grposweep.setting import TRL_FRAMEWORK, Setting, Version
 
 # Fields whose key has another name, or whose value needs more than its type.
 DERIVED = {
@@ -35,6 +35,7 @@ KEYS = {  # as a person would look for them
     "context_parallel_size": "parallelism_config.cp_size",
 }
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
+TRAITS = {"trl": TRL_FRAMEWORK, "open-r1": OPEN_R1_TRAITS}
 COUNTED = frozenset({"rewards", "reward_weights"})  # a recipe holds the list, a setting its length
 NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
     [
@@ -144,7 +145,7 @@ def defaults(framework: str, version: Version) -> Mapping[str, Any]:
                                              "max_steps") if name in values}, found, set(), version)  # fmt: skip
     if framework == "open-r1":
         found["rewards"] = 3  # accuracy, format and tag_count
-    return {"framework": framework, "version": version, **_before(values, version), **found}
+    return {"framework": TRAITS[framework], "version": version, **_before(values, version), **found}
 
 
 def _before(values: Mapping[str, Any], version: Version) -> dict[str, Any]:

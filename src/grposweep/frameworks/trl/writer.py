@@ -19,7 +19,7 @@ from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
 from grposweep.rules.loss import LOSSES
-from grposweep.setting import TRL, TRL_FAMILY, Setting, Version
+from grposweep.setting import TRL, Setting, Version
 
 CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
@@ -45,20 +45,20 @@ def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple
         f"{name}={getattr(s, name)}: {framework} {text(version)} does not have it; {value} is the nearest"
         for name, value in nearest.items()
     )
-    said = {**nearest, **_correction(s, version), **_alone(s), "framework": framework, "version": version}
+    said = {**nearest, **_correction(s, version), **_alone(s), "framework": trl.TRAITS[framework], "version": version}
     return s.altered(said), (*_elsewhere(s), *changed, *_unsaid(s, framework, version))
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
     """Whether k3 is weighed by the ratio, which other frameworks say by the estimator: k3+ has the same on-policy gradient."""
-    if s.framework in TRL_FAMILY or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
+    if s.framework.follows_trl or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
         return {}
     return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
 
 def _alone(s: Setting) -> dict[str, int]:
     """Every process has data of its own: TRL's GRPO shares no sequence and no layer between them."""
-    return {} if s.framework in TRL_FAMILY else dict.fromkeys(SHARED, 1)
+    return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
 
 
 def _unsaid(s: Setting, framework: str, version: Version) -> Iterator[str]:
@@ -90,11 +90,11 @@ def _elsewhere(s: Setting) -> Iterator[str]:
         yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"
     if s.prompts_per_generation:
         yield "rollouts generated in portions: TRL generates each at once"
-    if s.framework not in TRL_FAMILY and any(getattr(s, name) > 1 for name in SHARED):
+    if not s.framework.follows_trl and any(getattr(s, name) > 1 for name in SHARED):
         yield "sequence, context, tensor and pipeline parallelism: TRL's GRPO has none, so all processes get data of their own"
     if s.minimum_learning_rate_ratio and s.lr_scheduler_type != "cosine":
         yield f"minimum learning rate ({s.minimum_learning_rate_ratio:g} of the peak): only with a cosine"
-    if s.framework not in TRL_FAMILY:
+    if not s.framework.follows_trl:
         yield "advantages are scaled with 1e-4 added to the standard deviation, micro-batches are shuffled within a rank"
 
 

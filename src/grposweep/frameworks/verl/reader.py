@@ -26,10 +26,11 @@ from grposweep.frameworks.dotted import (
 )
 from grposweep.frameworks.trl.reader import ParsedRecipe
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.setting import FrameworkTraits, Setting
 
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
+TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
 KEYS = {
     "processes": "trainer.n_gpus_per_node",
     "sequence_parallel_size": f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
@@ -97,6 +98,7 @@ __all__ = [
     "OPTIM",
     "REF",
     "ROLLOUT",
+    "TRAITS",
     "engine_of",
     "native",
     "reading",
@@ -157,7 +159,7 @@ def reading(recipe: Recipe) -> ParsedRecipe:
         "eval_strategy": "no" if rollouts["eval_steps"] is None else "steps",
         "save_strategy": "no" if rollouts["save_steps"] is None else "steps",
     }
-    return build(recipe, found, fields, keys, rollouts)
+    return build(TRAITS, recipe, found, fields, keys, rollouts)
 
 
 def keys_of(recipe: Recipe, found: Values) -> dict[str, str]:

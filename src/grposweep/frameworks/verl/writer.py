@@ -24,7 +24,7 @@ from grposweep.frameworks.units import (
     scheduler,
     warmup,
 )
-from grposweep.frameworks.verl.reader import ACTOR, MODEL, OPTIM, REF, ROLLOUT
+from grposweep.frameworks.verl.reader import ACTOR, MODEL, OPTIM, REF, ROLLOUT, TRAITS
 from grposweep.setting import Setting
 
 COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
@@ -89,9 +89,9 @@ def _parallel(s: Setting) -> dict[str, Any]:
 
 def _objective(s: Setting) -> dict[str, Any]:
     """KL in either place with its own coefficient, the loss and its clips."""
-    in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == "verl")
+    in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
     name = estimator(s) or "k3"
-    average = s.loss_average if s.framework == "verl" else AVERAGES.get(s.loss_type, "token-mean")
+    average = s.loss_average if s.framework == TRAITS else AVERAGES.get(s.loss_type, "token-mean")
     mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
     found: dict[str, Any] = {
         "algorithm.adv_estimator": s.advantage_estimator,
@@ -128,7 +128,7 @@ def _schedule(s: Setting) -> dict[str, Any]:
     steps, share, _ = warmup(s)
     count = rollouts(s)[0]
     epochs = max(int(s.epochs), 1) if s.epochs else None
-    if count is not None and s.framework != "verl":
+    if count is not None and s.framework != TRAITS:
         epochs = count
     word = "lr_decay_style" if s.engine == "megatron" else "lr_scheduler_type"
     ratio = {} if s.engine == "megatron" else {f"{OPTIM}.min_lr_ratio": s.minimum_learning_rate_ratio}
@@ -174,7 +174,7 @@ def _losses(s: Setting) -> Iterator[str]:
         yield "the KL estimator is low_var_kl+, whose gradient is that of k3 weighed by the importance ratio, on-policy only"
     if s.loss_type == "bnpo":
         yield "loss_type=bnpo: verl takes the token mean over all ranks"
-    if s.framework != "verl" and s.loss_type not in (*AVERAGES, *MODES):
+    if s.framework != TRAITS and s.loss_type not in (*AVERAGES, *MODES):
         yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
     if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
         yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
