@@ -1,10 +1,7 @@
 """The local launcher over both kinds of processes: one suite, warm and fresh."""
 
-import io
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -131,15 +128,23 @@ def test_gpus_are_those_that_the_environment_shows(
     assert visible_gpus(0) == []
 
 
-def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended() -> None:
-    """Process numbers come round again in long sweeps; the warm server's words stand for two such processes."""
-    said, server = os.pipe()
-    warm = ForkServer([])
-    warm.__dict__["_server"] = SimpleNamespace(stdin=io.BytesIO(), stdout=os.fdopen(said, "rb"), poll=lambda: None)
-    os.write(server, b'{"started": 7}\n')
+SERVER = """
+import sys
+for answer in ['{"started": 7}\\n{"ended": 7, "code": 0}', '{"started": 7}']:
+    sys.stdin.readline()
+    print(answer, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended(tmp_path: Path) -> None:
+    """Process numbers come round again in long sweeps. A server of the test's own gives two processes the same one."""
+    (tmp_path / "grposweep" / "train").mkdir(parents=True)
+    for name, text in {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": SERVER}.items():
+        (tmp_path / "grposweep" / name).write_text(text)
+    warm = ForkServer([], code=tmp_path)
     assert warm.start([], {}, None) == 7
-    os.write(server, b'{"ended": 7, "code": 0}\n')
-    assert warm.poll(7, timeout=1.0) == 0
-    os.write(server, b'{"started": 7}\n')
+    assert warm.poll(7, timeout=10.0) == 0
     assert warm.start([], {}, None) == 7
     assert warm.poll(7) is None
+    warm.close()

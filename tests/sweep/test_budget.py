@@ -1,62 +1,69 @@
 """What trials are going to take, what a budget therefore holds, and what starts first at a sweep's end."""
 
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import DictConfig
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
+from grposweep.config.points import Points
 from grposweep.schema import Search
-from grposweep.search.space import Interval, Parameter, Space
+from grposweep.search.parse import parse_space
+from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
-from grposweep.setting import Setting
+from grposweep.search.validity import Judge
 from grposweep.sweep.budget import Budget, CostModel
 from grposweep.sweep.trial_queue import TrialQueue
 
 HOUR = 3600.0
 
-
-def setting(point: dict[str, Any]) -> Setting:
-    """``generations`` decides how much work a trial is; ``lr`` does not."""
-    return Setting(
-        keys={}, num_generations=point["generations"], per_device_train_batch_size=16, processes=1,
-        gradient_accumulation_steps=1, max_steps=10 * point["generations"], max_completion_length=64,
-    )  # fmt: skip
+Compose = Callable[[list[str]], DictConfig]
 
 
-def finished(number: int, **point: Any) -> Any:
+def build_validator(compose: Compose, *arguments: str) -> Judge:
+    """The validator of a space, such as ``lr=interval(1e-5,1e-2)``, and of what every trial has."""
+    space, fixed = parse_space(list(arguments), {})
+    return Judge(space, Points(compose, fixed))
+
+
+def finished(number: int, steps: int, lr: float) -> Any:
     """A trial that the study knows."""
+    point = {"schedule.max_steps": steps, "lr": lr}
     dials = {name: CategoricalDistribution([label]) for name, label in point.items()}
     trial = create_trial(state=TrialState.COMPLETE, value=0.5, params=point, distributions=dials)
     trial.number = number
     return trial
 
 
+SHORT, LONG = 40, 80  # optimizer steps: the second is twice the work
+
+
 @pytest.fixture
-def expectation() -> CostModel:
-    """Two trials of 4 generations took an hour and a half and two and a half, on two devices; nothing else has finished."""
-    judge: Any = SimpleNamespace(fields=SimpleNamespace(setting=setting))
-    known = CostModel(judge)
-    known.note(finished(0, generations=4, lr=1e-3), 1.5 * HOUR, 3 * HOUR)
-    known.note(finished(1, generations=4, lr=2e-3), 2.5 * HOUR, 5 * HOUR)
+def expectation(compose: Compose) -> CostModel:
+    """Two trials of 40 steps took an hour and a half and two and a half, on two devices; nothing else has finished."""
+    known = CostModel(build_validator(compose, "schedule=steps", "schedule.max_steps=40,80", "lr=interval(1e-4,1e-2)"))
+    known.note(finished(0, steps=SHORT, lr=1e-3), 1.5 * HOUR, 3 * HOUR)
+    known.note(finished(1, steps=SHORT, lr=2e-3), 2.5 * HOUR, 5 * HOUR)
     return known
 
 
 def test_a_trial_takes_what_others_with_its_settings_took(expectation: CostModel) -> None:
     """Whatever its learning rate; one with more work takes longer, in proportion."""
-    cost = expectation.of({"generations": 4, "lr": 5e-3})
+    cost = expectation.of({"schedule.max_steps": SHORT, "lr": 5e-3})
     assert cost is not None
     assert (cost.seconds, cost.device_seconds) == (2 * HOUR, 4 * HOUR)
-    longer = expectation.seconds({"generations": 8, "lr": 1e-3})
+    longer = expectation.seconds({"schedule.max_steps": LONG, "lr": 1e-3})
     assert longer is not None
     assert longer == pytest.approx(3.5 * HOUR, rel=0.1)
 
 
 def test_nothing_is_started_that_the_budget_cannot_finish(expectation: CostModel) -> None:
     """What runs has been promised its rest; half of a paused trial is paid."""
-    budget, point = Budget(10.0, expectation), {"generations": 4, "lr": 5e-3}
+    budget, point = Budget(10.0, expectation), {"schedule.max_steps": SHORT, "lr": 5e-3}
     assert budget.holds(point, spent=6 * HOUR, promised=0.0)
     assert not budget.holds(point, spent=6 * HOUR, promised=1 * HOUR)
     assert budget.wanted == pytest.approx(4.0)
@@ -71,47 +78,75 @@ def test_a_budget_says_how_many_trials_fit(expectation: CostModel) -> None:
     assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
     unknown = Budget(50.0, CostModel(expectation.judge))
     assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
-    assert unknown.holds({"generations": 4}, spent=0.0, promised=0.0)
+    assert unknown.holds({"schedule.max_steps": SHORT, "lr": 1e-3}, spent=0.0, promised=0.0)
 
 
-def test_the_last_points_start_longest_first() -> None:
-    """In their own order where they take as long, or where nobody waits for them."""
-    nobody: Any = SimpleNamespace()
-    proposals = TrialQueue(nobody, nobody, nobody, "grid", [], at_once=2)
-    points = [{"hours": hours} for hours in (1.0, 3.0, 1.05, 2.0)]
-    assert proposals._longest_first(points) == points
-    proposals.seconds = lambda point: float(str(point["hours"])) * HOUR
-    assert [point["hours"] for point in proposals._longest_first(points)] == [3.0, 2.0, 1.0, 1.05]
-    proposals.seconds = lambda point: float(str(point["hours"]))
-    assert proposals._longest_first(points) == points
+def start_all(queue: TrialQueue, name: str) -> list[Any]:
+    """Start what the queue gives, trial by trial; the values of one parameter in this order."""
+    begun = []
+    while (trial := queue.next()) is not None:
+        queue.study.add(trial.verdict.point, trial.attributes)
+        begun.append(trial.verdict.point[name])
+    return begun
 
 
-def at_its_end(journal: Path, seconds: float) -> TrialQueue:
-    """A TPE search of 20 trials, two at once, which take so many times as long as their point says."""
-    study, nobody = SweepStudy(journal, Space((Parameter("long", Interval(1.0, 9.0)),)), "maximize"), SimpleNamespace()
-    found = TrialQueue(study, nobody, Search(trials=20), "tpe", [], at_once=2)  # type: ignore[arg-type]
-    found.seconds = lambda point: float(str(point["long"])) * seconds
-    found._look()
+HOURS = {0: 1.0, 1: 3.0, 2: 1.05, 3: 2.0}  # by seed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [(lambda point: HOURS[point["seed"]] * HOUR, [1, 3, 0, 2]), (lambda point: HOURS[point["seed"]], [0, 1, 2, 3]),
+     (lambda _point: None, [0, 1, 2, 3])],
+    ids=["hours", "seconds", "unknown"],
+)  # fmt: skip
+def test_the_last_points_of_a_grid_start_longest_first(
+    compose: Compose, tmp_path: Path, seconds: Callable[[Point], float | None], order: list[int]
+) -> None:
+    """In their own order if they take about as long, are short, or nothing is known."""
+    validator = build_validator(compose, "seed=range(4)")
+    study = SweepStudy(tmp_path / "journal", validator.space, "maximize")
+    queue = TrialQueue(study, validator, Search(), "grid", list(validator.space.finite_points()), at_once=2)
+    queue.seconds = seconds
+    assert start_all(queue, "seed") == order
+
+
+def tpe_queue(compose: Compose, journal: Path, seconds: float) -> TrialQueue:
+    """A TPE search of 20 trials, two at once, which take 1 to 10 times as long by their learning rate."""
+    validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
+    study = SweepStudy(journal, validator.space, "maximize")
+    queue = TrialQueue(study, validator, Search(trials=20), "tpe", [], at_once=2)
+    queue.seconds = lambda point: float(str(point["lr"])) * 1000 * seconds
+    return queue
+
+
+def start(queue: TrialQueue, trials: int) -> list[float]:
+    """The learning rates of the next trials."""
+    found = []
+    for _ in range(trials):
+        trial = queue.next()
+        assert trial is not None
+        queue.study.add(trial.verdict.point, trial.attributes)
+        found.append(float(str(trial.verdict.point["lr"])))
     return found
 
 
-def test_tpe_draws_its_last_points_at_once_and_the_next_controller_starts_the_same(tmp_path: Path) -> None:
-    """A fifth of them, the longest first."""
-    proposals = at_its_end(tmp_path / "journal", HOUR)
-    for number in range(16):
-        assert not proposals._draws_ahead
-        proposals.study.add({"long": 1.0 + number / 2}, {"experiment": str(number)})
-    assert proposals._draws_ahead
-    assert proposals._ahead(lambda ahead: {"long": (3.1, 8.1, 2.1, 5.1)[ahead]}) == {"long": 8.1}
-    proposals.study.add({"long": 8.1}, {"experiment": "16"})
-    again = at_its_end(tmp_path / "journal", HOUR)
-    assert again._draws_ahead
-    assert again._ahead(lambda _: pytest.fail("three are drawn already")) == {"long": 5.1}
+def test_tpe_draws_its_last_points_at_once_and_starts_the_longest_first(compose: Compose, tmp_path: Path) -> None:
+    """A fifth of them; the next controller starts the same ones."""
+    queue = tpe_queue(compose, tmp_path / "journal", HOUR)
+    start(queue, 16)
+    assert queue.study.drawn(20) == []
+    first = start(queue, 1)
+    drawn = [float(str(point["lr"])) for point in queue.study.drawn(20)]
+    assert len(drawn) == 4
+    rest = start(tpe_queue(compose, tmp_path / "journal", HOUR), 3)
+    assert sorted(first + rest) == sorted(drawn)
+    assert all(later < 1.11 * earlier for earlier, later in pairwise(first + rest))  # a tenth counts as equal
+    assert max(drawn) > 1.11 * min(drawn)
 
 
-def test_tpe_learns_to_its_end_where_no_slot_would_wait_long(tmp_path: Path) -> None:
-    """Trials of seconds."""
-    proposals = at_its_end(tmp_path / "journal", 1.0)
-    for number in range(19):
-        proposals.study.add({"long": 1.0 + number / 9}, {"experiment": str(number)})
-        assert not proposals._draws_ahead
+def test_tpe_learns_to_its_end_if_no_slot_would_wait_long(compose: Compose, tmp_path: Path) -> None:
+    """Trials of seconds are drawn one by one."""
+    queue = tpe_queue(compose, tmp_path / "journal", 1.0)
+    start(queue, 20)
+    assert queue.study.drawn(20) == []
+    assert queue.next() is None

@@ -1,21 +1,74 @@
-"""When a controller has nothing left to do."""
+"""When a controller has nothing left to do, and whom it watches, over a launcher of the test's own."""
 
-from types import SimpleNamespace
-from typing import Any
+import json
+from pathlib import Path
 
 import pytest
 
-from grposweep.sweep.controller import Controller
+from grposweep.search.early_stopping import Action, Decision, NoStopping
+from grposweep.search.early_stopping.learning_curve import Curve
+from grposweep.storage.folders import SweepFolder
+from toy_launcher import Place, open_controller
+
+RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 
 
-@pytest.mark.parametrize(("halted", "stopping", "done"), [("", False, False), ("alike", False, True), ("", True, True)])
-def test_a_busy_place_is_waited_for_only_by_a_sweep_that_goes_on(halted: str, stopping: bool, done: bool) -> None:
-    """One that stopped itself, or was stopped, would wait for ever: nothing is to be submitted any more."""
-    nobody: Any = SimpleNamespace(slots=1)
-    search = SimpleNamespace(budget_gpu_hours=None)
-    proposals: Any = SimpleNamespace(study=None, judge=None, search=search, sampler="tpe")
-    settler: Any = SimpleNamespace(halted=halted)
-    lease: Any = SimpleNamespace(check=lambda: None)
-    controller = Controller(nobody, proposals, settler, nobody, lease, [], {}, nobody)
-    controller.busy, controller.busy_until, controller.stopping = "a full queue", float("inf"), stopping
-    assert controller.tick() is done
+class Stops(NoStopping):
+    """Ends every trial at its first evaluation."""
+
+    def judge(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
+        return Decision(Action.STOP, f"trial {curve.number} is not needed")
+
+
+@pytest.fixture
+def place() -> Place:
+    """The launcher."""
+    return Place()
+
+
+def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
+    """A full queue is no end of the sweep, though nothing runs."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    place.is_busy = True
+    assert [controller.tick() for _ in range(3)] == [False, False, False]
+    assert controller.trouble == "full"
+
+
+def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:
+    """Nothing is to be submitted any more."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    place.is_busy = True
+    controller.tick()
+    controller.stop()
+    assert controller.tick()
+
+
+def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:
+    """Three trials have failed alike while the place takes no fourth."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller.tick()
+    place.finish("0", "crash")
+    controller.tick()
+    place.is_busy = True
+    place.finish("1", "crash")
+    assert not controller.tick()
+    place.finish("2", "crash")
+    assert controller.tick()
+    assert controller.stopped_itself
+
+
+def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_path: Path) -> None:
+    """Afterwards every attempt ends at its next boundary, and goes on with the next controller."""
+    controller = open_controller(SweepFolder(tmp_path), place, Stops(), RATES)
+    controller.tick()
+    place.evaluate("0", 0.5)
+    controller.tick()
+    first, second = (
+        json.loads((job.folder / "control.json").read_text()) if (job.folder / "control.json").exists() else {}
+        for job in place.jobs
+    )
+    assert (first["action"], first["reason"], second) == ("prune", "trial 0 is not needed", {})
+    controller.stop()
+    place.evaluate("1", 0.5)
+    controller.tick()
+    assert json.loads((place.jobs[1].folder / "control.json").read_text())["action"] == "stop"

@@ -1,125 +1,135 @@
-"""What a controller makes of learning curves: asked once, remembered by nobody but the trial folder."""
+"""What a controller makes of learning curves: each evaluation is judged once, and control.json keeps the decision."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grposweep.schema import Search
-from grposweep.search.early_stopping import Action, Decision, NoStopping
+from grposweep.search.early_stopping import Action, Decision, NoStopping, Stopping
 from grposweep.search.early_stopping.learning_curve import Curve, State
-from grposweep.search.space import Choice, Parameter, Space
-from grposweep.search.study import SweepStudy
-from grposweep.storage.folders import Asked, SweepFolder
-from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.outcomes import write_pruned
+from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import Metrics
-
-SPACE = Space((Parameter("lr", Choice((1e-3, 2e-3), (1e-3, 2e-3))),))
+from toy_launcher import Place, open_controller
 
 
 class Pauses(NoStopping):
-    """Everything, at each of its evaluations; keeps what it was shown."""
+    """Pauses each trial at each of its evaluations, and keeps what it was shown; promotes when ``promotes`` is set."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[Curve, Sequence[Curve]]] = []
+        self.promotes = False
 
     def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         self.shown.append((curve, others))
         return Decision(Action.PAUSE, "as always")
 
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
+        paused = [curve.number for curve in curves if curve.state is State.PAUSED]
+        return paused[0] if self.promotes and paused else None
 
-class NodeContext:
-    """A sweep of two trials, the second one running in its first attempt."""
 
-    def __init__(self, path: Path, stopping: Any = None) -> None:
-        self.folder = SweepFolder(path)
-        self.study = SweepStudy(path / "study.journal", SPACE, "maximize")
-        self.stopping = stopping or NoStopping()
-        for number, rate in enumerate((1e-3, 2e-3)):
-            self.study.add({"lr": rate}, {"experiment": f"{number}abcdef"})
-            self.trial(number).path.mkdir(parents=True)
-        self.attempt(0)
+class Sweep:
+    """Two trials of two learning rates, both running; ``come_back`` is the next controller."""
 
-    def trial(self, number: int) -> Any:
-        """Its folder."""
-        return self.folder.trial(number, f"{number}abcdef")
+    def __init__(self, path: Path, stopping: Stopping) -> None:
+        self.folder, self.place, self.stopping = SweepFolder(path), Place(), stopping
+        self.come_back()
 
-    def attempt(self, number: int) -> None:
-        """A controller that knows nothing but the folders, and a new attempt."""
-        self.overseer = EarlyStoppingMonitor(self.folder, self.study, Search(), self.stopping)
-        folder = self.trial(1)
-        self.running: Any = type("Running", (), {"folder": folder, "attempt": number, "asked": folder.asked})()
-        self.metrics = Metrics(folder.path / "metrics.jsonl", number)
+    def come_back(self) -> None:
+        """A controller that knows nothing but the folder."""
+        self.controller = open_controller(self.folder, self.place, self.stopping, "lr=1e-3,2e-3")
+        self.controller.tick()
 
-    def evaluate(self, step: int, value: float) -> Asked:
-        """What the trial is asked after an evaluation."""
-        self.metrics.write("train", step, 8 * step, {"loss": 0.1})
-        self.metrics.write("eval", step, 8 * step, {"eval_reward": value})
-        self.overseer.watch(self.running)
-        return self.asked
+    def evaluate(self, name: str, *values: float) -> dict[str, Any]:
+        """What a trial is asked for after evaluations, which the controller sees together."""
+        for value in values:
+            self.place.evaluate(name, value)
+        self.controller.tick()
+        return self.asked(name)
 
-    @property
-    def asked(self) -> Asked:
-        return Asked(**vars(self.trial(1).asked))
+    def asked(self, name: str) -> dict[str, Any]:
+        """Action, reason and guard in a trial's control.json."""
+        path = self.place.jobs[int(name)].folder / "control.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {"action": "run"}
 
 
 def test_a_decision_is_on_disk_with_its_reason_and_is_made_once(tmp_path: Path) -> None:
     """Another evaluation before the boundary, or another controller, changes nothing."""
-    place = NodeContext(tmp_path, policy := Pauses())
-    assert place.evaluate(2, 0.5) == Asked("pause", "as always")
-    place.evaluate(4, 0.6)
-    place.attempt(0)
-    place.overseer.watch(place.running)
+    sweep = Sweep(tmp_path, policy := Pauses())
+    asked = sweep.evaluate("1", 0.5)
+    assert (asked["action"], asked["reason"]) == ("pause", "as always")
+    assert sweep.evaluate("1", 0.6) == asked
+    sweep.come_back()
+    assert sweep.asked("1") == asked
     assert len(policy.shown) == 1
 
 
 def test_a_promoted_trial_is_judged_by_new_evaluations_only(tmp_path: Path) -> None:
-    """What it was paused for lies behind it, whichever controller looks."""
-    place = NodeContext(tmp_path, policy := Pauses())
-    place.evaluate(2, 0.5)
-    (place.trial(1).path / "control.json").unlink()
-    place.attempt(1)
-    place.overseer.watch(place.running)
-    assert place.asked.action == "run"
-    assert place.evaluate(4, 0.6).action == "pause"
+    """The evaluation that it was paused for is not judged again, whichever controller looks."""
+    sweep = Sweep(tmp_path, policy := Pauses())
+    sweep.evaluate("1", 0.5)
+    sweep.place.finish("1", "finished")
+    policy.promotes = True
+    sweep.controller.tick()
+    sweep.come_back()
+    assert (sweep.place.jobs[2].folder, sweep.place.jobs[2].attempt) == (sweep.place.jobs[1].folder, 1)
+    assert sweep.asked("2")["action"] == "run"
+    assert sweep.evaluate("2", 0.6)["action"] == "pause"
     assert [curve.held_out for curve, _ in policy.shown] == [(0.5,), (0.5, 0.6)]
 
 
 def test_the_last_evaluation_ends_a_trial_by_itself(tmp_path: Path) -> None:
-    """There is nothing left to save."""
-    place = NodeContext(tmp_path, Pauses())
-    (place.trial(1).path / "plan.json").write_text('{"total_completions": 32}')
-    assert place.evaluate(4, 0.1).action == "run"
+    """Nothing is left to save."""
+    sweep = Sweep(tmp_path, Pauses())
+    (sweep.place.jobs[1].folder / "plan.json").write_text('{"total_completions": 128}')
+    assert sweep.evaluate("1", 0.1, 0.1)["action"] == "run"
 
 
-def test_a_guard_asks_for_the_end_and_a_replicate_is_guarded_as_well(tmp_path: Path) -> None:
-    """Whatever the way of stopping; without guards nothing happens."""
-    place = NodeContext(tmp_path)
-    place.metrics.write("eval", 0, 0, {"eval_reward": 0.5})
-    place.evaluate(2, 0.1)
-    asked = place.evaluate(4, 0.1)
-    assert (asked.action, asked.guard) == ("prune", "reward_fallen")
-    assert "from 0.5 before training to 0.1" in asked.reason
+def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Path) -> None:
+    """The reward falls below what the model had before training."""
+    sweep = Sweep(tmp_path, NoStopping())
+    Metrics(sweep.place.jobs[1].folder / "metrics.jsonl", 0).write("eval", 0, 0, {"eval_reward": 0.5})
+    assert sweep.evaluate("1", 0.1)["action"] == "run"
+    asked = sweep.evaluate("1", 0.1)
+    assert (asked["action"], asked["guard"]) == ("prune", "reward_fallen")
+    assert "from 0.5 before training to 0.1" in asked["reason"]
 
 
-@pytest.mark.parametrize(("value", "told"), [(0.1, 0.1), (0.4, 0.3)])
+@pytest.mark.parametrize(("value", "told"), [(0.05, 0.05), (0.4, 0.1)])
 def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(tmp_path: Path, value: float, told: float) -> None:
-    """Its own last value, or that of the worst finished trial."""
-    place = NodeContext(tmp_path)
-    place.study.tell(0, 0.3)
-    write_pruned(place.trial(1), Asked("prune", "it collapsed", "kl_blow_up"))
-    place.study.tell(1, None, {2: value}, pruned=True)
-    assert place.overseer.foreseen() == {1: told}
+    """Its own last value, or that of the worst finished trial (0.1)."""
+    sweep = Sweep(tmp_path, NoStopping())
+    Metrics(sweep.place.jobs[1].folder / "metrics.jsonl", 0).write("eval", 0, 0, {"eval_reward": 0.9})
+    assert sweep.evaluate("1", value, value)["action"] == "prune"
+    sweep.place.finish("1", "finished")
+    sweep.place.finish("0", "finished")
+    sweep.controller.tick()
+    assert sweep.controller.overseer.foreseen() == {1: told}
 
 
-def test_a_paused_trial_is_shown_as_paused_and_running_ones_as_running(tmp_path: Path) -> None:
-    """And one that ended as what it became."""
-    place = NodeContext(tmp_path, Pauses())
-    place.evaluate(2, 0.5)
-    place.overseer.pause(1)
-    place.study.tell(0, 0.3)
-    assert [curve.state for curve in place.overseer.curves()] == [State.FINISHED, State.PAUSED]
-    place.overseer.go_on(1)
-    assert place.overseer.curves()[1].state == State.RUNNING
+def test_a_policy_is_shown_which_trials_run_are_paused_and_have_finished(tmp_path: Path) -> None:
+    """A paused trial stays paused for the next controller, and runs again once it is promoted."""
+    sweep = Sweep(tmp_path, policy := Pauses())
+    sweep.evaluate("1", 0.5)
+    sweep.place.finish("1", "finished")
+    sweep.controller.tick()
+    sweep.come_back()
+    sweep.evaluate("0", 0.4)
+    (curve, others) = policy.shown[-1]
+    assert (curve.number, curve.state) == (0, State.RUNNING)
+    assert [(other.number, other.state) for other in others] == [(1, State.PAUSED)]
+    policy.promotes = True
+    sweep.come_back()
+    sweep.evaluate("2", 0.6)
+    assert policy.shown[-1][0].state is State.RUNNING
+
+
+def test_a_policy_is_shown_what_has_finished(tmp_path: Path) -> None:
+    """With the evaluations that it has."""
+    sweep = Sweep(tmp_path, policy := Pauses())
+    sweep.place.finish("0", "finished")
+    sweep.controller.tick()
+    sweep.evaluate("1", 0.5)
+    assert [(other.number, other.state) for other in policy.shown[-1][1]] == [(0, State.FINISHED)]
