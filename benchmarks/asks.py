@@ -21,8 +21,7 @@ import optuna
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep.search.early_stopping import DEFAULT, build_stopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import DEFAULT, Curve, State, build_policy
 from grposweep.search.parse import parse_space
 from grposweep.search.sampler import Valid, distribution
 from grposweep.search.space import Point, Space
@@ -105,7 +104,7 @@ def measure_default(trials: int, rounds: int) -> None:
     """What a free slot and an evaluation cost late in a sweep: median milliseconds of each call."""
     space, _ = parse_space(ARGUMENTS, {})
     valid = Valid(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
-    stream, way = random.Random(0), build_stopping(DEFAULT)
+    stream, way = random.Random(0), build_policy(DEFAULT)
     spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
     with tempfile.TemporaryDirectory() as scratch:
         study, curves = SweepStudy(Path(scratch) / "journal", space, "maximize"), []
@@ -116,11 +115,11 @@ def measure_default(trials: int, rounds: int) -> None:
             if curves[-1].state == State.FINISHED:
                 study.tell(number, curves[-1].held_out[-1])
         for number in range(trials, trials + 3 * rounds, 3):  # those that finish
-            seconds, foreseen = timed(partial(way.foresee, curves))
+            seconds, foreseen = timed(partial(way.predict, curves))
             asked, point = timed(partial(study.ask, valid, "tpe", number, foreseen=foreseen))
             assert point is not None
             curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
-            judged, _ = timed(partial(way.judge, replace(curve, state=State.RUNNING), curves))
+            judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves))
             told, _ = timed(partial(study.tell, curve.number, curve.held_out[-1]))
             curves.append(curve)
             promoted, _ = timed(partial(way.promote, curves, True))

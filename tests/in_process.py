@@ -9,8 +9,7 @@ import pytest
 from grposweep.cli.run import _composer
 from grposweep.config.points import Points
 from grposweep.config.session import open_session
-from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.sweep import build, run
 
@@ -23,7 +22,7 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:
-            monkeypatch.setattr(build, "build_stopping", lambda _name: stopping)
+            monkeypatch.setattr(build, "build_policy", lambda _name: stopping)
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
             run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
@@ -40,7 +39,7 @@ class Waits(NoStopping):
         self.on_promotion, self.action = on_promotion, action
         self.asked: set[int] = set()
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
         if curve.point["lr"] != 2e-3 or curve.number in self.asked:
             return CONTINUE
         self.asked.add(curve.number)

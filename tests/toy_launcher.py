@@ -10,7 +10,7 @@ from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
 from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, Job, LauncherBusy
-from grposweep.search.early_stopping import Stopping
+from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Judge
@@ -45,7 +45,7 @@ def composed(*arguments: str) -> tuple[Space, Remembered]:
         return space, Remembered(_composer(session.loader, "config"), fixed)
 
 
-def open_controller(folder: SweepFolder, place: "Place", stopping: Stopping, *arguments: str) -> Controller:
+def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolicy, *arguments: str) -> Controller:
     """A controller of a grid, such as ``lr=1e-3,2e-3``, that knows nothing but the folder."""
     space, points = composed(*arguments)
     search, judge = points.base.search, Judge(space, points)

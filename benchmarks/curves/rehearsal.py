@@ -10,8 +10,16 @@ from pathlib import Path
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
-from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping, Stopping, build_stopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import (
+    CONTINUE,
+    Action,
+    Curve,
+    Decision,
+    NoStopping,
+    State,
+    StoppingPolicy,
+    build_policy,
+)
 from grposweep.search.sampler import Valid
 from grposweep.search.study import SweepStudy
 
@@ -43,12 +51,12 @@ class Oracle(NoStopping):
     def __init__(self, ends: Callable[[int], float]) -> None:
         self._ends = ends  # by trial
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Stop what does not end above all that have finished."""
         best = max((other.held_out[-1] for other in others if other.state == State.FINISHED), default=-math.inf)
         return CONTINUE if self._ends(curve.number) > best else Decision(Action.STOP)
 
-    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """The truth."""
         return {curve.number: self._ends(curve.number) for curve in curves if curve.state == State.STOPPED}
 
@@ -61,7 +69,9 @@ class Rehearsal:
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.study = SweepStudy(journal, pool.space, "maximize")
-        self.stopping: Stopping = Oracle(self._end) if policy.stopping == ORACLE else build_stopping(policy.stopping)
+        self.stopping: StoppingPolicy = (
+            Oracle(self._end) if policy.stopping == ORACLE else build_policy(policy.stopping)
+        )
         self.trials: list[RunningAttempt] = []
         self.outcome = Outcome()
 
@@ -90,7 +100,7 @@ class Rehearsal:
     def _start(self) -> int:
         """Ask for a point, and start the recorded one that is nearest to it."""
         curves = self._curves()
-        foreseen = self.stopping.foresee(curves)
+        foreseen = self.stopping.predict(curves)
         point = self.study.ask(Valid(lambda _: True, ()), self.policy.sampler, self.seed, foreseen=foreseen)
         assert point is not None
         place = self.pool.nearest(point, self.left)
@@ -132,7 +142,7 @@ class Rehearsal:
             self.outcome.finished.append((self.outcome.completions, self.outcome.seconds, trial.place))
             return
         others = [curve for curve in self._curves() if curve.number != trial.curve.number]
-        action = self.stopping.judge(trial.curve, others).action
+        action = self.stopping.decide(trial.curve, others).action
         state = {Action.CONTINUE: State.RUNNING, Action.PAUSE: State.PAUSED, Action.STOP: State.STOPPED}[action]
         trial.curve = replace(trial.curve, state=state)
 

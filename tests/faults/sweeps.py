@@ -26,8 +26,7 @@ from grposweep.config.points import Compose, Points
 from grposweep.config.session import open_session
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
-from grposweep.search.early_stopping import CONTINUE, Action, Decision, NoStopping, Stopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State, StoppingPolicy
 from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -58,7 +57,7 @@ class Scenario:
     taken: dict[str, int] = field(default_factory=dict)
     deaf: dict[str, int] = field(default_factory=dict)
     slots: int = 1
-    stopping: Stopping = field(default_factory=NoStopping)
+    stopping: StoppingPolicy = field(default_factory=NoStopping)
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Stage:
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
         if type(self.scenario.stopping) is not NoStopping:
-            build.build_stopping = lambda _name: self.scenario.stopping
+            build.build_policy = lambda _name: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
@@ -135,7 +134,7 @@ class ByRate:
     promoted at the end, 3e-3 is stopped, 4e-3 is paused in vain.
     """
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
         """The same whenever it is asked."""
         rate = curve.point["lr"]
         if rate == 1e-3 or len(curve.held_out) > 1:
@@ -147,7 +146,7 @@ class ByRate:
         waiting = [curve.number for curve in curves if curve.state is State.PAUSED and curve.point["lr"] == 2e-3]
         return waiting[0] if waiting and not more else None
 
-    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """Nothing."""
         return {}
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from optuna.trial import TrialState
 
 from grposweep.search.early_stopping import CONTINUE, Action, Decision
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import Curve, State
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.doctor.checks import check_attempts
 from toy_launcher import Died, Place, open_controller
@@ -27,7 +27,7 @@ ENDS = ("finished", "crash", "memory", "silent", "taken", "cancelled")
 class Halves:
     """Pauses what is below the others' median, stops what is near nothing, promotes the best at the end if it is good."""
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """By the last evaluation alone."""
         last = [other.held_out[-1] for other in others if other.held_out]
         if curve.held_out[-1] < 0.1:
@@ -40,7 +40,7 @@ class Halves:
         best = max(paused, key=lambda curve: curve.held_out[-1], default=None)
         return best.number if best is not None and not more and best.held_out[-1] > 0.3 else None
 
-    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Their last values."""
         return {curve.number: curve.held_out[-1] for curve in curves if curve.held_out}
 

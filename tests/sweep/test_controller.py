@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.search.early_stopping import Action, Decision, NoStopping
-from grposweep.search.early_stopping.learning_curve import Curve
+from grposweep.search.early_stopping import Curve
 from grposweep.storage.folders import SweepFolder
 from toy_launcher import Place, open_controller
 
@@ -16,7 +16,7 @@ RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 class Stops(NoStopping):
     """Ends every trial at its first evaluation."""
 
-    def judge(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
         return Decision(Action.STOP, f"trial {curve.number} is not needed")
 
 

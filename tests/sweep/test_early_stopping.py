@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import Action, Decision, NoStopping, Stopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import Action, Decision, NoStopping, StoppingPolicy
+from grposweep.search.early_stopping import Curve, State
 from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import Metrics
 from toy_launcher import Place, open_controller
@@ -21,7 +21,7 @@ class Pauses(NoStopping):
         self.shown: list[tuple[Curve, Sequence[Curve]]] = []
         self.promotes = False
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         self.shown.append((curve, others))
         return Decision(Action.PAUSE, "as always")
 
@@ -33,7 +33,7 @@ class Pauses(NoStopping):
 class Sweep:
     """Two trials of two learning rates, both running; ``come_back`` is the next controller."""
 
-    def __init__(self, path: Path, stopping: Stopping) -> None:
+    def __init__(self, path: Path, stopping: StoppingPolicy) -> None:
         self.folder, self.place, self.stopping = SweepFolder(path), Place(), stopping
         self.come_back()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.search.early_stopping.learning_curve import State
+from grposweep.search.early_stopping import State
 from grposweep.sweep.early_stopping import CurveReader, whole_completions
 from grposweep.train.records import Metrics
 

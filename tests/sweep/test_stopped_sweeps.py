@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import NoStopping, choose_stopping
+from grposweep.search.early_stopping import NoStopping, choose_policy
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits, sweeps_in
 from support import lines, read, trials
@@ -84,6 +84,6 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 
 def test_grids_and_comparisons_stop_nothing_early_unless_asked() -> None:
     """Every one of their trials is wanted; of several objectives nobody knows which trial is behind."""
-    assert {choose_stopping("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
-    assert choose_stopping("asha", "grid") == "asha"
-    assert choose_stopping("asha", "tpe", objectives=2) == "none"
+    assert {choose_policy("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
+    assert choose_policy("asha", "grid") == "asha"
+    assert choose_policy("asha", "tpe", objectives=2) == "none"

@@ -11,7 +11,7 @@ from grposweep.launchers import is_dry
 from grposweep.launchers.base import Launcher
 from grposweep.report.tables import invalid_table
 from grposweep.rules import errors
-from grposweep.search.early_stopping import build_stopping, choose_stopping
+from grposweep.search.early_stopping import build_policy, choose_policy
 from grposweep.search.journal import Direction
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import LISTED
@@ -54,7 +54,7 @@ def build_controller(
     proposals.known_oom = partial(known_oom, folder)
     settler = OutcomeRecorder(folder, study, judge, base.search, base.trainer.keep)
     settler.keep_best()  # an earlier controller may have died between an end and this
-    stopping = build_stopping(choose_stopping(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
+    stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
     overseer = EarlyStoppingMonitor(folder, study, base.search, stopping)
     proposals.foreseen = overseer.foreseen
     return Controller(

@@ -18,8 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.files import as_number, objects, read_json
 from grposweep.schema import Search
-from grposweep.search.early_stopping import Action, NoStopping, Stopping, guards
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy, guards
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -168,7 +167,7 @@ class EarlyStoppingMonitor:
     folder: SweepFolder
     study: SweepStudy
     search: Search
-    stopping: Stopping = field(default_factory=NoStopping)
+    stopping: StoppingPolicy = field(default_factory=NoStopping)
     paused: set[int] = field(default_factory=set)  # trials that wait for their promotion
     _readers: dict[int, CurveReader] = field(default_factory=dict)
     _totals: dict[int, float] = field(default_factory=dict)
@@ -237,7 +236,7 @@ class EarlyStoppingMonitor:
         """
         if len(self.study.study.directions) > 1:
             return {}  # nobody knows the worst of several objectives
-        values = self.stopping.foresee(self.curves()) if self.stops_early else {}
+        values = self.stopping.predict(self.curves()) if self.stops_early else {}
         trials = self.study.trials
         if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
             finished = (trial.value for trial in trials if trial.state == TrialState.COMPLETE)
@@ -248,13 +247,13 @@ class EarlyStoppingMonitor:
     def _judge(self, trial: FrozenTrial) -> Asked | None:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)
-        alarm = guards.look(curve, is_reward=self.sign > 0) if self.search.guards else None
+        alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is not None:
             return Asked("prune", alarm.evidence, alarm.guard)
         if not (self.stops_early and not is_replicate(trial)):
             return None
         others = [other for other in self.curves() if other.number != curve.number]
-        decision = self.stopping.judge(curve, others)
+        decision = self.stopping.decide(curve, others)
         return Asked(ASKS[decision.action], decision.reason) if decision.action in ASKS else None
 
     def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from grposweep.search.early_stopping.guards import look
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import Curve, State
+from grposweep.search.early_stopping.guards import check
 
 
 def curve(held_out: list[float], start: float | None = 0.4, **signals: list[float | None]) -> Curve:
@@ -39,7 +39,7 @@ SOUND = {
 @pytest.mark.parametrize("guard", COLLAPSED)
 def test_each_guard_finds_its_collapse_and_says_what_it_saw(guard: str) -> None:
     """In words that a person can check."""
-    alarm = look(COLLAPSED[guard])
+    alarm = check(COLLAPSED[guard])
     assert alarm is not None
     assert alarm.guard == guard
     assert any(digit.isdigit() for digit in alarm.evidence) or guard == "non_finite"
@@ -48,7 +48,7 @@ def test_each_guard_finds_its_collapse_and_says_what_it_saw(guard: str) -> None:
 @pytest.mark.parametrize("case", SOUND)
 def test_no_guard_ends_a_training_that_may_recover_or_has_learned(case: str) -> None:
     """Better one collapse too late than a good trial lost."""
-    assert look(SOUND[case]) is None
+    assert check(SOUND[case]) is None
 
 
 @pytest.mark.parametrize("guard", COLLAPSED)
@@ -57,4 +57,4 @@ def test_a_guard_is_silent_one_evaluation_before(guard: str) -> None:
     whole = COLLAPSED[guard]
     if len(whole.held_out) > 1:
         before = {name: list(values[:-1]) for name, values in whole.signals.items()}
-        assert look(curve(list(whole.held_out[:-1]), whole.start, **before)) is None
+        assert check(curve(list(whole.held_out[:-1]), whole.start, **before)) is None

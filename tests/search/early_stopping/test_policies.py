@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.early_stopping import STOPPINGS, Action, build_stopping
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import POLICIES, Action, Curve, State, build_policy
 
-STOPPING = [name for name in STOPPINGS if name != "none"]
+STOPPING = [name for name in POLICIES if name != "none"]
 
 
 def curve(number: int, held_out: list[float], lr: float = 1e-3, state: State | None = None) -> Curve:
@@ -39,13 +38,13 @@ def running(trial: Curve) -> Curve:
 def test_a_trial_that_falls_like_all_of_its_kind_does_not_go_on(name: str) -> None:
     """It is far behind, and so are all of its kind."""
     trial = running(rising(20, 1.1e-1, 0.0, 4))
-    assert build_stopping(name).judge(trial, [*GOOD, *BAD]).action is not Action.CONTINUE
+    assert build_policy(name).decide(trial, [*GOOD, *BAD]).action is not Action.CONTINUE
 
 
 @pytest.mark.parametrize("name", STOPPING)
 def test_the_only_trial_goes_on(name: str) -> None:
     """There is nothing to compare it with."""
-    assert build_stopping(name).judge(running(curve(0, [0.3, 0.1])), []).action is Action.CONTINUE
+    assert build_policy(name).decide(running(curve(0, [0.3, 0.1])), []).action is Action.CONTINUE
 
 
 def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it_does_not() -> None:
@@ -53,14 +52,14 @@ def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it
     late = [rising(10 + n, 1e-5 * (1 + n / 10), 0.95, bend=3.0) for n in range(4)]
     flat = [rising(10 + n, 1e-5 * (1 + n / 10), 0.35) for n in range(4)]
     trial = running(rising(20, 1.2e-5, 0.95, 4, bend=3.0))
-    decide = build_stopping("curve").judge
+    decide = build_policy("curve").decide
     assert decide(trial, [*GOOD, *late]).action is Action.CONTINUE
     assert decide(trial, [*GOOD, *flat]).action is Action.PAUSE
 
 
 def test_the_reason_says_the_chance_and_how_much_was_known() -> None:
     """As the record of the trial keeps it."""
-    decision = build_stopping("curve").judge(running(rising(20, 1.1e-1, 0.0, 4)), [*GOOD, *BAD])
+    decision = build_policy("curve").decide(running(rising(20, 1.1e-1, 0.0, 4)), [*GOOD, *BAD])
     assert decision.reason.startswith("chance to end among the best 0%")
     assert decision.reason.endswith("after 40% of the training")
 
@@ -68,14 +67,14 @@ def test_the_reason_says_the_chance_and_how_much_was_known() -> None:
 def test_of_the_paused_the_most_promising_goes_on_first_and_hopeless_ones_never() -> None:
     """Where nothing new will be started."""
     promising, hopeless = rising(20, 1.25e-3, 0.9, 4), rising(21, 1.1e-1, 0.0, 4)
-    promote = build_stopping("curve").promote
+    promote = build_policy("curve").promote
     assert promote([*GOOD, *BAD, promising, hopeless], more=False) == 20
     assert promote([*GOOD, *BAD, hopeless], more=False) is None
 
 
 def test_a_sampler_hears_what_unfinished_trials_are_expected_to_reach() -> None:
     """As far as forecasts go."""
-    foreseen = build_stopping("curve").foresee([*GOOD, *BAD, rising(20, 1.25e-3, 0.9, 5), rising(21, 1.1e-1, 0.0, 5)])
+    foreseen = build_policy("curve").predict([*GOOD, *BAD, rising(20, 1.25e-3, 0.9, 5), rising(21, 1.1e-1, 0.0, 5)])
     assert foreseen.keys() == {20, 21}
     assert foreseen[20] == pytest.approx(0.9, abs=0.1)
     assert foreseen[21] < 0.3
@@ -83,25 +82,25 @@ def test_a_sampler_hears_what_unfinished_trials_are_expected_to_reach() -> None:
 
 def test_optunas_pruners_stop_for_good_and_leave_foreseeing_to_the_sampler() -> None:
     """None of them knows how to go on."""
-    way = build_stopping("median")
-    assert way.judge(running(rising(20, 1e-1, 0.0, 3)), GOOD).action is Action.STOP
+    way = build_policy("median")
+    assert way.decide(running(rising(20, 1e-1, 0.0, 3)), GOOD).action is Action.STOP
     assert way.promote([rising(20, 1e-1, 0.0, 3)], more=False) is None
-    assert way.foresee([rising(20, 1e-1, 0.0, 3)]) == {}
+    assert way.predict([rising(20, 1e-1, 0.0, 3)]) == {}
 
 
 def test_asha_lets_a_quarter_climb() -> None:
     """At its first rung, the first evaluation."""
     others = [curve(n, [0.1 * n]) for n in range(7)]
-    way = build_stopping("asha")
-    assert way.judge(running(curve(7, [0.65])), others).action is Action.CONTINUE
-    assert way.judge(running(curve(7, [0.35])), others).action is Action.STOP
+    way = build_policy("asha")
+    assert way.decide(running(curve(7, [0.65])), others).action is Action.CONTINUE
+    assert way.decide(running(curve(7, [0.35])), others).action is Action.STOP
 
 
 def test_hyperband_stops_in_some_brackets_early_and_in_one_never() -> None:
     """A trial's number deals its bracket."""
-    way, others = build_stopping("hyperband"), [rising(n, 1e-3, 0.9) for n in range(40)]
+    way, others = build_policy("hyperband"), [rising(n, 1e-3, 0.9) for n in range(40)]
     stopped = [
-        [way.judge(running(rising(number, 1e-1, 0.0, seen)), others).action is Action.STOP for seen in range(1, 10)]
+        [way.decide(running(rising(number, 1e-1, 0.0, seen)), others).action is Action.STOP for seen in range(1, 10)]
         for number in range(50, 80)
     ]
     assert {trial.index(True) + 1 if any(trial) else None for trial in stopped} >= {1, 3}
@@ -119,9 +118,9 @@ UNDER_WAY = st.lists(VALUES, min_size=1, max_size=9)
 @pytest.mark.parametrize("name", STOPPING)
 def test_the_order_of_the_others_does_not_matter(name: str, others: list[Curve], values: list[float], random) -> None:  # type: ignore[no-untyped-def]
     """Every answer is a function of the set of curves."""
-    way, trial = build_stopping(name), running(curve(99, values))
+    way, trial = build_policy(name), running(curve(99, values))
     mixed = random.sample(others, len(others))
-    assert way.judge(trial, others) == way.judge(trial, mixed)
+    assert way.decide(trial, others) == way.decide(trial, mixed)
     assert way.promote([*others, trial], False) == way.promote([*mixed, trial], False)
 
 
@@ -131,13 +130,13 @@ def test_a_trial_above_all_others_all_the_way_is_never_paused(others: list[Curve
     """No forecast may pause the one that leads."""
     full = [curve(c.number, [*c.held_out, *[0.0] * (10 - len(c.held_out))], c.point["lr"]) for c in others]  # type: ignore[arg-type]
     trial = running(curve(99, [1.1 + value / 100 for value in values]))
-    assert build_stopping("curve").judge(trial, full).action is Action.CONTINUE
+    assert build_policy("curve").decide(trial, full).action is Action.CONTINUE
 
 
 @settings(max_examples=10, deadline=None)
 @given(CURVES)
 def test_foreseen_values_are_numbers_of_unfinished_trials(curves: list[Curve]) -> None:
     """And of no others."""
-    foreseen = build_stopping("curve").foresee(curves)
+    foreseen = build_policy("curve").predict(curves)
     assert foreseen.keys() == {c.number for c in curves if c.state is not State.FINISHED}
     assert all(map(math.isfinite, foreseen.values()))

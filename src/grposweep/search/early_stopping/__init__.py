@@ -1,23 +1,60 @@
-"""Early stopping by name: what becomes of a trial at each of its evaluations, and which paused one goes on.
+"""Early stopping: whether a trial goes on after an evaluation, and which paused trial is promoted.
 
-Every answer is a pure function of the curves it is given; a sweep's tick and ``benchmarks/curves/replay.py`` call the same
-classes.
+The terms are those of Ray Tune's TrialScheduler. Every answer is a pure function of the learning curves it is given, so a
+sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is a class in a file of this package and a
+line in ``grposweep.registries.POLICIES``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from grposweep.search.early_stopping.learning_curve import Curve
+from grposweep.errors import UserError
+from grposweep.registries import POLICIES, SAMPLERS
+from grposweep.schema import AUTO
+from grposweep.search.space import Point
 
 DEFAULT = "curve"  # of searches that look for the best point only
-STOPPINGS = ("none", "curve", "median", "asha", "hyperband")
-COMPARES_ALL = ("grid", "one_factor")  # samplers whose every trial is wanted to its end
+
+
+class State(StrEnum):
+    """The state of a trial."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # it has a checkpoint, from which it may be resumed
+    FINISHED = "finished"
+    STOPPED = "stopped"  # for good
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A trial's learning curve: its evaluations after the start. All sequences have one entry an evaluation, or are empty.
+
+    ``held_out`` is the objective, larger is better (negated if the sweep minimises), and ``errors`` its standard errors.
+    ``completions`` counts what the training generated until each evaluation, ``total`` what a whole training generates.
+    ``signals`` are means over the training steps since the previous evaluation: train_reward, kl, entropy, grad_norm,
+    zero_std (share of groups without reward variance), truncated (share of completions), update_size; None is not a number.
+    """
+
+    number: int
+    point: Point
+    state: State
+    total: float
+    completions: Sequence[float]
+    held_out: Sequence[float]
+    start: float | None = None
+    errors: Sequence[float | None] = ()
+    signals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Return the share of the training that is done at the last evaluation, 0 to 1."""
+        return min(self.completions[-1] / self.total, 1.0) if self.completions else 0.0
 
 
 class Action(StrEnum):
-    """What a trial is told after an evaluation."""
+    """What a trial does after an evaluation."""
 
     CONTINUE = "go on"
     PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
@@ -26,7 +63,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action, and the evidence for it in words, as the trial's record keeps it."""
+    """An action and its reason in words, as the trial's record keeps it."""
 
     action: Action
     reason: str = ""
@@ -35,55 +72,51 @@ class Decision:
 CONTINUE = Decision(Action.CONTINUE)
 
 
-class Stopping(Protocol):
-    """One way of stopping early."""
+class StoppingPolicy(Protocol):
+    """An early-stopping policy."""
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:
-        """What becomes of a running trial that has a new evaluation; ``others`` are all other started trials."""
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+        """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        """The paused trial (its number) that a free slot should go to; None: a new point instead.
+        """Return the number of the paused trial that a free slot should resume, or None to start a new point instead.
 
-        ``more`` is False where no new point will be started: then None ends the paused ones for good.
+        If ``more`` is False, no new point will be started: then None ends the paused trials for good.
         """
 
-    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """The final values to tell a sampler of trials that have not finished, by number; it never hears of the others."""
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """Return the final values to tell a sampler for unfinished trials, by number; it ignores all others."""
 
 
 class NoStopping:
     """No early stopping."""
 
-    def judge(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
-        """Go on."""
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        """Continue."""
         return CONTINUE
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
-        """Nothing is ever paused."""
+        """Return None: nothing is ever paused."""
         return None
 
-    def foresee(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
-        """A finished trial's own value is all that counts."""
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
+        """Return nothing: only finished trials count."""
         return {}
 
 
-def choose_stopping(name: str, sampler: str, objectives: int = 1) -> str:
-    """``auto`` resolved: none where every point is to be compared, or where several objectives make no order."""
-    if objectives > 1 or (name == "auto" and sampler in COMPARES_ALL):
+def choose_policy(name: str, sampler: str, objectives: int = 1) -> str:
+    """Resolve ``auto``: no early stopping if every point is compared, or if several objectives give no order."""
+    if objectives > 1 or (name == AUTO and SAMPLERS[sampler].lists_points):
         return "none"
-    return DEFAULT if name == "auto" else name
+    return DEFAULT if name == AUTO else name
 
 
-def build_stopping(name: str) -> Stopping:
-    """The way of stopping behind a name of ``search.stopping``; KeyError for an unknown one."""
-    if name == "none":
-        return NoStopping()
-    if name == "curve":
-        from grposweep.search.early_stopping.curve import CurveStopping
+def build_policy(name: str) -> StoppingPolicy:
+    """Return the policy with this name in ``POLICIES``.
 
-        return CurveStopping()
-    if name in STOPPINGS:
-        from grposweep.search.early_stopping.optuna_pruners import OptunaPruner
-
-        return OptunaPruner(name)
-    raise KeyError(name)
+    Raises UserError for an unknown name.
+    """
+    if name not in POLICIES:
+        raise UserError(f"search.stopping={name}: nothing understands that. Set one of {', '.join(POLICIES)}.")
+    policy: StoppingPolicy = POLICIES[name]()
+    return policy

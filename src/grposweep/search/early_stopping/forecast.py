@@ -1,11 +1,11 @@
-"""What will become of trials: the final value of each, with its uncertainty, from all learning curves so far."""
+"""Predict the final value of every trial, with its uncertainty, from all learning curves so far."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grposweep.search.early_stopping.learning_curve import Curve, State
+from grposweep.search.early_stopping import Curve, State
 from grposweep.search.space import Label, Point
 
 if TYPE_CHECKING:
@@ -13,41 +13,31 @@ if TYPE_CHECKING:
 
 
 WIDE = 8.0  # positive numbers over at least this ratio are compared by their logarithms
-GROWTH = 1.25  # rates are fitted anew when there are so many times as many curves
+GROWTH = 1.25  # kernel parameters are refitted when there are so many times as many curves
 LOOKS = (1.0, 0.5, 0.25)  # the evaluations of a curve that are observed, as shares of those it has
 DOUBT = 6  # curves at which a forecast's variance is taken for twice as large as it says
-FITTED = 60  # observations that rates are fitted to
+FITTED = 60  # observations that kernel parameters are fitted to
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """A trial's final value as far as it can be foreseen."""
+class Prediction:
+    """A trial's predicted final value: mean and standard deviation."""
 
     mean: float
     deviation: float
 
     def chance(self, of: float) -> float:
-        """The probability of ending above a value."""
+        """Return the probability of ending above a value."""
         return 0.5 * math.erfc((of - self.mean) / (self.deviation * math.sqrt(2)))
-
-    def gain(self, over: float) -> float:
-        """How far above a value it is expected to end, nothing where it ends below."""
-        z = (self.mean - over) / self.deviation
-        return self.deviation * (z * self.chance_of(z) + math.exp(-z * z / 2) / math.sqrt(2 * math.pi))
-
-    @staticmethod
-    def chance_of(z: float) -> float:
-        """The normal distribution."""
-        return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
 def landmark(count: int) -> int:
-    """The largest of few numbers, each ``GROWTH`` times the one before, up to this one."""
+    """Return the largest number up to ``count`` of a series in which each is ``GROWTH`` times the one before."""
     return math.ceil(GROWTH ** math.floor(math.log(max(count, 1), GROWTH) + 1e-9))
 
 
 class CoordinateScaler:
-    """Dials as numbers from 0 to 1, and those without an order as codes."""
+    """Scales parameters to 0..1, logarithmically over wide ranges, and encodes those without an order."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         names = list(dict.fromkeys(name for point in points for name in point))
@@ -61,14 +51,14 @@ class CoordinateScaler:
         }
 
     def place(self, point: Point) -> tuple[list[float], list[float]]:
-        """A point's place on the ordered dials, and its codes on the others."""
+        """Return a point's coordinates on the ordered parameters, and its codes on the others."""
         numbers = [scale.at(point.get(name)) for name, scale in self.ordered.items()]
         return numbers, [float(codes.get(_key(point.get(name)), -1)) for name, codes in self.codes.items()]
 
 
 class _Scale:
     def __init__(self, labels: Sequence[Label]) -> None:
-        numbers = [float(label) for label in labels]  # type: ignore[arg-type]  # numbers, as has been looked at
+        numbers = [float(label) for label in labels]  # type: ignore[arg-type]  # numbers, as checked above
         low, high = min(numbers), max(numbers)
         self._log = low > 0 and high / low >= WIDE
         self._low, self._high = self._own(low), self._own(high)
@@ -89,10 +79,10 @@ def _is_number(label: Label) -> bool:
 
 
 class Forecast:
-    """What all curves so far let expect of each."""
+    """Predictions from all curves so far."""
 
     def __init__(self, curves: Sequence[Curve]) -> None:
-        from grposweep.search.early_stopping.gaussian_process import MOST, Process, fit
+        from grposweep.search.early_stopping.gaussian_process import MOST, GaussianProcess, fit
 
         self._places: dict[int, tuple[list[float], list[float]]] = {}
         seen = sorted((curve for curve in curves if curve.held_out), key=lambda curve: curve.number)
@@ -100,13 +90,13 @@ class Forecast:
         self._warp = OutputTransform(
             [value for curve in seen for value in curve.held_out], [c.held_out[-1] for c in seen]
         )
-        rates = fit(self._observe([(c, i) for c in seen[: landmark(len(seen))] for i in _milestones(c)], FITTED))
-        # a handful of curves say less about the rates than their most probable values pretend
+        params = fit(self._observe([(c, i) for c in seen[: landmark(len(seen))] for i in _milestones(c)], FITTED))
+        # a handful of curves say less about the kernel than its most probable parameters pretend
         self._doubt = math.sqrt(1 + DOUBT / len(seen)) if seen else 1.0
-        self._process = Process(self._observe([(c, i) for c in seen for i in _looks(c)], MOST), rates)
+        self._process = GaussianProcess(self._observe([(c, i) for c in seen for i in _looks(c)], MOST), params)
 
     def _observe(self, looks: list[tuple[Curve, int]], most: int) -> "Observations":
-        """These evaluations; of too many, each curve's last, and of too many curves those that have come furthest up."""
+        """Return these evaluations; of too many each curve's last, and of too many curves those with the highest values."""
         if len(looks) > most:
             looks = list({curve.number: (curve, index) for curve, index in looks}.values())
         if len(looks) > most:
@@ -121,7 +111,7 @@ class Forecast:
         places = [self._place(curve) for curve, _, _ in rows]
         return Observations(
             trial=np.array([float(curve.number) for curve, _, _ in rows]),
-            dials=np.array([numbers for numbers, _ in places]).reshape(len(rows), -1),
+            parameters=np.array([numbers for numbers, _ in places]).reshape(len(rows), -1),
             labels=np.array([codes for _, codes in places]).reshape(len(rows), -1),
             share=np.array([share for _, share, _ in rows]),
             value=np.array([self._warp(value) for _, _, value in rows]),
@@ -132,12 +122,12 @@ class Forecast:
             self._places[curve.number] = self._scales.place(curve.point)
         return self._places[curve.number]
 
-    def finals(self, curves: Sequence[Curve]) -> list[Outlook]:
-        """How these trials will end, on the forecast's own scale."""
+    def finals(self, curves: Sequence[Curve]) -> list[Prediction]:
+        """Return the predicted final values of these trials, on the forecast's own scale."""
         return self._predict(self._rows([(curve, 1.0, 0.0) for curve in curves]))
 
-    def unseen(self, points: Sequence[Point]) -> list[Outlook]:
-        """How trials at other points would end."""
+    def unseen(self, points: Sequence[Point]) -> list[Prediction]:
+        """Return the predicted final values of new trials at these points."""
         if not points:
             return []
         strangers = [Curve(-1 - index, point, State.RUNNING, 1.0, (), ()) for index, point in enumerate(points)]
@@ -145,25 +135,25 @@ class Forecast:
 
     @property
     def noise(self) -> float:
-        """What two trials at one point differ by, and their evaluations: one standard deviation."""
-        rates = self._process.rates
-        return math.sqrt(self._process.scale * (rates.seed + rates.noise))
+        """Return the standard deviation between two trials at one point: seeds and evaluations."""
+        params = self._process.params
+        return math.sqrt(self._process.scale * (params.seed + params.noise))
 
-    def _predict(self, wanted: "Observations") -> list[Outlook]:
+    def _predict(self, wanted: "Observations") -> list[Prediction]:
         mean, deviation = self._process.predict(wanted, shared=False)
-        return [Outlook(float(m), float(d) * self._doubt) for m, d in zip(mean, deviation, strict=True)]
+        return [Prediction(float(m), float(d) * self._doubt) for m, d in zip(mean, deviation, strict=True)]
 
     def means(self, curves: Sequence[Curve]) -> list[float]:
-        """Only what is expected."""
+        """Return the means alone."""
         return [float(mean) for mean in self._process.mean(self._rows([(curve, 1.0, 0.0) for curve in curves]), False)]
 
     def value(self, scaled: float) -> float:
-        """A value from the forecast's scale on that of the objective."""
+        """Return a value of the forecast's scale on the scale of the objective."""
         return self._warp.undo(scaled)
 
 
 def forecast(curves: Sequence[Curve]) -> Forecast:
-    """The forecast from these curves; the same ones in any order give the same, which is made once."""
+    """Return the forecast from these curves, cached; their order does not matter."""
     ordered = sorted(curves, key=lambda curve: curve.number)
     key = tuple(
         (c.number, c.state, tuple(c.held_out), tuple(c.completions), c.total, *c.point.values()) for c in ordered
@@ -180,7 +170,7 @@ _made: dict[object, Forecast] = {}
 
 
 class OutputTransform:
-    """Values as they are near the best, and ever less apart the further they are below: collapsed is collapsed."""
+    """Keeps values near the best, and compresses those below the median: how far a trial has collapsed does not matter."""
 
     def __init__(self, values: Sequence[float], ends: Sequence[float]) -> None:
         ordered = sorted(ends)
@@ -189,23 +179,23 @@ class OutputTransform:
         self._width = max((best - self._knee), 1e-3 * abs(best), 1e-9)
 
     def __call__(self, value: float) -> float:
-        """The value on this scale."""
+        """Return a value on this scale."""
         below = (self._knee - value) / self._width
         return value if below <= 0 else self._knee - self._width * math.log1p(below)
 
     def undo(self, value: float) -> float:
-        """The value that was."""
+        """Return the original value."""
         below = (self._knee - value) / self._width
         return value if below <= 0 else self._knee - self._width * math.expm1(below)
 
 
 def _looks(curve: Curve) -> list[int]:
-    """Which evaluations of a curve are observed."""
+    """Return the indices of the evaluations that are observed."""
     return sorted({max(round(len(curve.held_out) * share), 1) - 1 for share in LOOKS})
 
 
 def _milestones(curve: Curve) -> list[int]:
-    """The first evaluation, the second, the fourth, the eighth, ... and the last of a finished curve: they change rarely."""
+    """Return the indices of evaluations 1, 2, 4, 8, ... and of the last of a finished curve: they change rarely."""
     count = len(curve.held_out)
     powers = {2**power - 1 for power in range(count.bit_length())}
     return sorted(powers | ({count - 1} if curve.state == State.FINISHED else set()))

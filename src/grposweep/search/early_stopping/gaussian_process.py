@@ -1,8 +1,8 @@
-"""A Gaussian process over dials and training time: what is known of any point's learning curve, given all curves seen.
+"""A Gaussian process over parameters and training time, which predicts the learning curve of any point.
 
-A curve is a smooth function of the dials and of the logarithm of time, plus what its seed adds, plus the noise of each
-evaluation. How much each dial matters, and how large either noise is, is fitted (the most probable of a few values each).
-Only numpy and scipy; the cost is bounded by ``MOST`` observations.
+A curve is a smooth function of the parameters and of the logarithm of time, plus an offset of its seed, plus the noise of
+each evaluation. How much each parameter matters, and how large both noises are, is fitted (the most probable of a few values
+each). It needs numpy and scipy only; its cost is bounded by ``MOST`` observations.
 """
 
 from collections.abc import Sequence
@@ -18,23 +18,30 @@ if TYPE_CHECKING:
 
 
 MOST = 120  # observations
-LENGTHS = (0.15, 0.3, 0.6, 1.2, 2.5, 8.0)  # of a dial, as shares of its range; the last says that it does not matter
+LENGTHS = (
+    0.15,
+    0.3,
+    0.6,
+    1.2,
+    2.5,
+    8.0,
+)  # length scales, as shares of a parameter's range; at the last one it does not matter
 TIMES = (0.3, 0.6, 1.2, 2.5)  # of training time
 SEEDS = (0.003, 0.01, 0.03, 0.1, 0.3)  # variance that a seed adds, relative to that of the curves
 NOISES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # variance of an evaluation, likewise
-TYPICAL = 0.6  # a dial's length before anything is known,
+TYPICAL = 0.6  # a parameter's length scale before anything is known,
 SPREAD = 1.0  # and how far from it the natural logarithm of one may be
 
 TYPICAL_TIME = 0.6
 SPREAD_TIME = 0.25
 TYPICAL_SEED = 0.03
-PASSES = 2  # over all rates
+PASSES = 2  # over all kernel parameters
 FEWEST = 4  # observations to fit anything to
 
 
 @dataclass(frozen=True)
-class Rates:
-    """How quickly curves change: hyperparameters of the process."""
+class KernelParams:
+    """Length scales and relative variances of the kernel."""
 
     lengths: tuple[float, ...]
     time: float = 0.6
@@ -44,26 +51,26 @@ class Rates:
 
 @dataclass(frozen=True)
 class Observations:
-    """Evaluations: whose (any number), at which dials, when (share of the training) and what was seen."""
+    """Evaluations: the trial (any number), its parameters, the share of the training, and the value."""
 
     trial: "Array"
-    dials: "Array"  # (observation, dial), each from 0 to 1
-    labels: "Array"  # (observation, dial without an order), whole numbers
+    parameters: "Array"  # (observation, parameter), each from 0 to 1
+    labels: "Array"  # (observation, parameter without an order), whole numbers
     share: "Array"
     value: "Array"
 
 
-class Process:
-    """The process given observations."""
+class GaussianProcess:
+    """The posterior given observations."""
 
-    def __init__(self, seen: Observations, rates: Rates) -> None:
+    def __init__(self, seen: Observations, params: KernelParams) -> None:
         import numpy as np
         from scipy.linalg import cho_factor, cho_solve
 
-        self._seen, self.rates = seen, rates
+        self._seen, self.params = seen, params
         self._middle = float(np.mean(seen.value))
-        covariance = _covariance(seen, seen, rates, shared=False)
-        covariance[np.diag_indices_from(covariance)] += rates.noise
+        covariance = _covariance(seen, seen, params, shared=False)
+        covariance[np.diag_indices_from(covariance)] += params.noise
         self._factor = cho_factor(covariance, lower=True, check_finite=False)
         centred = seen.value - self._middle
         self._weights = cho_solve(self._factor, centred, check_finite=False)
@@ -72,36 +79,38 @@ class Process:
         self.scale = (float(centred @ self._weights) + 2 * prior) / (len(centred) + 2)
 
     def probability(self) -> float:
-        """Logarithm of how probable the observations are, up to a constant, with the priors of the rates."""
+        """Return the logarithm of the posterior probability of the kernel parameters, up to a constant."""
         import numpy as np
 
         count = len(self._seen.value)
         likelihood = -0.5 * count * np.log(self.scale) - float(np.log(np.diag(self._factor[0])).sum())
-        rates = self.rates
-        prior = sum((np.log(length / TYPICAL) / SPREAD) ** 2 for length in rates.lengths)
-        prior += (np.log(rates.time / TYPICAL_TIME) / SPREAD_TIME) ** 2 + (np.log(rates.seed / TYPICAL_SEED) / 1.0) ** 2
+        params = self.params
+        prior = sum((np.log(length / TYPICAL) / SPREAD) ** 2 for length in params.lengths)
+        prior += (np.log(params.time / TYPICAL_TIME) / SPREAD_TIME) ** 2 + (
+            np.log(params.seed / TYPICAL_SEED) / 1.0
+        ) ** 2
         return float(likelihood - 0.5 * prior)
 
     def mean(self, wanted: Observations, shared: bool) -> "Array":
-        """What is expected, without its uncertainty."""
-        mean: Array = self._middle + _covariance(wanted, self._seen, self.rates, shared) @ self._weights
+        """Return the means without their uncertainty."""
+        mean: Array = self._middle + _covariance(wanted, self._seen, self.params, shared) @ self._weights
         return mean
 
     def predict(self, wanted: Observations, shared: bool) -> tuple["Array", "Array"]:
-        """Means and standard deviations without the noise of an evaluation; ``shared``: nor what a seed adds."""
+        """Return means and standard deviations without evaluation noise; with ``shared`` also without the seed's offset."""
         import numpy as np
         from scipy.linalg import solve_triangular
 
-        cross = _covariance(wanted, self._seen, self.rates, shared)
+        cross = _covariance(wanted, self._seen, self.params, shared)
         mean = self._middle + cross @ self._weights
         half = solve_triangular(self._factor[0], cross.T, lower=True, check_finite=False)
-        own = 1.0 + 1.0 + (0.0 if shared else self.rates.seed)
+        own = 1.0 + 1.0 + (0.0 if shared else self.params.seed)
         variance = self.scale * np.maximum(own - np.einsum("ij,ij->j", half, half), 1e-9)
         return mean, np.sqrt(variance)
 
 
 def _time(share: "Array") -> "Array":
-    """Early training counts for more: 0 to 1, a tenth of the training being 0.28."""
+    """Return 0 to 1 on a logarithmic scale: early training counts for more, a tenth of it is 0.28."""
     import numpy as np
 
     time: Array = np.log1p(9 * share) / np.log(10)
@@ -117,27 +126,27 @@ def _matern(distance: "Array") -> "Array":
     return similarity
 
 
-def _covariance(a: Observations, b: Observations, rates: Rates, shared: bool) -> "Array":
+def _covariance(a: Observations, b: Observations, params: KernelParams, shared: bool) -> "Array":
     import numpy as np
 
-    lengths = np.array(rates.lengths)
-    ordered = a.dials.shape[1]
-    left, right = a.dials / lengths[:ordered], b.dials / lengths[:ordered]
+    lengths = np.array(params.lengths)
+    ordered = a.parameters.shape[1]
+    left, right = a.parameters / lengths[:ordered], b.parameters / lengths[:ordered]
     apart = (left * left).sum(1)[:, None] + (right * right).sum(1)[None] - 2 * left @ right.T
     for index in range(a.labels.shape[1]):
         apart = apart + (a.labels[:, index, None] != b.labels[None, :, index]) / lengths[ordered + index] ** 2
-    time = _matern(np.abs(_time(a.share)[:, None] - _time(b.share)[None]) / rates.time)
+    time = _matern(np.abs(_time(a.share)[:, None] - _time(b.share)[None]) / params.time)
     result = (_matern(np.sqrt(np.maximum(apart, 0.0))) + 1.0) * time
     if not shared:
-        result = result + rates.seed * (a.trial[:, None] == b.trial[None]) * time
+        result = result + params.seed * (a.trial[:, None] == b.trial[None]) * time
     return result
 
 
-def fit(seen: Observations) -> Rates:
-    """The most probable rates, looked for one after the other."""
+def fit(seen: Observations) -> KernelParams:
+    """Return the most probable kernel parameters, by coordinate search."""
     key = (
         seen.trial.tobytes(),
-        seen.dials.tobytes(),
+        seen.parameters.tobytes(),
         seen.labels.tobytes(),
         seen.share.tobytes(),
         seen.value.tobytes(),
@@ -146,7 +155,7 @@ def fit(seen: Observations) -> Rates:
 
 
 class _Same:
-    """An argument that a cache does not look at."""
+    """An argument that the cache ignores."""
 
     def __init__(self, seen: Observations) -> None:
         self.seen = seen
@@ -159,17 +168,17 @@ class _Same:
 
 
 @lru_cache(maxsize=64)
-def _fit(_key: object, same: _Same) -> Rates:
+def _fit(_key: object, same: _Same) -> KernelParams:
     seen = same.seen
-    best = Rates((TYPICAL,) * (seen.dials.shape[1] + seen.labels.shape[1]))
+    best = KernelParams((TYPICAL,) * (seen.parameters.shape[1] + seen.labels.shape[1]))
     if len(seen.value) < FEWEST:
         return best
-    reached = Process(seen, best).probability()
+    reached = GaussianProcess(seen, best).probability()
     for _ in range(PASSES):
         before = best
         for index in range(len(best.lengths) + 3):
             for candidate in _neighbours(best, index):
-                probability = Process(seen, candidate).probability()
+                probability = GaussianProcess(seen, candidate).probability()
                 if probability > reached:
                     best, reached = candidate, probability
         if best == before:
@@ -177,22 +186,20 @@ def _fit(_key: object, same: _Same) -> Rates:
     return best
 
 
-def _neighbours(rates: Rates, index: int) -> list[Rates]:
-    """The rates with one of them a step smaller or larger."""
-    dials = len(rates.lengths)
-    if index < dials:
-        lengths = rates.lengths
-        return [
-            replace(rates, lengths=(*lengths[:index], value, *lengths[index + 1 :]))
-            for value in _beside(LENGTHS, lengths[index])
-        ]
-    if index == dials:
-        return [replace(rates, time=value) for value in _beside(TIMES, rates.time)]
-    if index == dials + 1:
-        return [replace(rates, seed=value) for value in _beside(SEEDS, rates.seed)]
-    return [replace(rates, noise=value) for value in _beside(NOISES, rates.noise)]
+def _neighbours(params: KernelParams, index: int) -> list[KernelParams]:
+    """Return the parameters with one of them a step smaller or larger."""
+    parameters = len(params.lengths)
+    if index < parameters:
+        lengths = params.lengths
+        values = _adjacent(LENGTHS, lengths[index])
+        return [replace(params, lengths=(*lengths[:index], value, *lengths[index + 1 :])) for value in values]
+    if index == parameters:
+        return [replace(params, time=value) for value in _adjacent(TIMES, params.time)]
+    if index == parameters + 1:
+        return [replace(params, seed=value) for value in _adjacent(SEEDS, params.seed)]
+    return [replace(params, noise=value) for value in _adjacent(NOISES, params.noise)]
 
 
-def _beside(values: Sequence[float], value: float) -> list[float]:
+def _adjacent(values: Sequence[float], value: float) -> list[float]:
     at = values.index(value)
     return [values[i] for i in (at - 1, at + 1) if 0 <= i < len(values)]

@@ -1,15 +1,15 @@
-"""Guards: a training that has collapsed is ended, with the evidence in words; pure functions of its learning curve.
+"""Guards end a training that has collapsed, with the evidence in words; pure functions of its learning curve.
 
-Every threshold is far outside of what healthy trainings show, on two successive evaluations at least, and none ends a
-trial that is still better than the model was before training: a guard saves what is surely lost, it is no way of stopping
-early. On the recorded curves of benchmarks/curves none of them ends a trial that a sweep would have wanted.
+Every threshold is far outside what healthy trainings show, on at least two successive evaluations. No guard ends a trial
+that is still better than the model before training: guards catch what is surely lost, they do not compare trials. On the
+recorded curves of benchmarks/curves no guard ends a trial that a sweep would have wanted.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from grposweep.search.early_stopping.learning_curve import Curve
+from grposweep.search.early_stopping import Curve
 
 TWICE = 2  # evaluations in a row: one may be an outlier
 LONG = 3  # evaluations in a row where a signal also stands still in trainings that recover,
@@ -22,7 +22,7 @@ KL_NATS = (
 ENTROPY_NATS = 1e-3  # a token: nothing is sampled any more. Healthy policies have 0.05 to 2; certain, right ones less,
 ENTROPY_SHARE = 0.02  # so it also has to be this share of what it was at the first evaluation.
 ALL = 0.999  # of the groups, or of the completions
-SOME = 0.5  # a policy that began with more truncated completions than this has too short a limit, and has not collapsed
+SOME = 0.5  # a model that began with more truncated completions has too short a limit, and has not collapsed
 FALLEN = 0.5  # of the start's reward is gone,
 FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
 
@@ -34,24 +34,24 @@ class GuardTriggered(NamedTuple):
     evidence: str
 
 
-def look(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
-    """The first guard that finds a training collapsed; None for one that is to go on.
+def check(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
+    """Return the first guard that finds the training collapsed, or None.
 
-    ``is_reward``: what the sweep optimises is one, and large. Of what it minimises nobody knows that more is a collapse.
+    ``is_reward`` says that the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
     """
     found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
     return next((GuardTriggered(name, evidence) for name, evidence in found if evidence), None)
 
 
 def non_finite(curve: Curve) -> str:
-    """No training step since the last evaluation had a loss: not a number never becomes one again."""
+    """No training step since the last evaluation had a finite loss; it never becomes finite again."""
     if _recent(curve, "broken", 1) != [1.0]:
         return ""
     return "the loss was not a number at any step since the last evaluation"
 
 
 def kl_blow_up(curve: Curve) -> str:
-    """The policy has left its reference behind, and gained nothing by it."""
+    """The policy is far from its reference and has gained nothing."""
     kl = _recent(curve, "kl", TWICE)
     if len(kl) < TWICE or min(kl) < KL_NATS or _has_risen(curve):
         return ""
@@ -59,7 +59,7 @@ def kl_blow_up(curve: Curve) -> str:
 
 
 def entropy_collapse(curve: Curve) -> str:
-    """The policy says one thing whatever it is asked, and that is not what earns."""
+    """Entropy has collapsed while the reward is still low."""
     entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
     if len(entropy) < TWICE or first is None or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first):
         return ""
@@ -69,7 +69,7 @@ def entropy_collapse(curve: Curve) -> str:
 
 
 def no_variance(curve: Curve) -> str:
-    """All completions of every group earn the same, so that there is no gradient to learn from."""
+    """All completions of every group earn the same reward, so there is no gradient."""
     shares = _recent(curve, "zero_std", LONG)
     if not _stands_still(curve, shares) or _has_risen(curve):
         return ""
@@ -77,7 +77,7 @@ def no_variance(curve: Curve) -> str:
 
 
 def all_truncated(curve: Curve) -> str:
-    """Completions have come to run into the length limit, all of them: endless repetition."""
+    """All completions have come to run into the length limit: endless repetition."""
     shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
     if not _stands_still(curve, shares) or first is None or first > SOME or _has_risen(curve):
         return ""
@@ -85,7 +85,7 @@ def all_truncated(curve: Curve) -> str:
 
 
 def reward_fallen(curve: Curve) -> str:
-    """Training has made the model far worse than it was."""
+    """The model is far worse than before training."""
     if curve.start is None or curve.start == 0 or len(curve.held_out) < TWICE:
         return ""
     best = max(curve.held_out[-TWICE:])
@@ -107,7 +107,7 @@ GUARDS: dict[str, Callable[[Curve], str]] = {
 
 
 def _recent(curve: Curve, name: str, count: int) -> list[float]:
-    """A signal at the last evaluations; fewer where it was not always known."""
+    """Return a signal at the last evaluations; fewer if it was not always logged."""
     values: Sequence[float | None] = curve.signals.get(name, ())
     return [value for value in values[-count:] if value is not None]
 
@@ -117,7 +117,7 @@ def _first(curve: Curve, name: str) -> float | None:
 
 
 def _stands_still(curve: Curve, shares: list[float]) -> bool:
-    """Whether a share has been everything for long."""
+    """Return whether a share has been 1 for long."""
     if len(shares) < LONG or min(shares) < ALL:
         return False
     before = curve.completions[-LONG - 1] if len(curve.completions) > LONG else 0.0
@@ -125,7 +125,7 @@ def _stands_still(curve: Curve, shares: list[float]) -> bool:
 
 
 def _has_risen(curve: Curve) -> bool:
-    """Whether the held-out reward is above its start by more than noise; where nobody knows the start, above its first."""
+    """Return whether the held-out reward is above its start by more than noise; above its first value if there is no start."""
     begun = curve.start if curve.start is not None else curve.held_out[0]
     error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
     return curve.held_out[-1] - begun > STANDARD_ERRORS * error

@@ -1,0 +1,76 @@
+"""What can be chosen by name: one line for each task, tracker, sampler and early-stopping policy.
+
+The values are imported when they are first used. So configuration checks and command-line choices read the names without
+importing torch or Optuna, and a package below may know the names of what stands above it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A function or class of this package, written ``module:name`` and imported at its first call."""
+
+    target: str
+
+    def load(self) -> Any:
+        """Return the function or class itself."""
+        module, _, name = self.target.partition(":")
+        return getattr(import_module(f"grposweep.{module}"), name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.load()(*arguments, **named)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all points are listed beforehand.
+
+    ``lists_points``: every point is known before the first trial and every trial is wanted to its end, so nothing stops
+    early. ``several_objectives``: the sampler can search for a Pareto front. ``draws`` is how many free candidates are
+    drawn before the list of valid combinations. ``imports_torch``: it runs in a helper process.
+    """
+
+    build: Callable[..., Any] | None = None
+    lists_points: bool = False
+    several_objectives: bool = False
+    draws: int = 64
+    imports_torch: bool = False
+
+
+# search.sampler (``auto`` chooses one)
+SAMPLERS: dict[str, Sampler] = {
+    "grid": Sampler(lists_points=True, several_objectives=True),
+    "one_factor": Sampler(lists_points=True),
+    "tpe": Sampler(Lazy("search.sampler:build_tpe"), several_objectives=True),
+    "random": Sampler(Lazy("search.sampler:build_random"), several_objectives=True),
+    "gp": Sampler(
+        Lazy("search.sampler:build_gp"), draws=2, imports_torch=True
+    ),  # it proposes one optimum again and again
+}
+
+# search.stopping (``auto`` chooses one): a class without arguments that follows search.early_stopping.StoppingPolicy
+POLICIES: dict[str, Callable[[], Any]] = {
+    "none": Lazy("search.early_stopping:NoStopping"),
+    "curve": Lazy("search.early_stopping.curve:CurvePolicy"),
+    "median": Lazy("search.early_stopping.optuna_pruners:MedianPolicy"),
+    "asha": Lazy("search.early_stopping.optuna_pruners:AshaPolicy"),
+    "hyperband": Lazy("search.early_stopping.optuna_pruners:HyperbandPolicy"),
+}
+
+# task.kind: a function from schema.Task to training and held-out rows
+TASKS: dict[str, Callable[..., Any]] = {
+    "arithmetic": Lazy("train.tasks.arithmetic:load"),
+    "gsm8k": Lazy("train.tasks.gsm8k:load"),
+    "jsonl": Lazy("train.tasks.jsonl:load"),
+}
+
+# tracker.kind: a class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker
+TRACKERS: dict[str, Callable[..., Any]] = {
+    "none": Lazy("train.tracker:Tracker"),
+    "wandb": Lazy("train.tracker:WandbTracker"),
+    "tensorboard": Lazy("train.tracker:TensorboardTracker"),
+}
