@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from optuna.trial import TrialState
 
-from grposweep.search.early_stopping import CONTINUE, Action, Decision
-from grposweep.search.early_stopping import Curve, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.doctor.checks import check_attempts
 from toy_launcher import Died, Place, open_controller

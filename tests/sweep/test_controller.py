@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.search.early_stopping import Action, Decision, NoStopping
-from grposweep.search.early_stopping import Curve
+from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping
 from grposweep.storage.folders import SweepFolder
 from toy_launcher import Place, open_controller
 

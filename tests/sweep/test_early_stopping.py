@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.search.early_stopping import Action, Decision, NoStopping, StoppingPolicy
-from grposweep.search.early_stopping import Curve, State
+from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State, StoppingPolicy
 from grposweep.storage.folders import SweepFolder
 from grposweep.train.records import Metrics
 from toy_launcher import Place, open_controller
