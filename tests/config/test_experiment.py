@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from grposweep.architecture import Architecture
 from grposweep.config.compose import (
     known_keys,
     load_experiment,
@@ -16,6 +17,7 @@ from grposweep.config.compose import (
     unknown_key,
     unknown_option,
 )
+from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
@@ -159,3 +161,27 @@ def test_an_option_that_does_not_exist_brings_the_options_and_the_dial() -> None
     assert "kl.beta" in unknown_option("kl", "0.04", ["high", "low", "none"])
     assert "Did you mean kl=low?" in unknown_option("kl", "lo", ["high", "low", "none"])
     assert "there is no group klm" in unknown_option("klm", "x", [])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_objective_has_a_direction_that_exists(compose: Compose, place: int) -> None:
+    """A misspelt direction of any objective is bad input."""
+    directions = ["maximize", "minimize", "minimize"]
+    directions[place] = "minimise"
+    words = ["search.metric=[eval_reward,gpu_hours,kl]", f"search.direction=[{','.join(directions)}]"]
+    with pytest.raises(UserError, match=r"search\.direction=minimise"):
+        check_words(to_experiment(compose(words)))
+
+
+SHAPE = vars(Architecture(2, 64, 128, 4, 4, 16, 1000))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "known"),
+    [(SHAPE, True), (None, False), ([], False), ({}, False), ({"layers": 2}, False), (SHAPE | {"extra": 1}, False)],
+    ids=["whole", "none", "a list", "empty", "too few", "too many"],
+)
+def test_a_recorded_model_shape_is_taken_only_if_it_is_whole(recorded: object, known: bool) -> None:
+    """A file of another version, or a damaged one, leaves the architecture unknown."""
+    found = read_setting(Experiment(), {"model": recorded}).architecture
+    assert found == (Architecture(**SHAPE) if known else None)

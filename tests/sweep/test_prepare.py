@@ -1,0 +1,49 @@
+"""What a sweep says about a preparation that failed."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from grposweep.errors import UserError
+from grposweep.schema import Experiment
+from grposweep.storage.exit_code import ExitCode
+from grposweep.storage.folders import SweepFolder
+from grposweep.sweep.prepare import prepare
+from grposweep.sweep.run import SignalCounter
+
+
+class Fails:
+    """A preparation that ends at once with this code, a line in its log, and with an explanation if there is one."""
+
+    where = "here"
+
+    def __init__(self, code: int, explanation: str = "") -> None:
+        self.code, self.explanation = code, explanation
+
+    def start(self, sweep: Path, log: Path) -> None:
+        log.write_text("a line of the log\n")
+        if self.explanation:
+            (sweep / "prepare.error").write_text(f"{self.explanation}\n")
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def end(self) -> None:
+        pytest.fail("it has ended")
+
+
+@pytest.mark.parametrize(
+    ("preparer", "message"),
+    [
+        (Fails(ExitCode.BAD_INPUT, "task.path=x: there is no such file."), r"^task\.path=x: there is no such file\.$"),
+        (Fails(ExitCode.BAD_INPUT), r"\(exit code 2\): a line of the log\. Its whole output is in .*log"),
+        (Fails(ExitCode.FAILED, "half a sen"), r"\(exit code 1\): a line of the log\. Its whole output is in .*log"),
+    ],
+    ids=["bad input with its explanation", "bad input without one", "a crash"],
+)
+def test_a_failed_preparation_is_explained(tmp_path: Path, preparer: Fails, message: str) -> None:
+    """In its own words if the input is bad and it said so, otherwise by the end of its log."""
+    console = Console(quiet=True)
+    with pytest.raises(UserError, match=message):
+        prepare(SweepFolder(tmp_path), {"key": Experiment()}, preparer, console, SignalCounter())
