@@ -1,57 +1,200 @@
-"""Which checkpoint to go on from: the newest that is whole.
+"""Find the newest complete checkpoint of a training, and move the others out of the way.
 
-transformers writes the weights first and trainer_state.json last, but neither atomically nor in step with the other
-ranks' random states: an attempt killed while saving leaves a folder that looks like a checkpoint and is none.
+A checkpoint is written in several steps, and each rank writes files of its own. A process that dies while it saves
+leaves an incomplete folder. Which files belong to a checkpoint depends on how the ranks divide the training state.
+Sources: transformers 5.23 trainer.py (`_save_checkpoint`), accelerate 1.15 utils/fsdp_utils.py, DeepSpeed 0.19
+runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesystem.py. Nothing here imports torch.
 """
 
+import contextlib
 import json
+import pickletools
 import shutil
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+
+# transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
+BROKEN = "broken-"
+NOTE = "broken.txt"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint-N folder, N in optimizer steps."""
+    """A `checkpoint-N` folder, N in optimizer steps."""
 
     path: Path
     step: int
 
 
+class State(Enum):
+    """Whether a resume can read a checkpoint."""
+
+    COMPLETE = "complete"
+    TORN = "torn"  # a process died while it wrote it
+    UNKNOWN = "unknown"  # of a kind that is not known here, or of another number of ranks
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look into a checkpoint shows; ``why`` it is not complete."""
+
+    state: State
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A layout of the training state. A folder that matches one of the patterns ``marks`` is of this kind.
+
+    ``lacking`` names the files that are missing or cut off, for a folder and its number of ranks.
+    """
+
+    marks: tuple[str, ...]
+    lacking: Callable[[Path, int], Iterator[str]]
+
+
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
-    """The whole checkpoint with the highest step; None to start from the beginning."""
-    whole = [checkpoint for checkpoint in _all(folder) if is_whole(checkpoint, ranks)]
-    return max(whole, key=lambda checkpoint: checkpoint.step, default=None)
+    """Return the complete checkpoint with the highest step, or None to start from the beginning."""
+    complete = [found for found in _all(folder) if examine(found, ranks).state is State.COMPLETE]
+    return max(complete, key=lambda found: found.step, default=None)
 
 
-def drop_broken(folder: Path, ranks: int) -> None:
-    """Delete half-written checkpoints: transformers' rotation would count them and delete a whole one instead."""
+def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
+    """Rename checkpoints that cannot be resumed from, with a note that says why. Nothing is deleted.
+
+    transformers' rotation would count them and delete a complete one instead. A checkpoint of unknown kind may be one
+    that another program can resume from by itself: it is renamed only if the folder ``is_ours``.
+    """
     for checkpoint in _all(folder):
-        if not is_whole(checkpoint, ranks):
-            shutil.rmtree(checkpoint.path)
+        found = examine(checkpoint, ranks)
+        if found.state is State.TORN or (is_ours and found.state is State.UNKNOWN):
+            _rename(checkpoint, found.why)
 
 
-def drop_checkpoints(folder: Path) -> None:
-    """Delete all checkpoints; logged completions beside them stay."""
+def drop_checkpoints(folder: Path, ranks: int) -> None:
+    """Delete the complete checkpoints of a finished training. Logged completions stay, and so does what is not complete."""
+    set_aside(folder, ranks)
     for checkpoint in _all(folder):
         shutil.rmtree(checkpoint.path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
-def is_whole(checkpoint: Checkpoint, ranks: int) -> bool:
-    """Whether everything that a resume reads is there, to its end."""
+def examine(checkpoint: Checkpoint, ranks: int) -> Finding:
+    """Tell whether everything that a resume with this number of ranks reads is there, to its end."""
     path = checkpoint.path
-    states = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
+    kind = next((kind for kind in KINDS if any(any(path.glob(mark)) for mark in kind.marks)), None)
+    if kind is None:
+        return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
+    written, wanted = {found.name for found in path.glob("rng_state*.pth")}, set(_random_states(ranks))
+    if written - wanted:
+        return Finding(State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}")
+    lacking = [*kind.lacking(path, ranks), *_torn(path, *sorted(wanted))]
+    if _step(path) != checkpoint.step:
+        lacking.append("trainer_state.json")
+    return Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off") if lacking else Finding(State.COMPLETE)
+
+
+def _replicated(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
+    """Plain training and DDP: rank 0 writes the whole state."""
+    yield from _torn(path, "optimizer.pt", "scheduler.pt")
+    if not any(path.glob("*.safetensors")):
+        yield "*.safetensors"
+
+
+def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
+    """ZeRO: a folder that `latest` names when all is written. Each rank writes its optimizer state, under ZeRO-3 weights too.
+
+    scheduler.pt is not there if the learning rate is DeepSpeed's own to schedule.
+    """
+    if (path / "scheduler.pt").exists():
+        yield from _torn(path, "scheduler.pt")
     try:
-        state = json.loads((path / "trainer_state.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        return False
-    # torch.save writes zip files, whose directory is their end: a torn one has none.
-    torn = [name for name in (*states, "optimizer.pt", "scheduler.pt") if not zipfile.is_zipfile(path / name)]
-    return state.get("global_step") == checkpoint.step and not torn and any(path.glob("*.safetensors"))
+        tag = (path / "latest").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        tag = ""
+    if not tag:
+        yield "latest"
+        return
+    yield from _of_each_rank(path, f"{tag}/*_optim_states.pt", ranks)
+    own = f"{tag}/zero_pp_rank_*_model_states.pt"
+    yield from (
+        _of_each_rank(path, own, ranks) if any(path.glob(own)) else _torn(path, f"{tag}/mp_rank_00_model_states.pt")
+    )
+
+
+def _fsdp_full(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
+    """FSDP with a full state: rank 0 gathers and writes it."""
+    yield from _torn(path, "optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
+
+
+def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - every kind takes the number of ranks
+    """FSDP with a sharded state: torch's distributed checkpoints, whose `.metadata` is written last and names the rest."""
+    yield from _torn(path, "scheduler.pt")
+    for part in ("optimizer_0", "pytorch_model_fsdp_0"):
+        shards = _shards(path / part / ".metadata")
+        if not shards:
+            yield f"{part}/.metadata"
+        yield from (f"{part}/{name}" for name in shards if not (path / part / name).is_file())
+
+
+# The first that matches: DeepSpeed's and FSDP's folders hold none of the others' files.
+KINDS = (
+    _Kind(("*/*_optim_states.pt",), _deepspeed),
+    _Kind(("optimizer_0", "pytorch_model_fsdp_0"), _fsdp_sharded),
+    _Kind(("optimizer.bin", "pytorch_model_fsdp.bin"), _fsdp_full),
+    _Kind(("optimizer.pt",), _replicated),
+)
+
+
+def _random_states(ranks: int) -> list[str]:
+    return ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
+
+
+def _step(path: Path) -> int | None:
+    """Return the optimizer step in trainer_state.json, or None if it cannot be read."""
+    try:
+        state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state.get("global_step") if isinstance(state, dict) else None
+
+
+def _torn(path: Path, *names: str) -> Iterator[str]:
+    """Name the files that torch.save did not finish: it writes zip files, whose directory is their end."""
+    yield from (name for name in names if not zipfile.is_zipfile(path / name))
+
+
+def _of_each_rank(path: Path, pattern: str, ranks: int) -> Iterator[str]:
+    """Name what is torn among the files of all ranks, or the pattern if there are fewer files than ranks."""
+    found = sorted(str(file.relative_to(path)) for file in path.glob(pattern))
+    yield from _torn(path, *found)
+    if len(found) < ranks:
+        yield f"{pattern} ({len(found)} of {ranks})"
+
+
+def _shards(metadata: Path) -> list[str]:
+    """Return the names of the shards in a `.metadata` file, which is a pickle: read without running it. Empty if it is torn."""
+    try:
+        found = {argument for _, argument, _ in pickletools.genops(metadata.read_bytes()) if isinstance(argument, str)}
+    except (OSError, ValueError):  # pickletools raises ValueError for a pickle without its end
+        return []
+    return sorted(name for name in found if name.endswith(".distcp"))
+
+
+def _rename(checkpoint: Checkpoint, why: str) -> None:
+    """Move one out of sight of every program that looks for `checkpoint-N`, and say so in the log and beside it."""
+    names = (f"{BROKEN}{checkpoint.path.name}{again}" for again in ("", *(f"-{count}" for count in range(2, 1000))))
+    target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
+    checkpoint.path.rename(target)
+    text = f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {why}."
+    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk may be what tore it
+        (target / NOTE).write_text(f"{text}\nDelete the folder if you do not need it.\n", encoding="utf-8")
 
 
 def _all(folder: Path) -> Iterator[Checkpoint]:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ from grposweep.files import read_json, write_json
 from grposweep.process import MARK, kill_group, start_guard
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
-from grposweep.train.checkpoints import newest_checkpoint
+from grposweep.train.checkpoints import newest_checkpoint, set_aside
 
 POLL_SECONDS = 0.5
 RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
 LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
+RESUME = "resume.json"  # in a trial folder: which checkpoint an attempt on several nodes resumes from
+CHOICE_SECONDS = 300.0  # that the other nodes wait for the first one's choice; it may start later
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
 LAST_LINES = 25  # of its output, kept in result.json
 # What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
@@ -67,8 +69,29 @@ def _trial(attempt: Attempt) -> Trial:
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
     trial = Trial(attempt.experiment.trainer, attempt.folder, recipe.config, place)
-    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
-    return Trial(trial.trainer, trial.folder, trial.recipe, place, newest.path if newest else None)
+    return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
+
+
+def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
+    """Return the checkpoint that the program is to resume from, the same on every node, or None.
+
+    The first node chooses. The others read its choice from a file: each may still see an older state of the folder.
+    Raises TimeoutError if they wait for it for more than CHOICE_SECONDS.
+    """
+    chosen = attempt.folder / RESUME
+    if attempt.is_main:
+        ranks = attempt.experiment.cluster.processes
+        set_aside(trial.output, ranks, is_ours=False)
+        newest = newest_checkpoint(trial.output, ranks)
+        if attempt.ranks > 1:
+            write_json(chosen, {"attempt": attempt.number, "checkpoint": newest.path.name if newest else None})
+        return newest.path if newest else None
+    until = time.monotonic() + CHOICE_SECONDS
+    while (said := read_json(chosen) or {}).get("attempt") != attempt.number:
+        if time.monotonic() > until:
+            raise TimeoutError(f"the first node did not write {chosen} within {CHOICE_SECONDS:.0f} s")
+        time.sleep(POLL_SECONDS)
+    return trial.output / said["checkpoint"] if said["checkpoint"] else None
 
 
 def _start(attempt: Attempt, trial: Trial, program: ExternalProgram, mark: str) -> "subprocess.Popen[bytes]":

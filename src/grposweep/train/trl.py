@@ -21,6 +21,7 @@ import datasets
 import numpy
 import torch
 import transformers
+from accelerate.utils import DistributedType
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
@@ -30,7 +31,7 @@ from grposweep.memory.states import BUCKET, ZERO
 from grposweep.plan import build_plan
 from grposweep.schema import Experiment, Generation
 from grposweep.train.attempt import Attempt, Outcome, check_schedule
-from grposweep.train.checkpoints import drop_broken, drop_checkpoints, newest_checkpoint
+from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
 from grposweep.train.models import Loaded, load_model
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
@@ -174,17 +175,46 @@ def deepspeed_config(stage: int) -> dict[str, Any]:
     }
 
 
+# Kinds of sharding for which CPU ranks suffice. accelerate 1.15 drops its FSDP plugin on them and says nothing.
+SHARDED_ON_CPUS = set(ZERO)
+
+
 def check_sharding(experiment: Experiment) -> None:
-    """Raise UserError where sharding is wanted and cannot be had in this environment."""
+    """Raise UserError if the wanted sharding cannot be had in this environment, before a model is loaded."""
     sharding = experiment.trainer.sharding
     if sharding in ZERO and find_spec("deepspeed") is None:
         raise UserError(
             f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip install deepspeed), or set "
             "trainer.sharding=fsdp, which torch brings along."
         )
-    if sharding != "none" and not torch.cuda.is_available():
+    on_cpus = sharding in SHARDED_ON_CPUS and experiment.cluster.processes > 1
+    if sharding != "none" and not torch.cuda.is_available() and not on_cpus:
         raise UserError(
             f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. Set trainer.sharding=none."
+        )
+
+
+def start_deepspeed_on_cpus(attempt: Attempt) -> None:
+    """Connect CPU ranks for DeepSpeed, before anything asks it for their number.
+
+    transformers tells accelerate about DeepSpeed only where there are GPUs, so ZeRO-3 would build the model for one rank.
+    """
+    if attempt.experiment.trainer.sharding not in ZERO or torch.cuda.is_available():
+        return
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+
+
+def check_is_sharded(attempt: Attempt, trainer: "Trainer") -> None:
+    """Raise UserError if several ranks would train as plain DDP although sharding is set: accelerate may drop it silently."""
+    sharding, found = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
+    wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
+    if sharding != "none" and attempt.ranks > 1 and found != wanted:
+        raise UserError(
+            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training is {found.value}), and "
+            "every rank would hold everything. Set trainer.sharding=none."
         )
 
 
@@ -200,17 +230,32 @@ def train(attempt: Attempt) -> Outcome:
     data = load_data(attempt.experiment.task)
     check_counts(attempt, data)
     model = load_model(attempt.experiment.model)
-    checkpoint = newest_checkpoint(attempt.checkpoints, attempt.ranks)
-    if attempt.is_main:
-        drop_broken(attempt.checkpoints, attempt.ranks)
-        attempt.metrics.rewind(None if checkpoint is None else checkpoint.step)
-    trainer = build_trainer(attempt, model, data, resumed_at=0 if checkpoint is None else checkpoint.step)
+    start_deepspeed_on_cpus(attempt)
+    arguments = build_config(attempt, model)  # connects the ranks
+    checkpoint = choose_checkpoint(attempt)
+    trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
+    check_is_sharded(attempt, trainer)
     if checkpoint is None:
         trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
     outcome = finish(attempt, trainer)
     trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
     return outcome
+
+
+def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
+    """Return the checkpoint to resume from, the same on every rank, or None to start from the beginning.
+
+    Rank 0 chooses and tells the others: on a network file system each node may still see an older state of a folder.
+    """
+    told: list[Checkpoint | None] = [None]
+    if attempt.is_main:
+        told = [newest_checkpoint(attempt.checkpoints, attempt.ranks)]
+        set_aside(attempt.checkpoints, attempt.ranks)
+        attempt.metrics.rewind(None if told[0] is None else told[0].step)
+    if attempt.ranks > 1:
+        torch.distributed.broadcast_object_list(told, src=0)
+    return told[0]
 
 
 def calm() -> None:
@@ -327,7 +372,7 @@ def seed_generation(seed: int) -> Iterator[None]:
             torch.cuda.set_rng_state(on_gpu)
 
 
-def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) -> Trainer:
+def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOConfig, resumed_at: int) -> Trainer:
     """The trainer, its rewards listened to while it evaluates."""
     rewards = load_rewards(attempt.experiment.task.rewards)
     updates = UpdateNormCallback()
@@ -340,7 +385,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, resumed_at: int) 
         resumed_at,
         model=model.path,
         reward_funcs=[listen(reward, number, held_out) for number, reward in enumerate(rewards)],
-        args=build_config(attempt, model),
+        args=arguments,
         train_dataset=data.train,
         eval_dataset=data.held_out,
         processing_class=model.tokenizer,
@@ -377,5 +422,5 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
     if attempt.is_main:
-        drop_checkpoints(attempt.checkpoints)
+        drop_checkpoints(attempt.checkpoints, attempt.ranks)
     return Outcome(stopped=False, step=step, model="model" if keep == "best" else None)

@@ -124,8 +124,11 @@ class Sample:
 
 
 def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
-    """What this rank holds of a weight: one that FSDP has divided is talked about with the others at any operation."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
+    """Return what this rank holds of a weight. Any operation on one that FSDP has divided waits for the other ranks."""
+    if isinstance(weight, DTensor):
+        return weight.to_local()
+    divided = getattr(weight, "ds_tensor", None)  # of ZeRO-3, whose weights are empty between uses
+    return weight if divided is None else divided
 
 
 class UpdateNormCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -135,12 +138,13 @@ class UpdateNormCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         self.value: float | None = None
         self._sample: Sample | None = None
 
-    def on_pre_optimizer_step(
+    def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
     ) -> None:
-        if state.is_world_process_zero and self._sample is None:  # the first step; each one ends where the next begins
+        # The checkpoint is loaded by now. Later is too late: DeepSpeed takes its steps inside the backward pass.
+        if state.is_world_process_zero:
             model = known["model"]
-            weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            weights = sum(own_part(p).numel() for p in model.parameters() if p.requires_grad)
             self._sample = Sample(every=max(weights // SAMPLED, 1))
             self._sample.take(model)
 
