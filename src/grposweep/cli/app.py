@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from grposweep.errors import UserError
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 
 app = typer.Typer(
@@ -54,13 +55,13 @@ OUTPUTS = Path("outputs")
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     """The sweeps under --outputs that begin so."""
     outputs = Path(context.params.get("outputs") or OUTPUTS)
-    return sorted(path.parent.name for path in outputs.glob(f"{_literal(incomplete)}*/sweep.yaml"))
+    return sorted(path.parent.name for path in outputs.glob(f"{_literal(incomplete)}*/{paths.SWEEP}"))
 
 
 def complete_trial(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The trials of the sweep that is named (otherwise of the newest): numbers, with the folders' names as help."""
     from grposweep.errors import UserError
-    from grposweep.storage.find import find_sweep
+    from grposweep.storage.folders import find_sweep
 
     outputs = Path(context.params.get("outputs") or OUTPUTS)
     try:

@@ -72,7 +72,7 @@ def _rates(sweep: str) -> Rates:
     """What a token has cost a sweep's finished trials."""
     from grposweep.report.cost import measured_rates  # sweeps: not for plans alone
     from grposweep.report.view import read_sweep
-    from grposweep.storage.find import find_sweep
+    from grposweep.storage.folders import find_sweep
 
     rates = measured_rates(read_sweep(find_sweep(sweep, Path("outputs"))))
     if rates is None:

@@ -13,6 +13,7 @@ from grposweep.launchers.base import End, Job
 from grposweep.launchers.slurm.commands import is_alive
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.schema import AUTO, Experiment
+from grposweep.storage import paths
 
 TRAINING = ["grposweep.train.worker"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]
@@ -43,7 +44,7 @@ class Local:
         """Start every rank; each writes logs/rank-N.log in the trial folder."""
         gpus = [self._free_gpus.pop(0) for _ in range(job.cluster.processes)] if self._has_gpus else []
         processes = 1 if job.starts_ranks else job.cluster.processes
-        (job.folder / "logs").mkdir(exist_ok=True)
+        (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
         if processes > 1:
             shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
@@ -52,7 +53,7 @@ class Local:
             own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if processes > 1 else {}
             if gpus:
                 own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus) if job.starts_ranks else gpus[rank]
-            log = job.folder / "logs" / f"rank-{rank}.log"
+            log = job.folder / paths.LOGS / f"rank-{rank}.log"
             group.pids.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
         job_id = f"local-{group.pids[0]}"
         self._groups[job_id] = group

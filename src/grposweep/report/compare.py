@@ -25,7 +25,7 @@ from grposweep.report.chart import overlay
 from grposweep.report.status import worth
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
-from grposweep.storage.find import find_sweep
+from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
 
 NAMING = ("name", "outputs", "force")  # of the sweep, not of a trial

@@ -60,7 +60,7 @@ def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dic
         "objective_se": trial.error,
         "start": trial.start,
         "step": trial.step,
-        "completions": trial.result.get("completions"),
+        "completions": trial.result.completions,
         "seconds": round(trial.seconds, 3),
         "gpu_hours": round(trial.gpu_hours, 6),
         "failure": trial.reason or None,

@@ -22,7 +22,7 @@ from grposweep.report.cost import ended, standing, target
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import SweepView, open_sweep, read_sweep
-from grposweep.storage.find import find_sweeps, last_change
+from grposweep.storage.folders import find_sweeps, last_change
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:

@@ -15,7 +15,7 @@ from grposweep.report.ranking import Standing
 from grposweep.report.tables import clock
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.storage.failure_class import words_of
+from grposweep.storage.records import failure_label
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # without a sign of life
@@ -187,7 +187,7 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
 def _by_class(classes: Mapping[str, int], failed: Iterable[TrialView]) -> Iterator[str]:
     first = {trial.failure_class: trial for trial in reversed(list(failed))}
     for name, number in classes.items():
-        yield f"{number:,} {words_of(name)}, first trial {first[name].number}: {first[name].reason}"
+        yield f"{number:,} {failure_label(name)}, first trial {first[name].number}: {first[name].reason}"
 
 
 def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:

@@ -17,7 +17,7 @@ from grposweep.report.tables import clock
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.failure_class import words_of
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, failure_label
 
 LOG_LINES = 8
 
@@ -57,21 +57,20 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
     """Each attempt: what it is called outside, and how it ended."""
     said: dict[int, list[str]] = {}
-    for line in trial.attempts:
-        words = said.setdefault(line["attempt"], [])
-        if line.get("event") == "started":
-            words.append(str(line.get("job_id", "")))
-        elif line.get("event") == "ended":
-            words.append(_end(line))
+    for event in trial.attempts:
+        words = said.setdefault(event.attempt, [])
+        if event.event == AttemptEventKind.STARTED:
+            words.append(event.job_id or "")
+        elif event.event == AttemptEventKind.ENDED:
+            words.append(_end(event))
     yield from ((number, ", ".join(words) or "announced") for number, words in said.items())
 
 
-def _end(line: Mapping[str, Any]) -> str:
-    if "failure" in line:
-        return f"ended: {words_of(str(line['failure']))}, then {line.get('step', 'nothing')}"
-    code = line.get("code")
+def _end(event: AttemptEvent) -> str:
+    if event.failure is not None:
+        return f"ended: {failure_label(event.failure)}, then {event.step or 'nothing'}"
     known: Mapping[object, str] = {ExitCode.FINISHED: "ended well", ExitCode.STOPPED: "stopped when asked"}
-    return known.get(code, f"ended with code {code}")
+    return known.get(event.code, f"ended with code {event.code}")
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -87,10 +86,10 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     """Why it failed or was stopped, with the end of its log; what rules warn of in its configuration."""
     if trial.reason:
-        what = f"{words_of(trial.failure_class)}: " if trial.failure_class else "stopped early: "
+        what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
-        lines = trial.failure.get("last_lines")
-        yield from (Text(f"  {line}", "dim") for line in (lines if isinstance(lines, list) else [])[-LOG_LINES:])
+        lines = trial.failure.last_lines
+        yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
     for warning in _warnings(view, trial):
         yield Text(f"\n{warning}", "yellow")
 

@@ -1,6 +1,5 @@
 """A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grposweep.files import as_number, objects, read_json, read_lines, yaml_loader
-from grposweep.storage import runs
-from grposweep.storage.folders import TrialFolder, extra_objectives, worth
+from grposweep.files import objects, read_json, read_lines, yaml_loader
+from grposweep.storage import paths, runs
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.records import (
+    Action,
+    AttemptEvent,
+    FailureReport,
+    Heartbeat,
+    TrialResult,
+    TrialStatus,
+    finite_or_none,
+)
 
 SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
 Direction = Literal["maximize", "minimize"]
@@ -56,7 +64,7 @@ class TrialView:
     point: Mapping[str, Any]
     attributes: Mapping[str, Any]
     state: State
-    result: Mapping[str, Any]  # result.json; empty before it
+    result: TrialResult  # empty before it has ended
     step: int  # optimizer steps behind it
     total: int  # and of how many; 0: unknown
     seconds: float  # that it ran, in all its attempts
@@ -76,31 +84,31 @@ class TrialView:
     @property
     def objective(self) -> float | None:
         """What it is worth; None unless it has finished with a number."""
-        return worth(self.result)
+        return self.result.value
 
     def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
         """What it is worth in these objectives beside the first; None where one is missing."""
-        return extra_objectives(self.result, names)
+        return self.result.extra_values(names)
 
     @property
     def error(self) -> float | None:
         """The objective's standard error, of its evaluations' prompts only."""
-        return None if self.objective is None else _finite(self.result.get("objective_se"))
+        return None if self.objective is None else finite_or_none(self.result.objective_se)
 
     @property
     def reached(self) -> float | None:
         """Where a trial that was stopped early had come to; None for any other."""
-        return _finite(self.result.get("objective")) if self.state is State.PRUNED else None
+        return finite_or_none(self.result.objective) if self.state is State.PRUNED else None
 
     @property
     def start(self) -> float | None:
         """The metric before training."""
-        return _finite(self.result.get("start"))
+        return finite_or_none(self.result.start)
 
     @property
     def start_error(self) -> float | None:
         """And its standard error."""
-        return _finite(self.result.get("start_se"))
+        return finite_or_none(self.result.start_se)
 
     @property
     def gpu_hours(self) -> float:
@@ -108,28 +116,24 @@ class TrialView:
         return self.gpu_seconds / 3600
 
     @property
-    def failure(self) -> Mapping[str, Any]:
-        """Kind, class, message, last_lines of a failed or retried trial; empty for any other."""
-        found = self.result.get("failure")
-        return found if isinstance(found, dict) else {}
+    def failure(self) -> FailureReport:
+        """Why a trial failed or was retried; an empty report for any other."""
+        return self.result.failure or FailureReport()
 
     @property
     def failure_class(self) -> str:
-        """Its failure's class, as ``sweep/failures/kinds.py`` names them; empty where it has not failed."""
-        return str(self.failure.get("class") or "unclassified") if self.state is State.FAILED else ""
+        """Its failure's class, as `Failure` names them; empty where it has not failed."""
+        return self.failure.name or "unclassified" if self.state is State.FAILED else ""
 
     @property
     def reason(self) -> str:
         """Why it failed or was stopped early, in words; empty for any other."""
         if self.state not in (State.FAILED, State.PRUNED):
             return ""
-        said = self.failure.get("message") or self.result.get("reason") or self.result.get("stopped")
-        if isinstance(said, dict):
-            said = said.get("message") or said.get("reason")
-        return str(said or "no reason was written down")
+        return self.failure.message or self.result.reason or "no reason was written down"
 
     @cached_property
-    def attempts(self) -> Sequence[Mapping[str, Any]]:
+    def attempts(self) -> Sequence[AttemptEvent]:
         """The lines of attempts.jsonl: intents, starts and ends, in order."""
         return TrialFolder(self.path).attempts()
 
@@ -142,7 +146,7 @@ class TrialView:
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
         """All lines of metrics.jsonl, read when they are first asked for."""
-        return list(read_lines(self.path / "metrics.jsonl", step=int))
+        return list(read_lines(self.path / paths.METRICS, step=int))
 
     def curve(self, metric: str) -> list[CurvePoint]:
         """A metric over the trial's steps; without the moments at which it was no number."""
@@ -150,7 +154,7 @@ class TrialView:
 
     def last_value(self, metric: str) -> float | None:
         """The latest value of a metric, from the end of the file alone."""
-        values = (_finite(line.get(metric)) for line in _last_lines(self.path / "metrics.jsonl"))
+        values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
         return next((value for value in values if value is not None), None)
 
     @cached_property
@@ -159,7 +163,7 @@ class TrialView:
         import yaml
 
         try:
-            found = yaml.load((self.path / "config.yaml").read_text(encoding="utf-8"), yaml_loader())
+            found = yaml.load((self.path / paths.CONFIG).read_text(encoding="utf-8"), yaml_loader())
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -167,13 +171,13 @@ class TrialView:
     @property
     def plan(self) -> Mapping[str, Any]:
         """What followed from its configuration: sizes, steps, evaluations."""
-        return read_json(self.path / "plan.json") or {}
+        return read_json(self.path / paths.PLAN) or {}
 
     @property
     def command(self) -> str:
         """What repeats it as a run of its own: command.sh without its comments; empty where there is none."""
         try:
-            lines = (self.path / "command.sh").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = (self.path / paths.COMMAND).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return ""
         return "\n".join(line for line in lines if line and not line.startswith("#"))
@@ -185,9 +189,9 @@ class TrialView:
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     """One trial now; ``controller_lives``: whether attempts on this machine can still be under way."""
-    record, result = folder.record, folder.result or {}
+    record, result = folder.record, folder.result
     state = _state(folder, result, controller_lives)
-    beat = {} if state.is_over else folder.heartbeat()
+    beat = Heartbeat() if state.is_over else folder.heartbeat()
     silent = _silence(folder.path) if state is State.RUNNING else 0.0
     seconds, gpu_seconds = runs.cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
     return TrialView(
@@ -198,10 +202,10 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
         attributes={} if record is None else record.attributes,
         state=state,
         result=result,
-        step=_whole(beat.get("step", result.get("step"))),
-        total=_whole(beat.get("total", result.get("total_steps"))),
-        seconds=_finite(seconds) or 0.0,
-        gpu_seconds=_finite(gpu_seconds) or 0.0,
+        step=(result.step if beat.step is None else beat.step) or 0,
+        total=(result.total_steps if beat.total is None else beat.total) or 0,
+        seconds=finite_or_none(seconds) or 0.0,
+        gpu_seconds=finite_or_none(gpu_seconds) or 0.0,
         silent=silent,
     )
 
@@ -209,35 +213,32 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
 def _silence(folder: Path) -> float:
     """Seconds since the heartbeat moved, by this machine's clock; 0 before the first one."""
     try:
-        return max(time.time() - (folder / "heartbeat").stat().st_mtime, 0.0)
+        return max(time.time() - (folder / paths.HEARTBEAT).stat().st_mtime, 0.0)
     except FileNotFoundError:
         return 0.0
 
 
-def _state(folder: TrialFolder, result: Mapping[str, Any], controller_lives: bool) -> State:
-    status = result.get("status")
-    if status in ("finished", "pruned", "failed"):
-        return State(status)
-    begun, told = folder.open_attempt(), _finite(result.get("attempt"))
+def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> State:
+    status = result.status
+    if status in (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED):
+        return State(status.value)
+    begun, told = folder.open_attempt(), result.attempt
     if begun is not None and (told is None or told < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             return State.STOPPED  # it ended with its controller
         last = runs.read_runs(folder.path)[-1:]
         return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
-    if status == "paused" or (status == "stopped" and _was_paused(folder)):
+    is_paused = status is TrialStatus.STOPPED and folder.control.action == Action.PAUSE
+    if status is TrialStatus.PAUSED or is_paused:
         return State.PAUSED
-    return State.STOPPED if status == "stopped" else State.QUEUED
-
-
-def _was_paused(folder: TrialFolder) -> bool:
-    return (read_json(folder.path / "control.json") or {}).get("action") == "pause"
+    return State.STOPPED if status is TrialStatus.STOPPED else State.QUEUED
 
 
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
-    value = _finite(line.get(metric))
+    value = finite_or_none(line.get(metric))
     if value is None or line["step"] < 0:
         return None
-    error, when = _finite(line.get(f"{metric}_se")), _finite(line.get("time")) or 0.0
+    error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
     return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)
 
 
@@ -253,9 +254,4 @@ def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int:
-    return int(_finite(value) or 0)
-
-
-def _finite(value: Any) -> float | None:
-    number = as_number(value)
-    return number if number is not None and math.isfinite(number) else None
+    return int(finite_or_none(value) or 0)

@@ -24,9 +24,8 @@ from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.pareto import pareto_front, signs_of
 from grposweep.search.replication import Comparison, build_replication, compare
 from grposweep.search.replication import Standing as Race
-from grposweep.storage.find import find_sweep
-from grposweep.storage.folders import SweepFolder
-from grposweep.storage.progress import Outlook, read_outlook
+from grposweep.storage.folders import SweepFolder, find_sweep
+from grposweep.storage.records import SweepProgress
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class SweepView:
     path: Path
     settings: Mapping[str, Any]  # sweep.yaml
     trials: Sequence[TrialView]
-    outlook: Outlook
+    outlook: SweepProgress
     prepared: Mapping[str, Any]
     controller: str  # who works on it: a process and its host; empty for nobody
 
@@ -259,7 +258,7 @@ def read_sweep(sweep: SweepFolder | Path) -> SweepView:
         raise UserError(f"{folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
     controller = _controller(folder.path / "lease.json")
     trials = [read_trial(trial, bool(controller)) for trial in folder.trials()]
-    return SweepView(folder.path, settings, trials, read_outlook(folder.path), folder.prepared(), controller)
+    return SweepView(folder.path, settings, trials, SweepProgress.read(folder.path), folder.prepared(), controller)
 
 
 def open_sweep(named: str | None, outputs: Path) -> SweepView:

@@ -1,63 +1,37 @@
-"""A sweep on disk: which file is where, and what a trial's files say about it (the layout is a contract)."""
+"""A sweep's folders: what lies where, and which sweep a name means (the layout is a contract)."""
 
-import math
+import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import append_line, as_number, read_json, read_lines, write_json, yaml_loader
+from grposweep.files import read_json, yaml_loader
 from grposweep.redaction import redact
-from grposweep.storage.exit_code import ExitCode
+from grposweep.storage import paths
+from grposweep.storage.records import (
+    Action,
+    AttemptEvent,
+    AttemptEventKind,
+    ControlRequest,
+    FailureReport,
+    Heartbeat,
+    OpenAttempt,
+    TrialOutcome,
+    TrialRecord,
+    TrialResult,
+    TrialStatus,
+    read_attempts,
+    read_metrics,
+)
 from grposweep.storage.runs import read_runs
 
-
-@dataclass(frozen=True)
-class OpenAttempt:
-    """An attempt that was announced and has not been seen to end; no ``job_id``: its controller died submitting it."""
-
-    number: int
-    job_id: str | None
-    time: float
-
-
-@dataclass(frozen=True)
-class TrialRecord:
-    """A trial as the study holds it: its point and the study's attributes of it; and a hash of its ``config.yaml``."""
-
-    point: dict[str, Any]
-    attributes: dict[str, Any]
-    config_sha256: str = ""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a controller has asked an attempt to do at its next rollout boundary; ``guard`` names the one that asked."""
-
-    action: str = "run"
-    reason: str = ""
-    guard: str = ""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether it was decided for the trial, and not for this attempt only."""
-        return self.action in ("pause", "prune")
-
-
-def worth(result: Mapping[str, Any]) -> float | None:
-    """The objective in a finished trial's result.json; None where it is not finished, or that is no number."""
-    value = as_number(result.get("objective")) if result.get("status") == "finished" else None
-    return value if value is not None and math.isfinite(value) else None
-
-
-def extra_objectives(result: Mapping[str, Any], names: Iterable[str]) -> tuple[float, ...] | None:
-    """These objectives beside the first in a finished trial's result.json; None where one is missing."""
-    said = result.get("further")
-    values = [as_number(said.get(name)) if isinstance(said, dict) else None for name in names]
-    found = tuple(value for value in values if value is not None and math.isfinite(value))
-    return found if len(found) == len(values) else None
+SEARCH_DEPTH = 4  # folders below the one that is searched
+RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's rerun
 
 
 @dataclass(frozen=True)
@@ -77,146 +51,116 @@ class TrialFolder:
         return self.path.name.split("-", 1)[1]
 
     @property
-    def result(self) -> dict[str, Any] | None:
-        """What the last attempt reported; None while there is nothing final."""
-        return read_json(self.path / "result.json")
+    def result(self) -> TrialResult:
+        """How the last attempt ended; an empty record while there is no result."""
+        return TrialResult.read(self.path)
 
     @property
     def is_done(self) -> bool:
         """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
-        return (self.result or {}).get("status") in ("finished", "failed", "pruned") and not self.awaits_ruling
+        return self.result.is_final
 
     @property
-    def is_pruned(self) -> bool:
-        """Whether the trial was stopped early, for good."""
-        return (self.result or {}).get("status") == "pruned"
-
-    @property
-    def awaits_ruling(self) -> bool:
-        """Whether its last attempt failed while no controller watched: nobody has classified that failure yet."""
-        result = self.result or {}
-        return result.get("status") == "failed" and "class" not in (result.get("failure") or {})
-
-    @property
-    def has_ruling(self) -> bool:
-        """Whether the last result is what a controller made of it, or needs no ruling: its attempt is over."""
-        status = (self.result or {}).get("status")
-        return status in ("finished", "failed", "retried", "pruned") and not self.awaits_ruling
-
-    @property
-    def objective(self) -> float | None:
-        """What a finished trial is worth; None where it is not finished, or its objective is no number."""
-        return worth(self.result or {})
-
-    def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
-        """What a finished trial is worth in these objectives beside the first; None where one is missing."""
-        return extra_objectives(self.result or {}, names)
-
-    @property
-    def failure(self) -> dict[str, Any]:
-        """What a failed trial's result says of it: kind, message, last_lines; empty for any other."""
-        failure = (self.result or {}).get("failure")
-        return failure if isinstance(failure, dict) else {}
+    def failure(self) -> FailureReport:
+        """Why the trial failed or was retried; an empty report for any other."""
+        return self.result.failure or FailureReport()
 
     @property
     def record(self) -> TrialRecord | None:
-        """What the study must say of the trial; None where trial.json is missing, damaged or another trial's."""
-        try:
-            found = read_json(self.path / "trial.json") or {}
-            record = TrialRecord(dict(found["point"]), dict(found["attributes"]), str(found.get("config_sha256", "")))
-        except (ValueError, KeyError, TypeError):
-            return None
-        return record if str(record.attributes.get("experiment"))[:6] == self.head else None
+        """What the study must say of the trial; None if trial.json is missing, damaged or another trial's."""
+        record = TrialRecord.read(self.path)
+        is_ours = record is not None and str(record.attributes.get("experiment"))[:6] == self.head
+        return record if is_ours else None
 
-    def attempts(self) -> list[dict[str, Any]]:
-        """The lines of attempts.jsonl: intents, starts and ends, in order."""
-        return list(read_lines(self.path / "attempts.jsonl", attempt=int))
+    def outcome(self, metric: str) -> TrialOutcome:
+        """Return what the study is told of a trial that has ended."""
+        result = self.result
+        return TrialOutcome(result.value, self.evaluations(metric), result.status is TrialStatus.PRUNED)
+
+    def attempts(self) -> list[AttemptEvent]:
+        """Return the events of attempts.jsonl: intents, starts and ends, in order."""
+        return read_attempts(self.path)
 
     def next_attempt(self) -> int:
-        """The number of the next attempt, from 0; a job that Slurm restarted has used several."""
-        used = [line["attempt"] for line in self.attempts()] + [run.attempt for run in read_runs(self.path)]
+        """Return the number of the next attempt, from 0; a job that Slurm restarted has used several."""
+        used = [event.attempt for event in self.attempts()] + [run.attempt for run in read_runs(self.path)]
         return max(used, default=-1) + 1
 
     def open_attempt(self) -> OpenAttempt | None:
-        """The last attempt, where nobody has noted its end."""
+        """Return the last attempt if nothing has noted its end."""
         found: OpenAttempt | None = None
-        for line in self.attempts():
-            match line.get("event"):
-                case "intent":
-                    found = OpenAttempt(line["attempt"], None, as_number(line.get("time")) or 0.0)
-                case "started":
-                    job_id = line.get("job_id")
-                    known = job_id if isinstance(job_id, str) else None
-                    found = OpenAttempt(line["attempt"], known, as_number(line.get("time")) or 0.0)
-                case "ended":
+        for event in self.attempts():
+            match event.event:
+                case AttemptEventKind.INTENT | AttemptEventKind.STARTED:
+                    found = OpenAttempt(event.attempt, event.job_id, event.time or 0.0)
+                case AttemptEventKind.ENDED:
                     found = None
         return found
 
     def nodes_to_avoid(self) -> str:
-        """Where the last attempt ran, if its failure is to be tried elsewhere; empty otherwise."""
-        ended = [line for line in self.attempts() if line.get("event") == "ended"]
-        return str(ended[-1].get("nodes", "")) if ended and ended[-1].get("step") == "elsewhere" else ""
+        """Return where the last attempt ran if its failure is to be tried on other nodes; empty otherwise."""
+        ended = [event for event in self.attempts() if event.event == AttemptEventKind.ENDED]
+        return ended[-1].nodes or "" if ended and ended[-1].step == "elsewhere" else ""
 
-    def note_attempt(self, attempt: int, event: str, **content: Any) -> None:
-        """Append one event of an attempt: intent (before acting), started, hangs (before it is cancelled), ended."""
-        append_line(self.path / "attempts.jsonl", {"attempt": attempt, "event": event, **content})
+    def note_attempt(self, attempt: int, event: AttemptEventKind, **content: Any) -> None:
+        """Append one event of an attempt."""
+        AttemptEvent(attempt, event, **content).append(self.path)
 
     def hung(self, attempt: int) -> bool:
-        """Whether a controller found that this attempt had to be ended for want of a sign of life."""
-        return any(line["attempt"] == attempt and line.get("event") == "hangs" for line in self.attempts())
+        """Return whether a controller found this attempt without a heartbeat."""
+        return any(event.attempt == attempt and event.event == AttemptEventKind.HANGS for event in self.attempts())
 
     def close_attempt(self) -> None:
-        """Note the end of an attempt that left its result when no controller watched, or one that died writing it down.
+        """Note the end of an attempt that left its result when no controller watched, or that died writing it.
 
-        None may run any more where the trial was to end with it.
+        No attempt may run any more if the trial was to end with it.
         """
-        begun, result = self.open_attempt(), self.result or {}
-        is_over = self.is_done or self.asked.is_last
-        if begun is None or (not is_over and result.get("attempt", -1) < begun.number):
+        begun, result = self.open_attempt(), self.result
+        is_over = result.is_final or self.control.ends_trial
+        if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
             return  # none, or one that has left nothing yet
-        names = {"class": "failure", "then": "step", "again": "again", "nodes": "nodes"}
-        said = {ours: self.failure[theirs] for theirs, ours in names.items() if theirs in self.failure}
-        code = {"finished": ExitCode.FINISHED, "stopped": ExitCode.STOPPED, "pruned": ExitCode.STOPPED}.get(
-            str(result.get("status")), ExitCode.FAILED
+        failure = self.failure
+        self.note_attempt(
+            begun.number,
+            AttemptEventKind.ENDED,
+            code=result.exit_code,
+            killed=False,
+            unseen=True,
+            failure=failure.name,
+            step=failure.step,
+            again=failure.again,
+            nodes=failure.nodes,
         )
-        self.note_attempt(begun.number, "ended", code=code, killed=False, unseen=True, **said)
 
     def evaluations(self, metric: str) -> dict[int, float]:
-        """The metric at each evaluation, by optimizer step."""
-        lines = read_lines(self.path / "metrics.jsonl", step=int)
+        """Return the metric at each evaluation, by optimizer step."""
         return {
-            line["step"]: value
-            for line in lines
-            if line.get("kind") == "eval" and line["step"] >= 0
-            if (value := as_number(line.get(metric))) is not None  # null stands for NaN
+            row.step: value
+            for row in read_metrics(self.path)
+            if row.kind == "eval" and row.step >= 0
+            if (value := row.number(metric)) is not None
         }
 
-    def heartbeat(self) -> dict[str, Any]:
-        """Where the attempt is: ``step`` and ``total``; empty before its first step."""
-        return read_json(self.path / "heartbeat") or {}
+    def heartbeat(self) -> Heartbeat:
+        """Return where the attempt is; empty before its first step."""
+        return Heartbeat.read(self.path)
 
     @property
-    def asked(self) -> Asked:
-        """What control.json asks; ``pause`` and ``prune`` hold whatever becomes of the attempt that was to read them."""
-        found = read_json(self.path / "control.json") or {}
-        words = [found.get(name) for name in ("action", "reason", "guard")]
-        action, reason, guard = (word if isinstance(word, str) else "" for word in words)
-        return Asked(action or "run", reason, guard)
+    def control(self) -> ControlRequest:
+        """What control.json asks; `pause` and `prune` stay in force across attempts."""
+        return ControlRequest.read(self.path)
 
-    def control(self, action: str, reason: str = "", guard: str = "") -> None:
-        """Tell the attempt what to do at its next rollout boundary: run, pause, prune, stop."""
-        said = {name: text for name, text in (("reason", reason), ("guard", guard)) if text}
-        write_json(self.path / "control.json", {"action": action, "until_step": None, **said})
-
-    def write_result(self, content: dict[str, Any]) -> None:
-        """Record an end that the attempt could not record itself."""
-        write_json(self.path / "result.json", content)
+    def request(self, action: Action, reason: str = "", guard: str = "") -> ControlRequest:
+        """Ask the attempt to do this at its next rollout boundary; the request is on disk before it is returned."""
+        request = ControlRequest(action, reason, guard)
+        request.write(self.path)
+        return request
 
     def last_lines(self, count: int = 12) -> list[str]:
-        """The end of the first rank's log, or of its job's where no rank got so far."""
+        """Return the end of the first rank's log, or of its job's log if no rank got so far; secrets are redacted."""
         for name in ("rank-0.log", "job.log"):
             try:
-                text = (self.path / "logs" / name).read_text(encoding="utf-8", errors="replace")
+                text = (self.path / paths.LOGS / name).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 continue
             if text.strip():
@@ -224,12 +168,12 @@ class TrialFolder:
         return []
 
     def delete_model(self) -> None:
-        """Give a loser's disk space back."""
-        shutil.rmtree(self.path / "model", ignore_errors=True)
+        """Delete the trained model."""
+        shutil.rmtree(self.path / paths.MODEL, ignore_errors=True)
 
     def delete_checkpoints(self) -> None:
-        """Those of a trial that will not go on."""
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+        """Delete the checkpoints of a trial that will not go on."""
+        shutil.rmtree(self.path / paths.CHECKPOINTS, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -239,18 +183,23 @@ class SweepFolder:
     path: Path
 
     @property
+    def lease(self) -> Path:
+        """The controller's lease."""
+        return self.path / paths.LEASE
+
+    @property
     def journal(self) -> Path:
         """The Optuna journal."""
-        return self.path / "study.journal"
+        return self.path / paths.JOURNAL
 
     def settings(self) -> dict[str, Any] | None:
-        """What ``sweep.yaml`` says; None for a folder that holds no sweep.
+        """Return what ``sweep.yaml`` says; None for a folder that holds no sweep.
 
-        Raises UserError for one that nobody can read: without it nobody knows whether this is the same sweep.
+        Raises UserError if it is damaged: without it nothing tells whether this is the same sweep.
         """
         import yaml  # PyYAML comes with omegaconf; not needed for --help
 
-        path = self.path / "sweep.yaml"
+        path = self.path / paths.SWEEP
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
         except FileNotFoundError:
@@ -261,8 +210,8 @@ class SweepFolder:
         return dict(content) if isinstance(content, dict) else {}
 
     def prepared(self) -> dict[str, Any]:
-        """What preparation counted, by model and task; empty before it."""
-        entries = (read_json(self.path / "prepared.json") or {}).get("entries")
+        """Return what preparation counted, by model and task; empty before it."""
+        entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
         return (
             {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
             if isinstance(entries, dict)
@@ -270,11 +219,73 @@ class SweepFolder:
         )
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
-        """The folder of a trial, whether it exists or not."""
-        return TrialFolder(self.path / "trials" / f"{number:04d}-{experiment[:6]}")
+        """Return the folder of a trial, whether it exists or not."""
+        return TrialFolder(self.path / paths.TRIALS / f"{number:04d}-{experiment[:6]}")
 
     def trials(self) -> Iterator[TrialFolder]:
-        """The trial folders that exist, by number."""
-        for path in sorted((self.path / "trials").glob("[0-9]*-*")):
+        """Yield the trial folders that exist, by number."""
+        for path in sorted((self.path / paths.TRIALS).glob("[0-9]*-*")):
             if path.name.split("-")[0].isdecimal() and path.is_dir():
                 yield TrialFolder(path)
+
+
+def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
+    """Return a sweep's folder by its path, or by its name under ``outputs``; the newest one there if none is named.
+
+    Raises UserError if there is no such sweep.
+    """
+    if named is None:
+        return newest_sweep(outputs)
+    for path in (Path(named), outputs / named):
+        if _is_sweep(path):
+            return SweepFolder(path.resolve())
+    raise UserError(
+        f"{named} is no sweep: neither it nor {outputs / named} has a {paths.SWEEP}. {_instead(outputs, named)}"
+    )
+
+
+def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
+    """Return the sweep under ``outputs`` that has changed last; ``reruns``: reruns of single trials count as well.
+
+    Raises UserError if there is none.
+    """
+    found = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
+    if not found:
+        raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
+    return max(found, key=lambda folder: last_change(folder.path))
+
+
+def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
+    """Yield the sweeps in and below a folder, a few levels deep; sweeps inside a sweep are not searched."""
+    root = folder.resolve()
+    for place, folders, files in os.walk(root):
+        here = Path(place)
+        if paths.SWEEP in files:
+            folders.clear()
+            yield SweepFolder(here)
+        elif len(here.relative_to(root).parts) >= SEARCH_DEPTH:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def last_change(sweep: Path) -> float:
+    """Return when a sweep began or its study last changed: clock time in seconds, by the files' own dates."""
+    return max(
+        (path.stat().st_mtime for name in (paths.SWEEP, paths.JOURNAL) if (path := sweep / name).exists()), default=0
+    )
+
+
+def _is_sweep(path: Path) -> bool:
+    try:
+        return (path / paths.SWEEP).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _instead(outputs: Path, named: str = "") -> str:
+    names = [folder.path.name for folder in sorted(find_sweeps(outputs), key=lambda f: -last_change(f.path))]
+    if near := get_close_matches(named, names, n=1, cutoff=0.5):
+        return f"Did you mean {near[0]}?"
+    if names:
+        return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
+    return "Name a sweep's folder by its path, or go to where its outputs/ are."

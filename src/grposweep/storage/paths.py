@@ -17,7 +17,8 @@ PROGRESS = "outlook.json"  # what only the controller knows
 MEMORY = "memory.jsonl"  # measured GPU memory
 WARM_START = "warm_start.json"
 EFFECTS = "effects.json"
-CONTROLLER_LOG = "controller.log"
+CONTROLLER_LOG = "controller.log"  # its decisions; rotated files end in .1, .2, ...
+CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job prints
 TRIALS = "trials"
 
 # In a trial's folder.

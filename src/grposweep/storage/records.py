@@ -39,8 +39,8 @@ def finite_or_none(value: Any) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-class FailureClass(StrEnum):
-    """The root cause of a failed attempt, as result.json and reports name it."""
+class Failure(StrEnum):
+    """The class of a failure: the root cause of a failed attempt, as result.json and reports name it."""
 
     GPU_MEMORY = "gpu_memory"
     HOST_MEMORY = "host_memory"
@@ -64,26 +64,26 @@ class FailureClass(StrEnum):
 
 
 _LABELS = {
-    FailureClass.GPU_MEMORY: "out of GPU memory",
-    FailureClass.HOST_MEMORY: "out of host memory",
-    FailureClass.PREEMPTED: "preempted",
-    FailureClass.TIME_LIMIT: "time limit reached",
-    FailureClass.NODE_FAILURE: "a node or GPU failed",
-    FailureClass.COMMUNICATION: "the ranks lost touch",
-    FailureClass.HANG: "no sign of life",
-    FailureClass.BAD_CONFIGURATION: "a configuration that cannot work",
-    FailureClass.REWARD: "a reward function failed",
-    FailureClass.NON_FINITE: "the training diverged",
-    FailureClass.COLLAPSE: "the policy collapsed",
-    FailureClass.KILLED: "ended by hand",
-    FailureClass.DISK_FULL: "the disk is full",
-    FailureClass.CRASH: "crashed",
+    Failure.GPU_MEMORY: "out of GPU memory",
+    Failure.HOST_MEMORY: "out of host memory",
+    Failure.PREEMPTED: "preempted",
+    Failure.TIME_LIMIT: "time limit reached",
+    Failure.NODE_FAILURE: "a node or GPU failed",
+    Failure.COMMUNICATION: "the ranks lost touch",
+    Failure.HANG: "no sign of life",
+    Failure.BAD_CONFIGURATION: "a configuration that cannot work",
+    Failure.REWARD: "a reward function failed",
+    Failure.NON_FINITE: "the training diverged",
+    Failure.COLLAPSE: "the policy collapsed",
+    Failure.KILLED: "ended by hand",
+    Failure.DISK_FULL: "the disk is full",
+    Failure.CRASH: "crashed",
 }
 
 
 def failure_label(name: str) -> str:
     """Return the display name of a failure class; unknown names are returned unchanged."""
-    return FailureClass(name).label if name in set(FailureClass) else name
+    return Failure(name).label if name in set(Failure) else name
 
 
 class TrialStatus(StrEnum):
@@ -223,6 +223,15 @@ class TrialResult:
         return {TrialStatus.FINISHED: ExitCode.FINISHED, **dict.fromkeys(stopped, ExitCode.STOPPED)}.get(
             self.status or TrialStatus.FAILED, ExitCode.FAILED
         )
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What the study is told of a trial: its value (None: failed), the metric by optimizer step, whether it was pruned."""
+
+    value: float | None
+    evaluations: Mapping[int, float]
+    is_pruned: bool
 
 
 class AttemptEventKind(StrEnum):

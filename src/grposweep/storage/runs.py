@@ -1,7 +1,7 @@
-"""The runs of a trial: when each began and ended, and on how many devices; its first rank writes, whoever counts cost reads.
+"""The runs of a trial: when each began and ended, and on how many devices. Written by rank 0; read by cost accounting.
 
-An attempt has several runs where Slurm restarts its job. A file of its own, because two writers on two machines tear
-what they append to a shared folder: attempts.jsonl is the controller's.
+An attempt has several runs if Slurm restarts its job. runs.jsonl is a file of its own, because two writers on two machines
+tear what they append to a shared folder: attempts.jsonl is the controller's.
 """
 
 import time
@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grposweep.files import append_line, read_lines
-
-NAME = "runs.jsonl"
+from grposweep.storage import paths
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: clock times in seconds; no ``end``: it goes on, or nobody could note its end.
+class RunRecord:
+    """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run goes on, or died without noting it.
 
     ``restarts`` is how often Slurm had restarted the job by then.
     """
@@ -32,26 +31,26 @@ def start_run(folder: Path, attempt: int, devices: int, restarts: int = 0) -> No
     before = read_runs(folder)
     if before and before[-1].end is None:
         append_line(
-            folder / NAME, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
+            folder / paths.RUNS, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
         )
     line = {"event": "start", "attempt": attempt, "time": time.time(), "devices": devices, "restarts": restarts}
-    append_line(folder / NAME, line)
+    append_line(folder / paths.RUNS, line)
 
 
 def end_run(folder: Path, attempt: int) -> None:
     """Note that it ends now."""
-    append_line(folder / NAME, {"event": "end", "attempt": attempt, "time": time.time()})
+    append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time()})
 
 
-def read_runs(folder: Path) -> list[Run]:
+def read_runs(folder: Path) -> list[RunRecord]:
     """All runs of a trial, in order."""
-    found: list[Run] = []
-    for line in read_lines(folder / NAME, attempt=int, time=int | float):
+    found: list[RunRecord] = []
+    for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
         if line.get("event") == "start":
             devices, restarts = (
                 line[name] if isinstance(line.get(name), int) else 0 for name in ("devices", "restarts")
             )
-            found.append(Run(line["attempt"], devices, restarts, line["time"]))
+            found.append(RunRecord(line["attempt"], devices, restarts, line["time"]))
         elif found and found[-1].end is None:
             found[-1] = replace(found[-1], end=line["time"])
     return found
@@ -73,14 +72,14 @@ def device_seconds(folder: Path, is_running: bool = False) -> float:
     return cost(folder, is_running)[1]
 
 
-def _length(folder: Path, run: Run, is_running: bool) -> float:
+def _length(folder: Path, run: RunRecord, is_running: bool) -> float:
     end = run.end if run.end is not None else time.time() if is_running else _last_sign(folder, run)
     return max(end - run.start, 0.0)
 
 
-def _last_sign(folder: Path, run: Run) -> float:
+def _last_sign(folder: Path, run: RunRecord) -> float:
     """When an unfinished run last moved its heartbeat; its start where it never did."""
     try:
-        return max((folder / "heartbeat").stat().st_mtime, run.start)
+        return max((folder / paths.HEARTBEAT).stat().st_mtime, run.start)
     except FileNotFoundError:
         return run.start

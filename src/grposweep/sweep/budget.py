@@ -1,8 +1,7 @@
-"""What a trial is going to take, by those that have finished: for the order at the end of a sweep, and for its budget.
+"""The budget of GPU hours: what trials have cost, what they are going to cost, and whether the budget holds another one.
 
-A budget of GPU hours that a sweep plans for: nothing is started that what is left could not finish, by estimate.
-
-What a sweep has spent, what its running trials are still going to take, and whether its budget holds another one.
+A trial starts only if the rest of the budget holds its estimated cost. Estimates come from the trials that finished. They
+also order the last trials of a sweep, the longest first.
 """
 
 from collections.abc import Mapping
@@ -20,13 +19,13 @@ from grposweep.search.validity import Judge
 from grposweep.setting import Setting
 from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.outcomes import RunningAttempt
+from grposweep.sweep.attempts import RunningAttempt
 
 Effective = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostEstimate:
     """Seconds on the clock, and device-seconds."""
 
     seconds: float
@@ -38,10 +37,10 @@ class CostModel:
     """Costs of trials that ran to their end, by the settings that decide about them; the learning rate does not."""
 
     judge: Judge
-    _noted: dict[int, tuple[Point, Cost]] = field(default_factory=dict)
+    _noted: dict[int, tuple[Point, CostEstimate]] = field(default_factory=dict)
     _digested: int = 0  # of these
-    _alike: dict[Effective, list[Cost]] = field(default_factory=dict)
-    _seen: list[tuple[Work, Cost]] = field(default_factory=list)
+    _alike: dict[Effective, list[CostEstimate]] = field(default_factory=dict)
+    _seen: list[tuple[Work, CostEstimate]] = field(default_factory=list)
 
     @property
     def is_known(self) -> bool:
@@ -49,21 +48,21 @@ class CostModel:
         return bool(self._noted)
 
     @property
-    def mean(self) -> Cost | None:
+    def mean(self) -> CostEstimate | None:
         """Of a trial so far."""
         return _mean([cost for _, cost in self._noted.values()]) if self._noted else None
 
     def note(self, trial: FrozenTrial, seconds: float, device_seconds: float) -> None:
         """What a trial took; only where it finished."""
         if trial.state == TrialState.COMPLETE and seconds > 0:
-            self._noted.setdefault(trial.number, (dict(trial.params), Cost(seconds, device_seconds)))
+            self._noted.setdefault(trial.number, (dict(trial.params), CostEstimate(seconds, device_seconds)))
 
     def seconds(self, point: Point) -> float | None:
         """On the clock."""
         cost = self.of(point)
         return None if cost is None else cost.seconds
 
-    def of(self, point: Point) -> Cost | None:
+    def of(self, point: Point) -> CostEstimate | None:
         """What a trial of this point is to take: as others with its settings, otherwise by its tokens."""
         if not self.is_known:
             return None
@@ -73,13 +72,13 @@ class CostModel:
             return _mean(alike)
         return self._by_work(find_work(setting)) or self.mean
 
-    def _by_work(self, work: Work | None) -> Cost | None:
+    def _by_work(self, work: Work | None) -> CostEstimate | None:
         """By what a token has cost all of them."""
         seconds = fit_rates([(seen, cost.seconds) for seen, cost in self._seen])
         device_seconds = fit_rates([(seen, cost.device_seconds) for seen, cost in self._seen])
         if work is None or seconds is None or device_seconds is None:
             return None
-        return Cost(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
+        return CostEstimate(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
 
     def _digest(self) -> None:
         """Sort what is new by its settings; only where somebody asks."""
@@ -100,8 +99,8 @@ def effective(setting: Setting) -> Effective:
     )  # fmt: skip
 
 
-def _mean(costs: list[Cost]) -> Cost:
-    return Cost(fmean(cost.seconds for cost in costs), fmean(cost.device_seconds for cost in costs))
+def _mean(costs: list[CostEstimate]) -> CostEstimate:
+    return CostEstimate(fmean(cost.seconds for cost in costs), fmean(cost.device_seconds for cost in costs))
 
 
 @dataclass
@@ -139,7 +138,7 @@ class Budget:
 
 
 @dataclass
-class Spending:
+class GpuHourBudget:
     """One sweep's; a rank without a GPU counts as one."""
 
     folder: SweepFolder
@@ -197,7 +196,7 @@ class Spending:
         self._catch_up()
         return self.budget.promise(len(self.study.started), planned, self.hours() * HOUR, self.promised())
 
-    def look_back(self, trial: FrozenTrial, planned: int) -> str:
+    def refit(self, trial: FrozenTrial, planned: int) -> str:
         """Learn from a trial that has just ended; what is news of the budget then: the first one tells how many it holds."""
         known = self.budget.expectation.is_known
         self._learn(trial)

@@ -1,5 +1,6 @@
 """A sweep's controller, made of its judged space and of what lies in its folder."""
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
@@ -30,6 +31,8 @@ from grposweep.sweep.summary import invalid_rows
 from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
+logger = logging.getLogger(__name__)
+
 
 def build_controller(
     console: Console,
@@ -50,15 +53,15 @@ def build_controller(
         console.print(words_of_warm_start(warm), highlight=False)
     first = [*judged.enqueued, *warm.first]
     valid = list(judged.census.valid_points())
-    proposals = TrialQueue(study, judge, base.search, judged.sampler, valid, first, base.force)
-    proposals.known_oom = partial(known_oom, folder)
-    settler = OutcomeRecorder(folder, study, judge, base.search, base.trainer.keep)
-    settler.keep_best()  # an earlier controller may have died between an end and this
+    queue = TrialQueue(study, judge, base.search, judged.sampler, valid, first, base.force)
+    queue.known_oom = partial(known_oom, folder)
+    outcomes = OutcomeRecorder(folder, study, judge, base.search, base.trainer.keep)
+    outcomes.keep_best()  # an earlier controller may have died between an end and this
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
-    overseer = EarlyStoppingMonitor(folder, study, base.search, stopping)
-    proposals.foreseen = overseer.foreseen
+    monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
+    queue.foreseen = monitor.foreseen
     return Controller(
-        folder, proposals, settler, launcher, lease, overrides, dict(provenance), overseer, is_dry=is_dry(base)
+        folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, is_dry=is_dry(base)
     )
 
 
@@ -69,6 +72,7 @@ def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> Swee
     study, repairs = open_study(folder, judged.space, direction, search.metric)
     for repair in repairs:
         console.print(repair, style="yellow", markup=False, soft_wrap=True)
+        logger.warning("repaired: %s", repair)
     return study
 
 

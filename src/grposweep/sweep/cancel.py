@@ -6,8 +6,9 @@ from grposweep.errors import UserError
 from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import sweep_name
-from grposweep.storage.find import find_sweep
+from grposweep.storage.folders import find_sweep
 from grposweep.storage.lease import Lease
+from grposweep.storage.records import AttemptEventKind
 
 
 def cancel_sweep(named: str, outputs: Path) -> str:
@@ -28,12 +29,12 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     controllers = {entry.job_id for entry in alive if entry.name == f"{prefix}controller"}
     queue.cancel(sorted(controllers))  # first: it would submit more
     trials = {entry.job_id for entry in alive} - controllers
-    with Lease(folder.path / "lease.json"):
+    with Lease(folder.lease):
         queue.cancel(sorted(trials))
         for trial in folder.trials():
             begun = trial.open_attempt()
             if begun is not None and begun.job_id in trials:
                 # Noted here, or a later controller would take it for a failure.
-                trial.note_attempt(begun.number, "ended", code=-15, killed=True, kind="cancelled")
+                trial.note_attempt(begun.number, AttemptEventKind.ENDED, code=-15, killed=True, kind="cancelled")
     jobs = "1 job" if len(alive) == 1 else f"{len(alive)} jobs"
     return f"cancelled {jobs} of {folder.path}; the sweep's command goes on from their last checkpoints"

@@ -1,7 +1,8 @@
-"""The controller: an idempotent tick that collects what ended, tells the study, asks for valid points and submits them."""
+"""The controller: a tick collects what ended, tells the study, asks for valid points and submits them. It is idempotent."""
 
 import contextlib
 import errno
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,31 +12,34 @@ from optuna.trial import FrozenTrial
 from grposweep.launchers.base import End, Launcher, LauncherBusy
 from grposweep.search.validity import Verdict
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.sweep.attempts import Attempts, running_of
-from grposweep.sweep.budget import Budget, CostModel, Spending
+from grposweep.storage.records import Action, AttemptEventKind, ControlRequest
+from grposweep.sweep.attempts import Attempts, RunningAttempt, running_attempt
+from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import NEVER_PROMOTED, EarlyStoppingMonitor
-from grposweep.sweep.outcomes import OutcomeRecorder, RunningAttempt
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep.log import about
+from grposweep.sweep.outcomes import OutcomeRecorder
+from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
 from grposweep.sweep.write_trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
+logger = logging.getLogger(__name__)
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass
 class Controller:
-    """Owns one sweep while its lease is held; everything it knows is also in files."""
+    """Runs one sweep while it holds the lease; everything it knows is also in files."""
 
     folder: SweepFolder
-    proposals: TrialQueue
-    settler: OutcomeRecorder
+    queue: TrialQueue
+    outcomes: OutcomeRecorder
     launcher: Launcher
     lease: Lease
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
-    overseer: EarlyStoppingMonitor
+    early_stopping: EarlyStoppingMonitor
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
@@ -45,38 +49,40 @@ class Controller:
     busy_until: float = 0.0  # time.monotonic()
 
     def __post_init__(self) -> None:
-        self.study, self.judge, self.search = self.proposals.study, self.proposals.judge, self.proposals.search
+        self.study, self.judge, self.search = self.queue.study, self.queue.judge, self.queue.search
         budget = Budget(self.search.budget_gpu_hours, CostModel(self.judge))
-        self.spending = Spending(self.folder, self.study, budget, self.running)
+        self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
         self.attempts = Attempts(self.launcher, self.provenance, self.is_dry)
-        self.proposals.at_once, self.proposals.seconds = self.launcher.slots, self.spending.seconds
+        self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:
         """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
         self.lease.check()
         try:
-            self.unwritable = ""
+            before, self.unwritable = self.unwritable, ""
             self.collect()
-            if not self.stopping and not self.settler.halted:
+            if not self.stopping and not self.outcomes.halted:
                 self.fill()
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
             # Nothing is lost: what could not be written is still to be done, at the next tick or by the next controller.
             self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
+            if self.unwritable != before:
+                logger.error("%s; trying again", self.unwritable)
         nothing_moves = all(running.end is not None for running in self.running.values())
-        waits = self.busy and not (self.stopping or self.settler.halted)  # for a place that is to take more
+        waits = self.busy and not (self.stopping or self.outcomes.halted)  # for a place that is to take more
         return nothing_moves and bool(self.unwritable or not (self.running or waits))
 
     @property
     def trouble(self) -> str:
-        """Why nothing is started, though there may be more to do."""
-        return self.unwritable or self.settler.halted or self.busy
+        """Why nothing is started, though there may be more to do; empty otherwise."""
+        return self.unwritable or self.outcomes.halted or self.busy
 
     @property
     def stopped_itself(self) -> bool:
-        """Whether something has to be mended before the sweep can go on."""
-        return bool(self.settler.halted or self.unwritable)
+        """Whether the user has to repair something before the sweep can go on."""
+        return bool(self.outcomes.halted or self.unwritable)
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -95,12 +101,12 @@ class Controller:
             if running.end is None:
                 self._watch(running)
             else:
-                self.settler.settle(running, running.end)
+                self.outcomes.record(running, running.end)
                 del self.running[number]
-                if news := self.spending.look_back(self.study.trials[number], self.proposals.planned):
-                    self.settler.news.append(news)
-                if running.asked.action == "pause" and not running.folder.is_done:
-                    self.overseer.pause(number)
+                if news := self.spending.refit(self.study.trials[number], self.queue.planned):
+                    self.outcomes.news.append(news)
+                if running.request.action == Action.PAUSE and not running.folder.is_done:
+                    self._pause(running)
                 self.busy_until = 0.0  # there may be room now
 
     def fill(self) -> None:
@@ -111,20 +117,28 @@ class Controller:
             self._fill()
             self.busy = ""
         except LauncherBusy as why:
+            if str(why) != self.busy:
+                logger.warning("the launcher takes no attempt now: %s", why)
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
-        """One after the other; what was paused and never promoted ends with the sweep."""
+        """Start one trial after the other; paused trials that were never promoted end with the sweep."""
         while len(self.running) < self.launcher.slots:
-            if self.settler.halted:
+            if self.outcomes.halted:
                 return
-            if self.spending.is_over() or not self._start_one():
+            if self._budget_is_spent() or not self._start_one():
                 break
         if not self.running:
             self._end_paused()
 
+    def _budget_is_spent(self) -> bool:
+        before = self.spending.overspent
+        if self.spending.is_over() and not before:
+            logger.info("search.budget_gpu_hours=%g is spent: nothing more starts", self.search.budget_gpu_hours or 0)
+        return self.spending.overspent
+
     def _start_one(self) -> bool:
-        """Unfinished trials first, an earlier controller's among them, then promoted ones, then new points; False: nothing."""
+        """Start the next trial: unfinished, then promoted, then new. Return False if there is none."""
         again = next((trial for trial in self._unfinished()), None)
         if again is not None:
             self._resume(again)
@@ -138,103 +152,111 @@ class Controller:
         return False
 
     def _start_or_promote(self) -> bool:
-        """Paused trials that are worth it before new points, as far as the budget holds them; False: neither."""
-        more = self.proposals.has_points
-        promoted = self.overseer.promote(more)
+        """Promote a paused trial, or start a new point, if the budget holds it. Return False if neither."""
+        more = self.queue.has_points
+        promoted = self.early_stopping.promote(more)
         if promoted is None:
-            return self._start_new() or more > self.proposals.has_points  # no point was left: who goes on instead?
+            return self._start_new() or more > self.queue.has_points  # no point was left: who goes on instead?
         trial = self.study.trials[promoted]
-        if not self.spending.affords(dict(trial.params), self.overseer.share(trial)):
+        if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False
-        self.overseer.go_on(promoted)
+        self.early_stopping.go_on(promoted)
+        logger.info("promoted: it goes on from its last checkpoint", extra=about(promoted))
         verdict = self.judge.verdict(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         return True
 
     def _end_paused(self) -> None:
-        """Nothing will be started any more: what waits for its promotion waits in vain."""
-        for number in sorted(self.overseer.paused):
+        """End paused trials. No further trial will start."""
+        for number in sorted(self.early_stopping.paused):
             folder = self.trial_folder(self.study.trials[number])
-            self.settler.prune(folder, Asked("prune", f"{NEVER_PROMOTED} ({folder.asked.reason})"))
-            self.overseer.go_on(number)
+            self.outcomes.prune(folder, ControlRequest(Action.PRUNE, f"{NEVER_PROMOTED} ({folder.control.reason})"))
+            self.early_stopping.go_on(number)
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
+        logger.info("interrupted: %d attempts are asked to stop at their next rollout boundary", len(self.running))
         for running in self.running.values():
-            if running.asked.is_last:
+            if running.request.ends_trial:
                 continue  # it stops there anyway, for another reason
             with contextlib.suppress(OSError):  # a full disk: only ending them now is left
-                running.folder.control("stop")
+                running.folder.request(Action.STOP)
 
     def kill(self) -> None:
         """End every attempt now, and start none; their last checkpoints remain."""
         self.stopping = True
+        logger.info("interrupted again: %d attempts are ended now", len(self.running))
         for running in self.running.values():
             running.killed = True
             self.launcher.cancel(running.job_id)
 
     def trial_folder(self, trial: FrozenTrial) -> TrialFolder:
-        """The folder of a started trial."""
+        """Return the folder of a started trial."""
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
     def _watch(self, running: RunningAttempt) -> None:
-        """Judge what it has learned so far; end an attempt that shows no sign of life, of which the disk knows first."""
+        """Check its learning curve; end an attempt whose heartbeat stopped, which is noted on disk first."""
         if running.cancelled:
             return
         if not self.stopping:
-            self.overseer.watch(running)
-        running.pulse.look(waits=bool(self.launcher.waiting(running.job_id)))
+            self.early_stopping.watch(running)
+        running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
         limit = running.stall_seconds
-        if not running.hangs and limit is not None and running.pulse.still_seconds > limit:
-            running.folder.note_attempt(running.attempt, "hangs", time=time.time())
+        if not running.hangs and limit is not None and running.heartbeat.still_seconds > limit:
+            running.folder.note_attempt(running.attempt, AttemptEventKind.HANGS, time=time.time())
             running.hangs = True
+            where = about(running.folder.number, running.attempt)
+            logger.warning("no heartbeat for %.0f s: the attempt is cancelled", limit, extra=where)
         if running.hangs:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
 
     def _unfinished(self) -> list[FrozenTrial]:
-        """Trials that are running by the study, but not under this controller, and not paused."""
-        known = self.running.keys() | self.overseer.paused
+        """Return the trials that run by the study, but not under this controller, and are not paused."""
+        known = self.running.keys() | self.early_stopping.paused
         return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in known]
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Bring a trial to its end: follow its attempt, tell what it left, leave it paused, or run it again."""
+        """Go on with an unfinished trial: follow its attempt, record what it left, leave it paused, or run it again."""
         if self._is_paused(self.trial_folder(trial)):
-            self.overseer.pause(trial.number)
+            self.early_stopping.pause(trial.number)
             return
         verdict = self.judge.verdict(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()
         if begun is not None and (running := self.attempts.find(folder, verdict, begun)):
             self.running[trial.number] = running
+            logger.info("resume: the attempt %s still runs", running.job_id, extra=about(trial.number, running.attempt))
             return
-        if begun is not None and folder.awaits_ruling:
-            self.settler.settle(running_of(folder, verdict, begun), End(ExitCode.FAILED))
+        result, request = folder.result, folder.control
+        if begun is not None and result.awaits_classification:
+            self.outcomes.record(running_attempt(folder, verdict, begun), End(ExitCode.FAILED))
             return
-        if folder.has_ruling:
+        if result.is_recorded:
             folder.close_attempt()
-        asked = folder.asked
-        if folder.is_done:
-            self.settler.tell(trial.number, folder)
-        elif asked.action == "prune":
-            self.settler.prune(folder, asked)
-        elif asked.action == "pause":
+        if result.is_final:
+            logger.info("resume: it had ended (%s); the study is told", result.status, extra=about(trial.number))
+            self.outcomes.report_to_study(folder)
+        elif request.action == Action.PRUNE:
+            self.outcomes.prune(folder, request)
+        elif request.action == Action.PAUSE:
             folder.close_attempt()
-            self.overseer.pause(trial.number)
+            self.early_stopping.pause(trial.number)
         else:
             self._submit(folder, verdict)
 
     def _is_paused(self, folder: TrialFolder) -> bool:
-        """Whether it is plain that a trial waits for its promotion; a look at two files."""
-        return folder.asked.action == "pause" and not folder.is_done and folder.open_attempt() is None
+        """Return whether a trial plainly waits for its promotion; reads few files."""
+        return folder.control.action == Action.PAUSE and not folder.is_done and folder.open_attempt() is None
 
     def _start_new(self) -> bool:
-        """Start the next trial; False where none is to follow, for now at least."""
-        proposal = self.proposals.next()
+        """Start the next trial of the queue. Return False if there is none for now."""
+        proposal = self.queue.next()
         if proposal is None or not self.spending.affords(proposal.verdict.point):
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
+        logger.info("new trial: %s", _point_text(proposal), extra=about(number))
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
@@ -242,4 +264,18 @@ class Controller:
         return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
 
     def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
-        self.running[folder.number] = self.attempts.submit(folder, verdict)
+        self.running[folder.number] = running = self.attempts.submit(folder, verdict)
+        logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))
+
+    def _pause(self, running: RunningAttempt) -> None:
+        number = running.folder.number
+        logger.info("paused: %s", running.request.reason, extra=about(number, running.attempt))
+        self.early_stopping.pause(number)
+
+
+def _point_text(trial: QueuedTrial) -> str:
+    """Return a point as it was typed, and where it comes from."""
+    values = " ".join(f"{name}={label}" for name, label in trial.verdict.point.items()) or "the configuration as it is"
+    if "of" in trial.attributes:
+        return f"{values} (trial {trial.attributes['of']} again on seed {trial.attributes['seed']})"
+    return values

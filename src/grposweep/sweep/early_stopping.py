@@ -1,11 +1,10 @@
-"""Learning curves read from trials' metrics.jsonl, a tail at a time: a tick looks at every running trial.
+"""Watch learning curves while a sweep runs, and pause or end trials by guards and by the early-stopping policy.
 
-Watches learning curves while a sweep runs: which trials guards end, and which ones the way of stopping early pauses or ends.
-
-Whatever it decides is in the trial's control.json before anything happens, once; the decision holds from then on, whatever
-becomes of the attempt that is to heed it.
+Curves are read from metrics.jsonl a tail at a time, because a tick looks at every running trial. Each decision is written
+to control.json before it is acted on. It stays in force even if the attempt dies.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,12 @@ from grposweep.search.early_stopping import Action, Curve, NoStopping, State, St
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
-from grposweep.storage.folders import Asked, SweepFolder
-from grposweep.sweep.outcomes import RunningAttempt
+from grposweep.storage import paths
+from grposweep.storage.folders import SweepFolder
+from grposweep.storage.records import Action as ControlAction
+from grposweep.storage.records import Heartbeat
+from grposweep.sweep.attempts import RunningAttempt
+from grposweep.sweep.log import about
 
 SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
     "train_reward": "reward",
@@ -37,6 +40,7 @@ SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
 BROKEN = "broken"  # the share of training steps whose loss was not a number
 
 Line = Mapping[str, Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -135,10 +139,10 @@ class CurveReader:
 
 def whole_completions(trial: Path, reached: float, step: int) -> float | None:
     """Completions of a trial's whole training: by its plan, or where only its program knows, by its heartbeat's steps."""
-    planned = as_number((read_json(trial / "plan.json") or {}).get("total_completions"))
+    planned = as_number((read_json(trial / paths.PLAN) or {}).get("total_completions"))
     if planned:
         return planned
-    steps = as_number((read_json(trial / "heartbeat") or {}).get("total"))
+    steps = Heartbeat.read(trial).total
     return reached / step * steps if steps and step else None
 
 
@@ -155,7 +159,7 @@ def broken(stretch: Sequence[Line]) -> float | None:
     return fmean(logged) if logged else None
 
 
-ASKS = {Action.PAUSE: "pause", Action.STOP: "prune"}
+ACTIONS = {Action.PAUSE: ControlAction.PAUSE, Action.STOP: ControlAction.PRUNE}
 STATES = {TrialState.COMPLETE: State.FINISHED, TrialState.PRUNED: State.STOPPED, TrialState.FAIL: State.STOPPED}
 NEVER_PROMOTED = "paused, and never promoted"
 
@@ -191,20 +195,23 @@ class EarlyStoppingMonitor:
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
         reader.update()
-        if running.asked.is_last or not self._is_news(running, reader):
+        if running.request.ends_trial or not self._is_news(running, reader):
             return
-        asked = self._judge(self.study.trials[number])
-        if asked is not None:
-            running.folder.control(asked.action, asked.reason, asked.guard)
-            running.asked = asked
+        decision = self._decide(self.study.trials[number])
+        if decision is not None:
+            action, reason, guard = decision
+            logger.info(
+                "%s asked at step %d: %s", action, reader.steps[-1], reason, extra=about(number, running.attempt)
+            )
+            running.request = running.folder.request(action, reason, guard)
         self._judged[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:
-        """This trial does not run any more, and waits."""
+        """Note that this trial does not run any more, and waits for its promotion."""
         self.paused.add(number)
 
     def go_on(self, number: int) -> None:
-        """It waits no longer."""
+        """Note that this trial waits no longer."""
         self.paused.discard(number)
         self._still.pop(number, None)
 
@@ -244,17 +251,17 @@ class EarlyStoppingMonitor:
             values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
         return {number: self.sign * value for number, value in values.items()}
 
-    def _judge(self, trial: FrozenTrial) -> Asked | None:
+    def _decide(self, trial: FrozenTrial) -> tuple[ControlAction, str, str] | None:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)
         alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is not None:
-            return Asked("prune", alarm.evidence, alarm.guard)
+            return ControlAction.PRUNE, alarm.evidence, alarm.guard
         if not (self.stops_early and not is_replicate(trial)):
             return None
         others = [other for other in self.curves() if other.number != curve.number]
         decision = self.stopping.decide(curve, others)
-        return Asked(ASKS[decision.action], decision.reason) if decision.action in ASKS else None
+        return (ACTIONS[decision.action], decision.reason, "") if decision.action in ACTIONS else None
 
     def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
         """Whether there is an evaluation that this attempt made, nobody has judged, and that is not the last one."""
@@ -279,7 +286,7 @@ class EarlyStoppingMonitor:
 
     def _reader(self, number: int, head: str) -> CurveReader:
         if number not in self._readers:
-            path = self.folder.trial(number, head).path / "metrics.jsonl"
+            path = self.folder.trial(number, head).path / paths.METRICS
             self._readers[number] = CurveReader(path, self.search.metric, self.sign)
         return self._readers[number]
 
@@ -294,8 +301,8 @@ class EarlyStoppingMonitor:
         if trial.user_attrs.get("invalid"):
             return False
         if trial.number not in self._guarded:
-            result = self.folder.trial(trial.number, trial.user_attrs["experiment"]).result or {}
-            self._guarded[trial.number] = bool(result.get("guard"))
+            result = self.folder.trial(trial.number, trial.user_attrs["experiment"]).result
+            self._guarded[trial.number] = bool(result.guard)
         return self._guarded[trial.number]
 
 

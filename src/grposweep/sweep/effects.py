@@ -8,6 +8,7 @@ from grposweep.files import write_json
 from grposweep.report.effects import effects_table
 from grposweep.search.replication import CHANCE, Comparison, Estimate, compare
 from grposweep.search.study import SweepStudy
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
 
 NAME = "effects.json"
@@ -19,7 +20,7 @@ def show_effects(folder: SweepFolder, study: SweepStudy, metric: str) -> Table:
     runners = standing.alive if standing is not None else ()
     points = {trial.number: dict(trial.params) for trial in study.searched}
     found = compare(points, runners, study.sign)
-    write_json(folder.path / NAME, _content(found, metric))
+    write_json(folder.path / paths.EFFECTS, _content(found, metric))
     return effects_table(found, metric)
 
 

@@ -7,7 +7,7 @@ model's completion that quotes an error is none. The texts' origins are in tests
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from grposweep.storage.failure_class import Failure
+from grposweep.storage.records import Failure
 
 # What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
 # ranks, vLLM's processes and errors.

@@ -1,10 +1,8 @@
-"""Why attempts fail and what to do about it: evidence -> ``classify`` -> ``next_step``; pure but for reading log tails.
+"""Classify failed attempts and choose what comes next: evidence -> ``classify`` -> ``next_step``.
 
-What an attempt left behind: gathered from its trial folder, or written down by hand in tests.
-
-From the evidence an attempt left to the root cause of its end; the cause counts, not the neighbours' echo of it.
-
-What to do about a failure: try again (here, elsewhere, with a smaller micro-batch), give the trial up, or stop the sweep.
+The evidence is what an attempt left in its trial folder. The class is the root cause: what other ranks report after it
+does not count. The next step is to retry (here, on other nodes, in smaller micro-batches), to fail the trial, or to stop
+the sweep. Only reading the evidence touches files.
 """
 
 import re
@@ -17,10 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from grposweep.files import read_json, read_lines
+from grposweep.files import read_lines
 from grposweep.launchers.base import End
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.failure_class import Failure
+from grposweep.storage.records import Failure, TrialResult
 from grposweep.sweep.failure_patterns import read_log
 from grposweep.sweep.oom import heal
 
@@ -51,7 +50,7 @@ class Evidence:
     code: int = 0
     """Its exit code; negative: the signal that ended it."""
     state: str = ""
-    """The launcher's word where an exit code does not say it (``launch.base.End.kind``), or ``hang``."""
+    """The launcher's word where an exit code does not say it (``launchers.base.End.kind``), or ``hang``."""
     error: str = ""
     """``kind: message`` of the failure in result.json."""
     progress: bool | None = None
@@ -64,7 +63,7 @@ class Evidence:
 
 def log_sizes(folder: Path) -> dict[str, int]:
     """Bytes of each log before an attempt starts: what stands there already is an earlier attempt's."""
-    return {path.name: path.stat().st_size for path in sorted((folder / "logs").glob("*.log"))}
+    return {path.name: path.stat().st_size for path in sorted((folder / paths.LOGS).glob("*.log"))}
 
 
 def read_evidence(
@@ -72,15 +71,15 @@ def read_evidence(
 ) -> Evidence:
     """The evidence in a trial folder; ``before`` are the ``log_sizes`` from when the attempt began."""
     sizes = before or {}
-    logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / "logs").glob("*.log"))}
-    metrics = tuple(deque(read_lines(folder / "metrics.jsonl"), maxlen=METRICS))
+    logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / paths.LOGS).glob("*.log"))}
+    metrics = tuple(deque(read_lines(folder / paths.METRICS), maxlen=METRICS))
     return Evidence(end.code, end.kind, _error(folder), progress, logs, metrics)
 
 
 def _error(folder: Path) -> str:
-    """What result.json says of a failure; nothing where it says nothing."""
-    failure = (read_json(folder / "result.json") or {}).get("failure")
-    return f"{failure.get('kind', '')}: {failure.get('message', '')}" if isinstance(failure, dict) else ""
+    """Return the error text in result.json, or an empty string."""
+    failure = TrialResult.read(folder).failure
+    return "" if failure is None else f"{failure.kind}: {failure.message}"
 
 
 def _tail(path: Path, start: int) -> list[str]:

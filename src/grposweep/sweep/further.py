@@ -17,7 +17,9 @@ def further_of(folder: SweepFolder, directions: Mapping[str, str]) -> ExtraObjec
 
     def read(trial: FrozenTrial) -> Values | None:
         if trial.number not in known:
-            known[trial.number] = folder.trial(trial.number, trial.user_attrs["experiment"]).further(directions)
+            known[trial.number] = folder.trial(trial.number, trial.user_attrs["experiment"]).result.extra_values(
+                directions
+            )
         return known[trial.number]
 
     return ExtraObjectives(directions, read)

@@ -1,11 +1,11 @@
-"""Healing an attempt that ran out of GPU memory: the same optimizer steps in smaller micro-batches.
+"""Recover from running out of GPU memory: the same optimizer steps in smaller micro-batches.
 
 A loss that is a mean of equal parts can be split further; which ones are says ``compute_loss`` in trl 1.16
 trainer/grpo_trainer.py. ``grpo`` and ``sapo`` average over completions, ``dr_grpo`` and ``luspo`` divide by their number,
 ``dapo``, ``cispo`` and ``vespo`` by the tokens of the whole accumulation; ``bnpo`` divides by the tokens of one micro-batch.
 
-What this sweep has learned about GPU memory: a point that must need more than one that ran out, or than a GPU has
-by what its trials have reserved, is not tried.
+A sweep also records what its trials needed. A point is left out if it needs more than one that ran out of memory, or
+more than the GPU has according to the measured peaks.
 """
 
 from collections.abc import Collection
@@ -20,8 +20,9 @@ from grposweep.rules import check, errors
 from grposweep.schema import Experiment
 from grposweep.search.validity import Verdict
 from grposweep.setting import Setting
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.oom_fix import load_healed
+from grposweep.storage.records import apply_oom_fix, read_metrics
 
 SPLITTABLE = frozenset({"grpo", "sapo", "dr_grpo", "luspo", "dapo", "cispo", "vespo"})
 
@@ -53,16 +54,15 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     )
 
 
-NAME = "memory.jsonl"
 SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
 
 
 def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
     """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
-    batch = load_healed(trial.path, verdict.experiment).batch
+    batch = apply_oom_fix(trial.path, verdict.experiment).batch
     size = batch.per_device_train_batch_size
     sizes = {**_sizes(verdict), **({"per_device_train_batch_size": size} if isinstance(size, int) else {})}
-    append_line(sweep.path / NAME, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
+    append_line(sweep.path / paths.MEMORY, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
 
 
 def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
@@ -70,16 +70,18 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> Non
     memory = estimate(verdict.setting)
     if memory is None or verdict.setting.gpu_memory_gib is None:
         return
-    lines = read_lines(trial.path / "metrics.jsonl", **{"memory/peak": float})
-    reserved = max((line["memory/peak"] for line in lines), default=None)
+    peaks = (row.line.get("memory/peak") for row in read_metrics(trial.path))
+    reserved = max((peak for peak in peaks if isinstance(peak, float)), default=None)
     if reserved is not None:
         seen = reserved + CONTEXT / GIB  # which torch does not count
-        append_line(sweep.path / NAME, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB})
+        append_line(
+            sweep.path / paths.MEMORY, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB}
+        )
 
 
 def known_oom(sweep: SweepFolder, verdict: Verdict) -> int | None:
     """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
-    for line in read_lines(sweep.path / NAME, sizes=dict):
+    for line in read_lines(sweep.path / paths.MEMORY, sizes=dict):
         if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
     memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
@@ -94,7 +96,7 @@ def correction(sweep: SweepFolder) -> tuple[float, int] | None:
 
     The largest ratio, not the mean: calling a point safe that fails costs more than leaving one out.
     """
-    lines = read_lines(sweep.path / NAME, seen_gib=float, estimate_gib=float, trial=int)
+    lines = read_lines(sweep.path / paths.MEMORY, seen_gib=float, estimate_gib=float, trial=int)
     ratios = [(line["seen_gib"] / line["estimate_gib"], line["trial"]) for line in lines if line["estimate_gib"] > 0]
     if not ratios:
         return None

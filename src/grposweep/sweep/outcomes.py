@@ -1,166 +1,134 @@
-"""Whether an attempt still moves: its heartbeat is watched for change, by this machine's clock alone.
+"""Record how attempts end: in the trial's folder first, then in the study; and decide what follows for trial and sweep."""
 
-What becomes of a trial whose attempt ended badly: its failure's class, and by that class's policy what comes next.
-
-The end of an attempt written down: in the trial's folder first, then in the study; and what follows from it for the sweep.
-"""
-
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import TrialState
 
 from grposweep.launchers.base import End
 from grposweep.schema import Search, is_external
-from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Judge, Verdict
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.folders import Asked, SweepFolder, TrialFolder
-from grposweep.storage.oom_fix import is_healed, write_healed
-from grposweep.sweep.failures import Failure, Step, classify, is_epidemic, next_step, read_evidence, same_words
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.records import (
+    Action,
+    AttemptEventKind,
+    ControlRequest,
+    Failure,
+    FailureReport,
+    OomFix,
+    TrialResult,
+    TrialStatus,
+)
+from grposweep.sweep.attempts import RunningAttempt
+from grposweep.sweep.failures import Step, classify, is_epidemic, next_step, read_evidence, same_words
+from grposweep.sweep.log import about
 from grposweep.sweep.oom import heal, record_oom, record_peak
 
-
-@dataclass
-class HeartbeatMonitor:
-    """One attempt's heartbeat as a controller sees it."""
-
-    heartbeat: Path
-    seen: tuple[int, int] | None = None
-    since: float = field(default_factory=time.monotonic)
-    """When it last moved, or when the attempt began."""
-
-    def look(self, waits: bool) -> None:
-        """Look once; an attempt that waits to run cannot move."""
-        try:
-            stat = self.heartbeat.stat()
-            now: tuple[int, int] | None = (stat.st_mtime_ns, stat.st_ino)
-        except OSError:
-            now = None
-        if now != self.seen or waits:
-            self.seen, self.since = now, time.monotonic()
-
-    @property
-    def still_seconds(self) -> float:
-        """For how long it has not moved."""
-        return time.monotonic() - self.since
-
-
-AGAIN = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
+logger = logging.getLogger(__name__)
+GOES_ON = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
 
 
 @dataclass(frozen=True)
 class RetryDecision:
     """A failed attempt's class, what to do with its trial, and the failure as result.json holds it.
 
-    The record holds all of the ruling: a controller that dies before it notes the end leaves it to the next one.
+    The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
     """
 
     failure: Failure
     step: Step
-    record: Mapping[str, Any]
+    report: FailureReport
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the trial stays unfinished."""
+        return self.step in (*GOES_ON, Step.STOP)
 
 
 def decide_retry(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None = None) -> RetryDecision:
-    """The ruling on the last attempt; ``moved``: whether its heartbeat did, shortly before the end.
+    """Classify a failed attempt and choose: retry, heal or fail; ``moved``: whether its heartbeat did before the end.
 
-    A launcher that says ``again`` took the attempt away, which is no failure of the trial's; it counts these itself.
+    A launcher that says ``again`` took the attempt away. That is no failure of the trial; the launcher counts these.
     """
-    lines = folder.attempts()
-    last: Mapping[str, Any] = next((line for line in reversed(lines) if line.get("event") == "intent"), {})
-    failure = classify(read_evidence(folder.path, end, moved, last.get("logs")))
-    past = [Failure(line["failure"]) for line in lines if line.get("failure") and not line.get("again")]
-    record = _record(folder, end, failure)
+    events = folder.attempts()
+    intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
+    failure = classify(read_evidence(folder.path, end, moved, intent.logs if intent else None))
+    past = [Failure(event.failure) for event in events if event.failure and not event.again]
     if end.again:
         step = Step.RETRY
     elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
         step = Step.FAIL  # the launcher has given it up
     else:
         step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
-        if step is Step.HEAL and not _heal(folder, verdict, failure, last.get("attempt", 0)):
+        if step is Step.HEAL and not _apply_heal(folder, verdict, failure, intent.attempt if intent else 0):
             step = Step.FAIL
-    taken = {"again": True} if end.again else {}
-    where = {"nodes": end.nodes} if end.nodes else {}
-    return RetryDecision(failure, step, {**record, "then": step.value, **taken, **where})
-
-
-def _record(folder: TrialFolder, end: End, failure: Failure) -> dict[str, Any]:
-    """What the attempt said of its own failure, or what its launcher and its last lines say.
-
-    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
-    """
-    result = folder.result or {}
-    said = result.get("failure") if result.get("status") in ("failed", "retried") else None
-    if said and not end.kind:
-        return {**said, "class": failure.value}
-    kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
-    message = end.message or f"the attempt ended with {kind}"
-    return {"kind": kind, "class": failure.value, "message": message, "last_lines": folder.last_lines()}
-
-
-def _heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int) -> bool:
-    """Write down smaller micro-batches for the attempts to come; False where there are none that change no number."""
-    changes = heal(verdict.setting, verdict.experiment.rules.ignore)
-    if changes is None or is_healed(folder.path, attempt) or is_external(verdict.experiment.trainer.kind):
-        return False
-    write_healed(folder.path, changes, failure.words, attempt)
-    return True
-
-
-def write_pruned(folder: TrialFolder, asked: Asked) -> None:
-    """result.json of a trial that was stopped early: all that its last attempt left, and the reason.
-
-    A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, nothing is to be mended, and only
-    pruned trials teach a sampler which points are bad. Its failure's class says what it was.
-    """
-    before = folder.result or {}
-    if before.get("status") not in ("stopped", "pruned"):
-        attempt = max((line["attempt"] for line in folder.attempts()), default=0)
-        before = {"attempt": attempt, "objective": None, "step": folder.heartbeat().get("step", 0)}
-    failure: dict[str, Any] | None = None
-    if asked.guard:
-        kind = Failure.NON_FINITE if asked.guard == "non_finite" else Failure.COLLAPSE
-        failure = {"kind": kind.value, "class": kind.value, "message": asked.reason, "last_lines": []}
-    said = {"status": "pruned", "reason": asked.reason, "guard": asked.guard or None, "failure": failure}
-    folder.write_result({**{name: value for name, value in before.items() if name != "v"}, **said})
-
-
-def write_end(folder: TrialFolder, attempt: int, status: str, failure: Mapping[str, Any]) -> None:
-    """result.json of a failed attempt: ``failed`` for good, ``retried`` where another one follows."""
-    before = folder.result or {}
-    step = before.get("step", folder.heartbeat().get("step", 0))
-    number = before.get("attempt", attempt)  # a job that Slurm restarted has used several
-    folder.write_result(
-        {"attempt": number, "status": status, "objective": None, "step": step, "failure": dict(failure)}
+    report = replace(_report(folder, end), name=failure.value, step=step.value)
+    return RetryDecision(
+        failure, step, replace(report, again=end.again or report.again, nodes=end.nodes or report.nodes)
     )
 
 
-@dataclass
-class RunningAttempt:
-    """One attempt under way; ``end`` once its launcher has told how it ended."""
+def _report(folder: TrialFolder, end: End) -> FailureReport:
+    """Return what the attempt reported of its own failure, or what its launcher and its last lines say.
 
-    folder: TrialFolder
-    point: Point
-    attempt: int
-    job_id: str
-    since: float
-    pulse: HeartbeatMonitor
-    stall_seconds: float | None
-    seed: int | None = None  # a replicate's
-    killed: bool = False
-    hangs: bool = False  # it was found without a sign of life,
-    cancelled: bool = False  # and this controller has had it ended
-    asked: Asked = field(default_factory=Asked)  # what its control.json says
-    end: End | None = None
+    What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
+    """
+    result = folder.result
+    if result.failure and result.status in (TrialStatus.FAILED, TrialStatus.RETRIED) and not end.kind:
+        return result.failure
+    kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
+    message = end.message or f"the attempt ended with {kind}"
+    return FailureReport(kind, message, tuple(folder.last_lines()))
+
+
+def _apply_heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int) -> bool:
+    """Write smaller micro-batches for further attempts; False if there are none that change no number."""
+    changes = heal(verdict.setting, verdict.experiment.rules.ignore)
+    before = OomFix.read(folder.path)
+    # A fix for this very attempt was written by a controller that died at it.
+    is_healed = before is not None and before.attempt != attempt
+    if changes is None or is_healed or is_external(verdict.experiment.trainer.kind):
+        return False
+    OomFix(changes, failure.label, attempt).write(folder.path)
+    sizes = ", ".join(f"{name}={size}" for name, size in changes.items())
+    logger.info("healed: further attempts use %s", sizes, extra=about(folder.number, attempt))
+    return True
+
+
+def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
+    """Write result.json of a trial that was stopped early: what its last attempt left, and the reason.
+
+    A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, and only pruned trials teach a
+    sampler which points are bad. Its failure class says what it was.
+    """
+    result = folder.result
+    if result.status not in (TrialStatus.STOPPED, TrialStatus.PRUNED):
+        attempt = max((event.attempt for event in folder.attempts()), default=0)
+        result = TrialResult(attempt=attempt, step=folder.heartbeat().step or 0)
+    failure: FailureReport | None = None
+    if request.guard:
+        name = Failure.NON_FINITE if request.guard == "non_finite" else Failure.COLLAPSE
+        failure = FailureReport(name.value, request.reason, name=name.value)
+    guard = request.guard or None
+    replace(result, status=TrialStatus.PRUNED, reason=request.reason, guard=guard, failure=failure).write(folder.path)
+
+
+def write_failed(folder: TrialFolder, attempt: int, status: TrialStatus, failure: FailureReport) -> None:
+    """Write result.json of a failed attempt: ``failed`` for good, ``retried`` if another one follows."""
+    before = folder.result
+    step = before.step if before.step is not None else folder.heartbeat().step or 0
+    number = attempt if before.attempt is None else before.attempt  # a job that Slurm restarted has used several
+    TrialResult(status, number, step=step, failure=failure).write(folder.path)
 
 
 @dataclass
 class OutcomeRecorder:
-    """Settles attempts of one sweep; what it knows beyond the files is for this controller's life only."""
+    """Records the ends of one sweep's attempts; what it knows beyond the files lasts as long as this controller."""
 
     folder: SweepFolder
     study: SweepStudy
@@ -168,102 +136,109 @@ class OutcomeRecorder:
     search: Search
     keep: str = "best"  # trainer.keep
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
-    news: list[str] = field(default_factory=list)  # for whoever shows them
-    _kept: set[int] = field(default_factory=set)  # trials whose models were wanted when we last looked
+    news: list[str] = field(default_factory=list)  # lines for the display
+    _kept: set[int] = field(default_factory=set)  # trials whose models were wanted at the last look
     halted: str = ""  # why nothing more is to be started, though there is more to do
 
-    def settle(self, running: RunningAttempt, end: End) -> None:
-        """Write down how an attempt ended, and whether its trial has."""
+    def record(self, running: RunningAttempt, end: End) -> None:
+        """Record how an attempt ended, and whether its trial has."""
+        where = about(running.folder.number, running.attempt)
         if running.hangs:
             end = replace(
                 end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
             )
-        taken = end.code == ExitCode.STOPPED and not end.kind  # it was asked to stop
-        if taken and running.asked.action == "prune":
-            write_pruned(running.folder, running.asked)
+        stopped = end.code == ExitCode.STOPPED and not end.kind  # it was asked to
+        if stopped and running.request.action == Action.PRUNE:
+            logger.info("stopped early: %s", running.request.reason, extra=where)
+            write_pruned(running.folder, running.request)
             self._note_end(running, end)
             self._close(running.folder, None)
-            return
-        if taken or running.killed or (end.code == ExitCode.FINISHED and running.folder.objective is not None):
+        elif stopped or running.killed:
+            logger.info("%s", "stopped at a rollout boundary" if stopped else "ended by this controller", extra=where)
             self._note_end(running, end)
-            if not (taken or running.killed):
-                record_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
-                self._close(running.folder, None)
-            return
-        verdict = self.judge.verdict(running.point, running.seed)
-        ruling = decide_retry(running.folder, verdict, end, moved=not running.hangs)
-        for_good = ruling.step not in (*AGAIN, Step.STOP)
-        if for_good and ruling.failure is Failure.GPU_MEMORY:
-            record_oom(self.folder, running.folder, verdict)  # before the result says that all is settled
-        self._carry_out(running.folder, running.attempt, ruling)
-        self._note_end(running, end, ruling)
-        if for_good:
-            self._close(running.folder, ruling)
+        elif end.code == ExitCode.FINISHED and (value := running.folder.result.value) is not None:
+            logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
+            self._note_end(running, end)
+            record_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
+            self._close(running.folder, None)
+        else:
+            self._record_failure(running, end)
 
-    def prune(self, folder: TrialFolder, asked: Asked) -> None:
-        """End a trial for good that does not run; its last attempt may have died before it could heed that."""
-        write_pruned(folder, asked)
+    def prune(self, folder: TrialFolder, request: ControlRequest) -> None:
+        """End a trial that does not run for good; its last attempt may have died before it read the request."""
+        logger.info("stopped early: %s", request.reason, extra=about(folder.number))
+        write_pruned(folder, request)
         folder.close_attempt()
         self._close(folder, None)
 
-    def _note_end(self, running: RunningAttempt, end: End, ruling: RetryDecision | None = None) -> None:
-        said: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
-        if ruling is not None:
-            said |= {"failure": ruling.failure.value, "step": ruling.step.value, "nodes": end.nodes}
+    def report_to_study(self, folder: TrialFolder) -> None:
+        """Tell the study how a trial ended, and delete what a loser kept."""
+        outcome = folder.outcome(self.search.metric)
+        if outcome.is_pruned:
+            self._delete_resumable([folder])
+        self.study.tell(folder.number, outcome.value, outcome.evaluations, outcome.is_pruned)
+        if outcome.value is not None and self.keep == "best":
+            self._delete_models([folder.number])
+
+    def keep_best(self) -> None:
+        """With ``trainer.keep=best``, delete all models but the winner's, whatever an earlier controller left."""
+        started = self.study.started
+        finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
+        pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
+        self._delete_resumable(self.folder.trial(trial.number, trial.user_attrs["experiment"]) for trial in pruned)
+        if self.keep == "best":
+            self._delete_models(finished)
+
+    def _record_failure(self, running: RunningAttempt, end: End) -> None:
+        verdict, folder = self.judge.verdict(running.point, running.seed), running.folder
+        decision = decide_retry(folder, verdict, end, moved=not running.hangs)
+        if not decision.goes_on and decision.failure is Failure.GPU_MEMORY:
+            record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
+        status = TrialStatus.RETRIED if decision.goes_on else TrialStatus.FAILED
+        write_failed(folder, running.attempt, status, decision.report)
+        if decision.step is Step.STOP:
+            self._halt(f"trial {folder.number}: {decision.failure.label}")
+        elif decision.goes_on:
+            how = "in smaller micro-batches" if decision.step is Step.HEAL else "from its last checkpoint"
+            self.news.append(f"trial {folder.number}: {decision.failure.label}; it goes on {how}")
+        self._note_end(running, end, decision)
+        text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
+        logger.warning(text, decision.failure.label, decision.report.message, decision.step, extra=where)
+        if not decision.goes_on:
+            self._close(folder, decision)
+
+    def _note_end(self, running: RunningAttempt, end: End, decision: RetryDecision | None = None) -> None:
+        content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
+        if decision is not None:
+            content |= {"failure": decision.failure.value, "step": decision.step.value, "nodes": end.nodes}
         seconds = round(time.time() - running.since, 3)
         running.folder.note_attempt(
-            running.attempt, "ended", code=end.code, killed=running.killed, seconds=seconds, **said
+            running.attempt, AttemptEventKind.ENDED, code=end.code, killed=running.killed, seconds=seconds, **content
         )
 
-    def _carry_out(self, folder: TrialFolder, attempt: int, ruling: RetryDecision) -> None:
-        """What a ruling means for the trial's result, and for the sweep."""
-        goes_on = ruling.step in (*AGAIN, Step.STOP)
-        write_end(folder, attempt, "retried" if goes_on else "failed", ruling.record)
-        if ruling.step is Step.STOP:
-            self._halt(f"trial {folder.number}: {ruling.failure.words}")
-        elif goes_on:
-            how = "in smaller micro-batches" if ruling.step is Step.HEAL else "from its last checkpoint"
-            self.news.append(f"trial {folder.number}: {ruling.failure.words}; it goes on {how}")
-
-    def _close(self, folder: TrialFolder, ruling: RetryDecision | None) -> None:
-        """A trial has ended for good; the same failure again and again ends the sweep as well."""
-        self.tell(folder.number, folder)
-        message = str(ruling.record.get("message", "")) if ruling is not None else ""
-        self.endings.append(None if ruling is None else (ruling.failure, same_words(ruling.failure, message)))
+    def _close(self, folder: TrialFolder, decision: RetryDecision | None) -> None:
+        """End a trial for good; the same failure in several trials in a row ends the sweep as well."""
+        self.report_to_study(folder)
+        message = decision.report.message if decision is not None else ""
+        self.endings.append(None if decision is None else (decision.failure, same_words(decision.failure, message)))
         if is_epidemic(self.endings):
             self._halt(f"the last trials all failed alike ({message})")
 
     def _halt(self, why: str) -> None:
         """Start nothing more; what runs goes on."""
+        if not self.halted:
+            logger.error("the sweep stops itself: %s", why)
         self.halted = self.halted or why
 
-    def tell(self, number: int, folder: TrialFolder) -> None:
-        """Tell the study how a trial ended, and give back what a loser kept."""
-        value = folder.objective
-        if folder.is_pruned:
-            self._forget([folder])
-        self.study.tell(number, value, folder.evaluations(self.search.metric), pruned=folder.is_pruned)
-        if value is not None and self.keep == "best":
-            self._give_back([number])
-
-    def keep_best(self) -> None:
-        """With ``trainer.keep=best`` no model stays but the winner's, whatever an earlier controller left."""
-        started = self.study.started
-        finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
-        pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
-        self._forget(self.folder.trial(trial.number, trial.user_attrs["experiment"]) for trial in pruned)
-        if self.keep == "best":
-            self._give_back(finished)
-
-    def _forget(self, pruned: Iterable[TrialFolder]) -> None:
+    def _delete_resumable(self, pruned: Iterable[TrialFolder]) -> None:
         """Delete what trials that were stopped early would have gone on from."""
         if self.keep in ("best", "none"):
             for folder in pruned:
                 folder.delete_checkpoints()
-                folder.delete_model()  # where a program keeps its checkpoints
+                folder.delete_model()  # where another program keeps its checkpoints
 
-    def _give_back(self, finished: Iterable[int]) -> None:
-        """Delete the models of these trials and of those wanted so far, but what is wanted now."""
+    def _delete_models(self, finished: Iterable[int]) -> None:
+        """Delete the models of these trials and of those kept so far, except the ones that are wanted now."""
         kept, trials = self.study.kept, self.study.trials
         for number in {*finished, *self._kept} - kept:
             self.folder.trial(number, trials[number].user_attrs["experiment"]).delete_model()

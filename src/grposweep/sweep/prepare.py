@@ -11,6 +11,7 @@ from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers.preparation import Preparer
 from grposweep.schema import Experiment
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 
@@ -35,14 +36,14 @@ def prepare(
     missing = {key: experiment for key, experiment in experiments.items() if key not in folder.prepared()}
     if not missing:
         return True
-    (folder.path / "prepare").mkdir(exist_ok=True)
+    (folder.path / paths.PREPARE_FOLDER).mkdir(exist_ok=True)
     for key, experiment in missing.items():
-        write_text(folder.path / "prepare" / f"{key}.yaml", render_experiment(experiment))
-    write_json(folder.path / "prepare.json", {"entries": {key: f"prepare/{key}.yaml" for key in missing}})
-    log = folder.path / "prepare" / "log"
+        write_text(folder.path / paths.PREPARE_FOLDER / f"{key}.yaml", render_experiment(experiment))
+    write_json(folder.path / paths.PREPARE, {"entries": {key: f"{paths.PREPARE_FOLDER}/{key}.yaml" for key in missing}})
+    log = folder.path / paths.PREPARE_FOLDER / "log"
     log.unlink(missing_ok=True)
-    (folder.path / "prepare.error").unlink(missing_ok=True)
-    (folder.path / "prepare.progress").unlink(missing_ok=True)
+    (folder.path / paths.PREPARE_ERROR).unlink(missing_ok=True)
+    (folder.path / paths.PREPARE_PROGRESS).unlink(missing_ok=True)
     preparer.start(folder.path, log)
     console.print(f"preparing model and data ({preparer.where})", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -52,7 +53,7 @@ def prepare(
                 preparer.end()
                 console.print("interrupted while preparing; the same command begins it again", highlight=False)
                 return False
-            found = read_json(folder.path / "prepare.progress") or {}
+            found = read_json(folder.path / paths.PREPARE_PROGRESS) or {}
             bar.update(
                 task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
             )
@@ -63,9 +64,9 @@ def prepare(
 
 def _message(folder: SweepFolder, code: int) -> str:
     """What preparation said, or where to read it."""
-    found = folder.path / "prepare.error"
+    found = folder.path / paths.PREPARE_ERROR
     if code == ExitCode.BAD_INPUT and found.exists():
         return found.read_text(encoding="utf-8").strip()
-    log = folder.path / "prepare" / "log"
+    log = folder.path / paths.PREPARE_FOLDER / "log"
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
     return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."

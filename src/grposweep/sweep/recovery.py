@@ -1,4 +1,4 @@
-"""The study again from the trial folders: they are the sweep, and the journal is what Optuna needs of them."""
+"""Recover a study from the trial folders: they are the sweep, and the journal is what Optuna needs of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,6 +11,7 @@ from grposweep.search.journal import Direction, cut
 from grposweep.search.sampler import LISTED, choose_sampler
 from grposweep.search.space import Point, Space
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 
 GONE = "the folder of this trial is gone"
@@ -33,7 +34,7 @@ def folders_by_number(folder: SweepFolder) -> Folders:
     found: dict[int, list[TrialFolder]] = {}
     for trial in folder.trials():
         known = found.setdefault(trial.number, [])
-        known.insert(0 if known and (trial.path / "attempts.jsonl").exists() else len(known), trial)
+        known.insert(0 if known and (trial.path / paths.ATTEMPTS).exists() else len(known), trial)
     return found
 
 
@@ -77,9 +78,8 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
     try:
         if trial.is_done:
             trial.close_attempt()
-            study.add_ended(
-                record.point, record.attributes, trial.objective, trial.evaluations(metric), trial.is_pruned
-            )
+            outcome = trial.outcome(metric)
+            study.add_ended(record.point, record.attributes, outcome.value, outcome.evaluations, outcome.is_pruned)
         else:
             study.add(record.point, record.attributes)
     except ValueError:
@@ -94,7 +94,8 @@ def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) 
     if folder is None or not folder.is_done:
         return False
     folder.close_attempt()
-    study.tell(trial.number, folder.objective, folder.evaluations(metric), folder.is_pruned)
+    outcome = folder.outcome(metric)
+    study.tell(trial.number, outcome.value, outcome.evaluations, outcome.is_pruned)
     return True
 
 
@@ -104,7 +105,7 @@ def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Po
     if choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space) not in LISTED:
         return
     known = sum(bool(trial.user_attrs.get("invalid")) for trial in study.trials)
-    lines = read_lines(folder.path / "invalid.jsonl", point=dict, problems=list)
+    lines = read_lines(folder.path / paths.INVALID, point=dict, problems=list)
     for line in islice(lines, known, RECORDED_INVALID):
         yield line["point"], [_problem(problem) for problem in line["problems"] if isinstance(problem, dict)]
 

@@ -24,9 +24,9 @@ from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment, Search, is_external
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.find import find_sweep, newest_sweep
-from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
 from grposweep.storage.provenance import collect_provenance, difference, first_difference
 from grposweep.sweep.run import run_sweep
 
@@ -35,7 +35,7 @@ _SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
     """A trial by its path, or by its number or name in a sweep; None: in the newest that is no rerun itself."""
-    if (Path(named) / "config.yaml").is_file():
+    if (Path(named) / paths.CONFIG).is_file():
         return TrialFolder(Path(named).resolve())
     folder = newest_sweep(outputs, reruns=False) if sweep is None else find_sweep(sweep, outputs)
     return TrialFolder(read_sweep(folder).trial(named).path)
@@ -53,19 +53,19 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
     points = Points(lambda _: _config(experiment), [])
     ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
-    if ended == ExitCode.FINISHED and trial.objective is not None:
-        before = load_experiment(trial.path / "config.yaml")
+    if ended == ExitCode.FINISHED and trial.result.value is not None:
+        before = load_experiment(trial.path / paths.CONFIG)
         is_same = _identity(sweep, before) == _identity(sweep, experiment)
         print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))
     return ended
 
 
 def _recorded(trial: TrialFolder) -> dict[str, Any]:
-    if not (trial.path / "config.yaml").is_file():
+    if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
-            f"{trial.path} has no config.yaml, so nobody knows what it ran. 'grposweep doctor' checks a sweep."
+            f"{trial.path} has no {paths.CONFIG}, so nobody knows what it ran. 'grposweep doctor' checks a sweep."
         )
-    return read_json(trial.path / "provenance.json") or {}
+    return read_json(trial.path / paths.PROVENANCE) or {}
 
 
 def _go_to(directory: Any) -> None:
@@ -77,7 +77,7 @@ def _go_to(directory: Any) -> None:
 
 def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) -> Experiment:
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
-    before = load_experiment(trial.path / "config.yaml")
+    before = load_experiment(trial.path / paths.CONFIG)
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
     search.seed = before.search.seed
     alone = replace(before, name=None, force=False, outputs=str(sweep.path.parent), search=search)
@@ -98,7 +98,7 @@ def _config(experiment: Experiment) -> DictConfig:
 def _overrides(trial: TrialFolder) -> list[str]:
     """What the trial's own command line said."""
     try:
-        found = yaml.safe_load((trial.path / "overrides.yaml").read_text(encoding="utf-8"))
+        found = yaml.safe_load((trial.path / paths.OVERRIDES).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return []
     return [str(line) for line in found] if isinstance(found, list) else []
@@ -136,10 +136,10 @@ def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
 
 def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: list[str]) -> str:
     """The result beside the recorded one; of the same experiment, whether every number is the same."""
-    *_, again = [folder for folder in rerun.trials() if folder.objective is not None]
-    before, after = trial.objective or 0.0, again.objective or 0.0
+    *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
+    before, after = trial.result.value or 0.0, again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
     if not is_same:
         return f"{text} with {' '.join(overrides)}"
-    where = first_difference(*(read_lines(folder.path / "metrics.jsonl", step=int) for folder in (trial, again)))
+    where = first_difference(*(read_lines(folder.path / paths.METRICS, step=int) for folder in (trial, again)))
     return f"{text}: {'every number of metrics.jsonl is the same' if where is None else f'first difference: {where}'}"

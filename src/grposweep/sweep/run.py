@@ -30,17 +30,17 @@ from grposweep.report.tables import build_console
 from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.lease import Lease
-from grposweep.storage.progress import Outlook, write_outlook
 from grposweep.storage.provenance import collect_provenance
+from grposweep.storage.records import SweepProgress
 from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
 from grposweep.sweep.start import ValidatedSpace, default_name, describe_sweep, open_folder, validate_space
 from grposweep.sweep.summary import outlook, snapshot
-from grposweep.sweep.warm_start import NAME as WARM_START
 from grposweep.sweep.warm_start import check_sources
 
 PATIENCE_SECONDS = 600.0  # then it is ended: nobody watches a sweep's controller
@@ -86,7 +86,7 @@ def status(controller: Controller) -> str:
         return "stopped"
     if controller.study.best is None:
         return "failed"
-    return "budget" if controller.spending.overspent and controller.ended < controller.proposals.planned else "finished"
+    return "budget" if controller.spending.overspent and controller.ended < controller.queue.planned else "finished"
 
 
 POLL_SECONDS = 0.1
@@ -120,7 +120,7 @@ def work(
 ) -> None:
     """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice, told = 0, 0.0, "", Outlook()
+    seen, shown, notice, told = 0, 0.0, "", SweepProgress()
     with Display(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
@@ -132,8 +132,8 @@ def work(
             done = controller.tick()
             if mirror is not None:
                 mirror.show(controller.study.trials)
-            while controller.settler.news:
-                display.say(controller.settler.news.pop(0))
+            while controller.outcomes.news:
+                display.say(controller.outcomes.news.pop(0))
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)
@@ -150,12 +150,12 @@ def work(
             time.sleep(POLL_SECONDS)
 
 
-def _tell(controller: Controller, invalid: int, told: Outlook) -> Outlook:
+def _tell(controller: Controller, invalid: int, told: SweepProgress) -> SweepProgress:
     """Write down what only we know, where that has changed, for whoever looks at the folder meanwhile."""
     now = outlook(controller, invalid)
     if now != told:
         with contextlib.suppress(OSError):  # a full disk is reported by whoever writes something that matters
-            write_outlook(controller.folder.path, now)
+            now.write(controller.folder.path)
     return now
 
 
@@ -182,12 +182,12 @@ def run_sweep(
     judged = validate_space(console, space, points)
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(base), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
-    if base.search.warm_start and not (path / WARM_START).exists():
+    if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
     with ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base, provenance)
-        lease = stack.enter_context(Lease(folder.path / "lease.json"))
+        lease = stack.enter_context(Lease(folder.lease))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)

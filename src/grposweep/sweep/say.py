@@ -28,9 +28,9 @@ WARNED_POINTS = 100  # looked through for warnings
 def say_scale(console: Console, controller: Controller, base: Experiment) -> None:
     """What is about to happen: how many trials, how many at once, how much disk; warnings of the rules, once each."""
     done = sum(trial.state.is_finished() for trial in controller.started)
-    at_once = min(controller.launcher.slots, max(controller.proposals.target, 1))
+    at_once = min(controller.launcher.slots, max(controller.queue.target, 1))
     recorded = f", {done} of them recorded already" if done else ""
-    proposals = controller.proposals
+    proposals = controller.queue
     what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.dials else "one run"
     if replicates := proposals.planned - proposals.target:
         what += f", then up to {replicates} on fresh seeds"
@@ -41,7 +41,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
         console.print(controller.spending.promise(proposals.planned), highlight=False)
     warnings = {
         (problem.code, problem.message): problem
-        for point in controller.proposals.valid_points[:WARNED_POINTS]
+        for point in controller.queue.valid_points[:WARNED_POINTS]
         for problem in controller.judge.verdict(point).problems
         if problem.severity == "warning"
     }
@@ -99,7 +99,7 @@ def detached(controller: Controller) -> str:
 def say_results(controller: Controller, console: Console) -> None:
     """The leaderboard, what the winner gained, what failed, and the folder."""
     table = rows(controller)
-    compares = controller.proposals.sampler == "one_factor"
+    compares = controller.queue.sampler == "one_factor"
     if compares:
         console.print(show_effects(controller.folder, controller.study, controller.search.metric))
     elif table:
@@ -126,13 +126,13 @@ def say_results(controller: Controller, console: Console) -> None:
         _say_halted(controller, console)
     if controller.spending.overspent:
         _say_overspent(controller, console)
-    if left_out := controller.proposals.left_out:
+    if left_out := controller.queue.left_out:
         trial = next(iter(left_out.values()))
         text = (
             f"{count(len(left_out), 'point')} left out: trial {trial} showed that a GPU's memory is too small for them"
         )
         console.print(text, style="yellow", highlight=False)
-    if controller.proposals.exhausted:
+    if controller.queue.exhausted:
         console.print("no further valid point is left to try", highlight=False)
     console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
 
@@ -145,7 +145,9 @@ def early(controller: Controller, table: Sequence[Row]) -> str:
     share = saved(controller)
     gain = "" if share is None else f" (saved {share:.0%} of the completions)"
     collapsed = sum(
-        bool(controller.trial_folder(t).failure) for t in controller.started if t.state == TrialState.PRUNED
+        controller.trial_folder(t).result.failure is not None
+        for t in controller.started
+        if t.state == TrialState.PRUNED
     )
     broke = (
         f", {collapsed} of them because {'its' if collapsed == 1 else 'their'} training had collapsed"
@@ -164,8 +166,8 @@ def words_of_paused(table: Sequence[Row]) -> str:
 
 def _say_halted(controller: Controller, console: Console) -> None:
     """That the sweep stopped itself, why, and that nothing is lost."""
-    why = controller.settler.halted or controller.unwritable
-    left = controller.proposals.planned - sum(trial.state.is_finished() for trial in controller.started)
+    why = controller.outcomes.halted or controller.unwritable
+    left = controller.queue.planned - sum(trial.state.is_finished() for trial in controller.started)
     text = f"stopped, with {count(left, 'trial')} to go: {why}. Mend that; the same command goes on from here"
     console.print(text, style="red", highlight=False, markup=False)
 
@@ -173,7 +175,7 @@ def _say_halted(controller: Controller, console: Console) -> None:
 def _say_overspent(controller: Controller, console: Console) -> None:
     """That the budget ended the sweep, where it did, and how to go on."""
     ended = sum(trial.state.is_finished() for trial in controller.started)
-    left = controller.proposals.planned - ended
+    left = controller.queue.planned - ended
     if left:
         budget, wanted = (
             f"search.budget_gpu_hours={controller.search.budget_gpu_hours:g}",

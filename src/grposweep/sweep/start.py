@@ -29,6 +29,7 @@ from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.sampler import LISTED, choose_sampler, continuous
 from grposweep.search.space import Point, Space, freeze
 from grposweep.search.validity import Judge, Verdict, Verdicts
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.provenance import difference
 from grposweep.sweep.summary import invalid_rows
@@ -128,7 +129,11 @@ SHOWN = 3  # keys in which two sweeps differ
 ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
 OBJECTIVE = ("metric", "direction", "last")
 NO_QUESTION = ("name", "force", "outputs", "tracker", "rules", "cluster")  # sections that make no other sweep, mostly
-OURS = {"trials", "lease.json"}  # all that a controller leaves which died before it could write sweep.yaml
+OURS = {
+    paths.TRIALS,
+    paths.LEASE,
+    paths.CONTROLLER_LOG,
+}  # left by a controller that died before it wrote sweep.yaml
 
 
 def default_name(hint: str, space: Space, identity: str) -> str:
@@ -152,7 +157,7 @@ def open_folder(
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             return folder, _recognise(folder, settings, identity, space, base, provenance)
         # New, or a first try that never got to a trial: nothing can be mixed up.
-        (folder.path / "trials").mkdir(parents=True, exist_ok=True)
+        (folder.path / paths.TRIALS).mkdir(parents=True, exist_ok=True)
         if not os.access(folder.path, os.W_OK):
             raise PermissionError(errno.EACCES, "no permission to write")
     except OSError as error:
@@ -232,7 +237,7 @@ def describe_sweep(
         "baseline": asdict(base),
         "provenance": provenance,
     }
-    write_text(folder.path / "sweep.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def write_invalid(folder: SweepFolder, invalid: Iterable[Verdict], total: int) -> None:
@@ -245,4 +250,4 @@ def write_invalid(folder: SweepFolder, invalid: Iterable[Verdict], total: int) -
     ]
     if total > KEPT_INVALID:
         lines.append(json.dumps({"v": VERSION, "more": total - KEPT_INVALID}))
-    write_text(folder.path / "invalid.jsonl", "\n".join(lines) + "\n")
+    write_text(folder.path / paths.INVALID, "\n".join(lines) + "\n")

@@ -4,18 +4,18 @@ import time
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.files import as_number, read_lines
+from grposweep.files import as_number
 from grposweep.labels import label_text, short, short_names
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
 from grposweep.search.space import Point
 from grposweep.search.validity import Verdicts
-from grposweep.storage.progress import Outlook
+from grposweep.storage.records import SweepProgress, read_metrics
+from grposweep.sweep.attempts import RunningAttempt
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import whole_completions
 from grposweep.sweep.further import with_further
 from grposweep.sweep.on_seeds import with_seeds
-from grposweep.sweep.outcomes import RunningAttempt
 
 STATUS = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed", TrialState.PRUNED: "stopped early"}
 LATEST = 20  # finished trials whose times say how long the next ones take
@@ -30,18 +30,18 @@ def snapshot(controller: Controller, invalid: int, notice: str = "") -> Snapshot
     best = controller.study.best
     text = "" if best is None else f"{best.value:.4f} (trial {best.number}: {short(best.params)})"
     running = [_active(item, controller.launcher.waiting(item.job_id)) for item in controller.running.values()]
-    target = controller.proposals.planned
+    target = controller.queue.planned
     left = _seconds_left(controller, running, target - finished - failed - stopped)
-    paused = len(controller.overseer.paused)
+    paused = len(controller.early_stopping.paused)
     cost = spent(controller)
     return Snapshot(target, finished, failed, invalid, text, left, running, cost, notice, stopped, paused)
 
 
-def outlook(controller: Controller, invalid: int) -> Outlook:
+def outlook(controller: Controller, invalid: int) -> SweepProgress:
     """What whoever looks at the folder cannot know from the trials; ``invalid`` points of the finite dials."""
-    proposals = controller.proposals
+    proposals = controller.queue
     waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
-    return Outlook(
+    return SweepProgress(
         target=proposals.planned,
         at_once=controller.launcher.slots,
         sampler=proposals.sampler,
@@ -62,7 +62,7 @@ def spent(controller: Controller) -> str:
 def saved(controller: Controller) -> float | None:
     """The share of completions that early stopping saved, of all that the ended trials would have generated."""
     ended = [controller.trial_folder(trial) for trial in controller.started if trial.state in STATUS]
-    generated = [(folder, as_number((folder.result or {}).get("completions"))) for folder in ended]
+    generated = [(folder, folder.result.completions) for folder in ended]
     known = [(whole_completions(folder.path, count, 0), count) for folder, count in generated if count is not None]
     whole = sum(total for total, _ in known if total)
     return 1 - sum(min(count, total) for total, count in known if total) / whole if whole else None
@@ -78,20 +78,20 @@ def rows(controller: Controller) -> list[Row]:
 def row(controller: Controller, trial: FrozenTrial) -> Row:
     """One started trial."""
     folder = controller.trial_folder(trial)
-    result = folder.result or {}
+    result = folder.result
     seconds, device_seconds = controller.spending.cost(trial)
     return Row(
         number=trial.number,
-        status="paused" if trial.number in controller.overseer.paused else STATUS.get(trial.state, "unfinished"),
+        status="paused" if trial.number in controller.early_stopping.paused else STATUS.get(trial.state, "unfinished"),
         dials=dials(trial.params),
         objective=trial.value if trial.state == TrialState.COMPLETE else None,
         reached=trial.value if trial.state == TrialState.PRUNED else None,
-        error=as_number(result.get("objective_se")),
-        start=as_number(result.get("start")),
-        start_error=as_number(result.get("start_se")),
+        error=result.objective_se,
+        start=result.start,
+        start_error=result.start_se,
         seconds=seconds or None,
         gpu_hours=device_seconds / 3600,
-        note=str(folder.failure.get("message") or result.get("reason") or ""),
+        note=folder.failure.message or result.reason or "",
     )
 
 
@@ -116,17 +116,16 @@ def _invalid_row(census: Verdicts, code: str, count: int) -> InvalidRow:
 def _active(running: RunningAttempt, waits: str) -> Active:
     beat = running.folder.heartbeat()
     reward = None
-    for line in read_lines(running.folder.path / "metrics.jsonl"):
-        reward = as_number(line.get("reward", reward))
-    step, total = (int(as_number(beat.get(name)) or 0) for name in ("step", "total"))
-    return Active(running.folder.number, short(running.point), step, total, reward, waits)
+    for row in read_metrics(running.folder.path):
+        reward = as_number(row.line.get("reward", reward))
+    return Active(running.folder.number, short(running.point), beat.step or 0, beat.total or 0, reward, waits)
 
 
 def _seconds_left(controller: Controller, running: list[Active], left: int) -> float | None:
     """Remaining trials at the latest finished ones' mean time (or the running ones' pace), over what runs at once."""
     finished = [trial for trial in controller.started if trial.state == TrialState.COMPLETE]
-    results = [controller.trial_folder(trial).result or {} for trial in finished[-LATEST:]]
-    times = [seconds for result in results if (seconds := as_number(result.get("seconds"))) is not None]
+    results = [controller.trial_folder(trial).result for trial in finished[-LATEST:]]
+    times = [seconds for result in results if (seconds := result.seconds) is not None]
     now = time.time()
     if times:
         each = sum(times) / len(times)

@@ -19,10 +19,9 @@ from grposweep.schema import GROUPS, Experiment, Search
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Judge
 from grposweep.setting import Setting
-from grposweep.storage.find import find_sweep
-from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage import paths
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 
-NAME = "warm_start.json"
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones
 MOST_LOOKED_AT = 2000  # points of this space an earlier trial, where many options could realise it
 
@@ -84,7 +83,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
 
 def open_warm_start(folder: SweepFolder, base: Experiment, judge: Judge) -> WarmStart:
     """What was taken over at the first start; taken over now where this is it."""
-    path = folder.path / NAME
+    path = folder.path / paths.WARM_START
     found = read_json(path)
     if found is None and named_sweeps(base.search):
         found = asdict(_take_over(base, judge))
@@ -125,14 +124,15 @@ def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
     """The finished trials of an earlier search; replicates of its leaders would tell their points twice."""
     for folder in source.trials():
         role = folder.record.attributes.get("role") if folder.record is not None else None
-        if folder.objective is not None and role is None:
-            yield folder, folder.objective
+        value = folder.result.value
+        if value is not None and role is None:
+            yield folder, value
 
 
 def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
     """The point of this space that learns what an earlier trial learnt, and whether their results are alike; None: none."""
     try:
-        past = load_experiment(folder.path / "config.yaml")
+        past = load_experiment(folder.path / paths.CONFIG)
     except (OSError, UserError):  # of a version with other keys, or damaged
         return None
     setting = read_setting(past)

@@ -1,4 +1,4 @@
-"""A trial's folder as the controller writes it before the first attempt: everything needed to run it, and to repeat it."""
+"""Write a trial's folder before its first attempt: everything needed to run the trial, and to repeat it."""
 
 import json
 import shlex
@@ -18,7 +18,9 @@ from grposweep.redaction import redact
 from grposweep.schema import is_external
 from grposweep.search.validity import Verdict
 from grposweep.setting import Setting
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.records import TrialRecord
 
 
 def write_trial(
@@ -32,39 +34,34 @@ def write_trial(
 ) -> TrialFolder:
     """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent.
 
-    ``attributes`` are the trial's in the study, which can be made again from trial.json (sweep/rebuild.py).
+    ``attributes`` are the trial's in the study, which can be rebuilt from trial.json (sweep/recovery.py).
     """
     identity = experiment_id(verdict.experiment, verdict.setting)
     folder = sweep.trial(number, identity)
-    if (folder.path / "config.yaml").exists():
+    if (folder.path / paths.CONFIG).exists():
         return folder
     folder.path.mkdir(parents=True, exist_ok=True)
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
     config = render_experiment(verdict.experiment)
-    record = {
-        "number": number,
-        "point": verdict.point,
-        "attributes": {"experiment": identity, **(attributes or {})},
-        "config_sha256": text_sha256(config),
-    }
-    write_json(folder.path / "trial.json", record)
-    write_json(folder.path / "plan.json", _plan(verdict.setting))
+    attributes = {"experiment": identity, **(attributes or {})}
+    TrialRecord(verdict.point, attributes, text_sha256(config), number).write(folder.path)
+    write_json(folder.path / paths.PLAN, _plan(verdict.setting))
     write_text(
-        folder.path / "overrides.yaml", "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
+        folder.path / paths.OVERRIDES, "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
-    write_json(folder.path / "provenance.json", {**provenance, "seeds": seeds})
+    write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds})
     command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
-    write_text(folder.path / "command.sh", redact(text))
+    write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
-    write_text(folder.path / "config.yaml", config)
+    write_text(folder.path / paths.CONFIG, config)
     return folder
 
 
 def _plan(setting: Setting) -> dict[str, Any]:
-    """What follows from a setting: the plan, memory by part, and tokens, from which costs are foretold."""
+    """Return what follows from a setting: the plan, memory by part, and tokens, from which costs are foretold."""
     work = find_work(setting)
     more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
     return {**build_plan(setting).as_dict(), **more}

@@ -13,13 +13,14 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines
+from grposweep.files import read_json
 from grposweep.plan import Plan, build_plan
 from grposweep.schema import Experiment, is_external
 from grposweep.setting import Setting
-from grposweep.storage.oom_fix import load_healed
+from grposweep.storage import paths
+from grposweep.storage.records import apply_oom_fix, read_attempts
 from grposweep.train import process as watchdog
-from grposweep.train.records import Control, Heartbeat, Metrics, RolloutSchedule, build_rollout_schedule
+from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule, build_rollout_schedule
 from grposweep.train.tracker import Tracker, build_tracker
 
 
@@ -38,9 +39,9 @@ class Attempt:
     setting: Setting
     plan: Plan
     pace: RolloutSchedule
-    metrics: Metrics
-    heartbeat: Heartbeat
-    control: Control
+    metrics: MetricsFile
+    heartbeat: HeartbeatFile
+    control: ControlFile
     tracker: Tracker
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
 
@@ -52,7 +53,7 @@ class Attempt:
     @property
     def checkpoints(self) -> Path:
         """Transformers' checkpoint-N folders."""
-        return self.folder / "checkpoints"
+        return self.folder / paths.CHECKPOINTS
 
     @property
     def total(self) -> int:
@@ -100,7 +101,7 @@ class Outcome:
 
 def load_attempt(folder: Path) -> Attempt:
     """Everything that a trainer needs, out of the trial folder and torchrun's environment."""
-    experiment = load_healed(folder, load_experiment(folder / "config.yaml"))
+    experiment = apply_oom_fix(folder, load_experiment(folder / paths.CONFIG))
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_theirs = is_external(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:
@@ -122,9 +123,9 @@ def load_attempt(folder: Path) -> Attempt:
         setting=setting,
         plan=plan,
         pace=build_rollout_schedule(setting),
-        metrics=Metrics(folder / "metrics.jsonl", number),
-        heartbeat=Heartbeat(folder / "heartbeat", plan.total_steps or 0),
-        control=Control(folder / "control.json"),
+        metrics=MetricsFile(folder, number),
+        heartbeat=HeartbeatFile(folder, plan.total_steps or 0),
+        control=ControlFile(folder),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
     )
 
@@ -133,7 +134,7 @@ def _setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
     if is_external(experiment.trainer.kind):
         return trial_setting(folder, experiment)
-    entries = (read_json(folder.parent.parent / "prepared.json") or {}).get("entries", {})
+    entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
     return read_setting(experiment, entries.get(prepared_key(experiment)))
 
 
@@ -152,4 +153,4 @@ def attempt_number(folder: Path) -> int:
     """$GRPOSWEEP_ATTEMPT, or the last one that the controller has announced."""
     if announced := os.environ.get("GRPOSWEEP_ATTEMPT"):
         return int(announced)
-    return max((line["attempt"] for line in read_lines(folder / "attempts.jsonl", attempt=int)), default=0)
+    return max((event.attempt for event in read_attempts(folder)), default=0)

@@ -12,8 +12,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, write_json
-from grposweep.train.records import Control, Heartbeat, Metrics, RolloutSchedule
+from grposweep.files import read_json
+from grposweep.storage import paths
+from grposweep.storage.records import CallbackState
+from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
@@ -31,12 +33,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         if self.folder is None:
             return
         if refused := trouble(self.folder, args):
-            write_json(self.folder / "callback.json", {"attempt": self.attempt, "step": 0, "refused": refused})
+            CallbackState(self.attempt, refused=refused).write(self.folder)
             raise UserError(refused)
         self.pace = read_pace(args, known.get("train_dataloader"))
-        self.metrics = Metrics(self.folder / "metrics.jsonl", self.attempt)
-        self.heartbeat = Heartbeat(self.folder / "heartbeat", state.max_steps, writer="callback")
-        self.control = Control(self.folder / "control.json")
+        self.metrics = MetricsFile(self.folder, self.attempt)
+        self.heartbeat = HeartbeatFile(self.folder, state.max_steps, writer="callback")
+        self.control = ControlFile(self.folder)
         if state.is_world_process_zero:
             self.metrics.rewind(state.global_step or None)
             self._say(state)
@@ -83,13 +85,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
     def _say(self, state: TrainerState) -> None:
         """What the attempt's own process reads of us."""
         assert self.folder is not None  # the callers know
-        said = {"attempt": self.attempt, "step": state.global_step, "total": state.max_steps, "stopped": self.stopped}
-        write_json(self.folder / "callback.json", said)
+        CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped).write(self.folder)
         self.heartbeat.beat(state.global_step, force=True)
 
     def _asked(self, step: int) -> bool:
         assert self.folder is not None  # the callers know
-        passed_on = read_json(self.folder / "stop.json") or {}  # a signal that came to the attempt's own process
+        passed_on = read_json(self.folder / paths.STOP) or {}  # a signal that came to the attempt's own process
         return passed_on.get("attempt") == self.attempt or self.control.asks_to_stop(step)
 
 
@@ -111,7 +112,7 @@ def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:
 
 def trouble(folder: Path, args: TrainingArguments) -> str | None:
     """Where the script trains with other numbers than the trial's recipe, which ones: a sweep of them would be none."""
-    trial = read_json(folder / "changed.json") or {}
+    trial = read_json(folder / paths.CHANGED) or {}
     wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
     for name, value in wanted.items():
         if name == "warmup_ratio":  # transformers 5 has it in warmup_steps, and ms-swift moves it there

@@ -1,4 +1,4 @@
-"""An attempt that another program makes: started, listened to, asked to stop, and its end told as it was.
+"""Run an attempt in another program: start it, follow its log, pass on requests to stop, and report how it ended.
 
 No torch here: what the program needs is in its own environment (``trainer.python``).
 """
@@ -13,15 +13,16 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import grposweep
 from grposweep.config.base_recipe import load_trial_recipe
 from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import build_program
 from grposweep.external.base import ExternalProgram, NodeContext, Trial
-from grposweep.files import read_json, write_json
+from grposweep.files import write_json
 from grposweep.process import MARK, kill_group, start_guard
+from grposweep.storage import paths
+from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint, set_aside
@@ -139,7 +140,7 @@ def _foreign_path() -> list[str]:
 
 @dataclass
 class ExternalProgramMonitor:
-    """A running program: its log becomes our metrics, our controller's word its signal."""
+    """Follows a running program: its log becomes our metrics, and requests of the controller become signals."""
 
     attempt: Attempt
     program: ExternalProgram
@@ -159,18 +160,17 @@ class ExternalProgramMonitor:
             self._report()
             if code is not None:
                 return code
-            self._heed()
+            self._pass_on_request()
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What our Callback says of this attempt; empty for a program that does not have it."""
-        found = read_json(self.attempt.folder / "callback.json") or {}
-        return found if found.get("attempt") == self.attempt.number else {}
+    def callback(self) -> CallbackState | None:
+        """What our Callback reports of this attempt; None for a program that does not have it."""
+        return CallbackState.read(self.attempt.folder, self.attempt.number)
 
     def _report(self) -> None:
         """New entries of the log; with our Callback in the program they are written already."""
-        if said := self.said:
-            self.step = int(said["step"])
+        if (callback := self.callback) is not None:
+            self.step = callback.step
             self._listen()
             return
         entries = self.program.log()
@@ -184,20 +184,20 @@ class ExternalProgramMonitor:
 
     def _listen(self) -> None:
         """Our Callback beats in the trial's file; as long as it does, this process lives as well."""
-        beat = (read_json(self.attempt.folder / "heartbeat") or {}).get("counter")
+        beat = Heartbeat.read(self.attempt.folder).counter
         if beat != self.beat:
             self.beat = beat
             watchdog.feed(self.attempt.experiment.cluster.stall_min)
 
-    def _heed(self) -> None:
+    def _pass_on_request(self) -> None:
         """Pass a wish to stop on: our Callback waits for a rollout boundary, any other program gets SIGTERM, then more."""
         if self.asked_at is None and self._is_asked():
             self.asked_at = time.monotonic()
-            if self.said:
-                write_json(self.attempt.folder / "stop.json", {"attempt": self.attempt.number})
+            if self.callback:
+                write_json(self.attempt.folder / paths.STOP, {"attempt": self.attempt.number})
             else:
                 self._signal(signal.SIGTERM)
-        elif self.asked_at is not None and not self.said and time.monotonic() - self.asked_at > PATIENCE_SECONDS:
+        elif self.asked_at is not None and not self.callback and time.monotonic() - self.asked_at > PATIENCE_SECONDS:
             self._signal(signal.SIGKILL)
 
     def _is_asked(self) -> bool:
@@ -211,10 +211,12 @@ class ExternalProgramMonitor:
 
 def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code: int) -> Outcome:
     """How it ended: a stop that was asked for is none of the program's failures."""
-    if refused := watch.said.get("refused"):
-        raise UserError(str(refused))
-    stopped = bool(watch.said.get("stopped")) if watch.said else watch.asked_at is not None and code != 0
-    if code != 0 and not (watch.asked_at is not None and not watch.said):
+    callback = watch.callback
+    if callback is not None and callback.refused:
+        raise UserError(callback.refused)
+    was_asked = watch.asked_at is not None
+    stopped = callback.stopped if callback else was_asked and code != 0
+    if code != 0 and not (was_asked and not callback):
         raise ProgramFailed(code, _last_lines(attempt))
     newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes) if stopped else None
     return Outcome(
@@ -228,7 +230,7 @@ def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code
 def _last_lines(attempt: Attempt) -> list[str]:
     """The end of this process's log, which is the program's output."""
     try:
-        text = (attempt.folder / "logs" / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
+        text = (attempt.folder / paths.LOGS / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:  # started by hand, its output on a terminal
         return []
     return without_report(text.splitlines())[-LAST_LINES:]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from grposweep.files import read_json, write_json
+from grposweep.storage.records import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
 
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
@@ -96,9 +97,9 @@ def _save_model(folder: Path, step: int) -> str:
 def _follow(attempt: Attempt) -> Outcome:
     """A rank without work: end as rank 0 ends. Should that one die, the launcher ends us."""
     while True:
-        result = read_json(attempt.folder / "result.json")
-        if result is not None and result.get("attempt") == attempt.number:
-            if result["status"] == "failed":
+        result = TrialResult.read(attempt.folder)
+        if result.attempt == attempt.number:
+            if result.status is TrialStatus.FAILED:
                 raise RuntimeError("rank 0 failed")
-            return Outcome(stopped=result["status"] == "stopped", step=result["step"])
+            return Outcome(stopped=result.status is TrialStatus.STOPPED, step=result.step or 0)
         time.sleep(0.05)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from grposweep.storage import paths
+
 FIRST_PORT, PORTS = 20_000, 10_000  # below what systems give to outgoing connections
 
 
@@ -31,7 +33,7 @@ def export_slurm_ranks(folder: Path) -> None:
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     attempt = int(os.environ["GRPOSWEEP_ATTEMPT"]) + restarts
     os.environ["GRPOSWEEP_ATTEMPT"] = str(attempt)
-    log = os.open(folder / "logs" / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(folder / paths.LOGS / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -1,8 +1,6 @@
-"""What an attempt leaves for others to read, and the one file it reads from them; rank 0 only, no torch.
+"""The files of a running attempt (metrics.jsonl, heartbeat, control.json), its objectives, and its rollout schedule.
 
-metrics.jsonl, heartbeat and result.json are written here, whichever trainer runs; control.json is read here.
-
-What an optimizer step means in a run: completions generated so far, and whether a rollout has just been used up.
+Rank 0 writes the files, whichever trainer runs. No torch here.
 """
 
 import json
@@ -16,11 +14,13 @@ from typing import Any
 
 from grposweep.config.compose import GPU_HOURS
 from grposweep.errors import UserError
-from grposweep.files import append_line, as_number, read_json, read_lines, write_text
+from grposweep.files import append_line, as_number, read_lines, write_text
 from grposweep.plan import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grposweep.schema import Search
 from grposweep.setting import Setting
+from grposweep.storage import paths
 from grposweep.storage.provenance import TIMES
+from grposweep.storage.records import ControlRequest
 
 
 def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
@@ -29,11 +29,16 @@ def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Metrics:
-    """metrics.jsonl of one trial, through the eyes of one attempt."""
+class MetricsFile:
+    """metrics.jsonl of one trial, as one attempt writes it."""
 
-    path: Path
+    folder: Path
     attempt: int
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / paths.METRICS
 
     def write(self, kind: str, step: int, completions: int, values: dict[str, Any]) -> dict[str, Any]:
         """Append one line; ``completions`` are the training completions generated so far."""
@@ -53,10 +58,10 @@ class Metrics:
 
 
 @dataclass
-class Heartbeat:
+class HeartbeatFile:
     """A file that moves while an attempt lives; its counter, not a clock, shows that it does."""
 
-    path: Path
+    folder: Path
     total: int
     writer: str = "attempt"  # of those that may beat at once
     counter: int = 0
@@ -71,37 +76,35 @@ class Heartbeat:
         best = {} if self.best is None else {"best": self.best}
         # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
         # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
-        draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
+        path = self.folder / paths.HEARTBEAT
+        draft = path.with_name(f".{path.name}.{self.writer}.new")
         draft.write_text(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}))
-        draft.replace(self.path)
+        draft.replace(path)
         self.written = time.monotonic()
 
 
 @dataclass
-class Control:
-    """The controller's word to a running attempt; read again only when the file has changed."""
+class ControlFile:
+    """The controller's request to a running attempt; read again only when control.json has changed."""
 
-    path: Path
+    folder: Path
     seen: tuple[int, int] | None = None
-    content: dict[str, Any] = field(default_factory=dict)
+    request: ControlRequest = field(default_factory=ControlRequest)
 
     def asks_to_stop(self, step: int) -> bool:
-        """Whether to end at this step: ``pause``, ``prune`` and ``stop`` from ``until_step`` on, ``run`` only up to it."""
+        """Return whether the request is to end at this step."""
         self._refresh()
-        until = as_number(self.content.get("until_step"))
-        if self.content.get("action", "run") == "run":
-            return until is not None and step >= until
-        return until is None or step >= until
+        return self.request.stops_at(step)
 
     def _refresh(self) -> None:
         try:
-            stat = self.path.stat()
+            stat = (self.folder / paths.CONTROL).stat()
             # The inode as well as the time: two writes within a clock tick are renames of two files.
             if (stat.st_mtime_ns, stat.st_ino) != self.seen:
-                self.content = read_json(self.path) or {}
+                self.request = ControlRequest.read(self.folder)
                 self.seen = (stat.st_mtime_ns, stat.st_ino)
         except FileNotFoundError:
-            self.content, self.seen = {}, None
+            self.request, self.seen = ControlRequest(), None
 
 
 @dataclass(frozen=True)

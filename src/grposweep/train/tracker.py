@@ -13,6 +13,7 @@ from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
 from grposweep.labels import short_names
 from grposweep.plan import Plan
+from grposweep.storage import paths
 
 if TYPE_CHECKING:
     import wandb
@@ -87,7 +88,7 @@ class WandbTracker(Tracker):
     def log(self, line: dict[str, Any]) -> None:
         if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
             self.behind = False
-            for earlier in list(read_lines(self.folder / "metrics.jsonl"))[:-1]:
+            for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
                 self._log(earlier)
         self._log(line)
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from grposweep.config.compose import load_experiment
 from grposweep.schema import Experiment
+from grposweep.storage import paths
 
 
 def serve(folder: Path) -> None:
     """Become the server, on port $GRPOSWEEP_VLLM_PORT."""
     from grposweep.train.models import load_model  # torch; only here
 
-    experiment = load_experiment(folder / "config.yaml")
+    experiment = load_experiment(folder / paths.CONFIG)
     path = load_model(experiment.model).path
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]))
     # vLLM's development mode holds the endpoints by which TRL sends its weights.

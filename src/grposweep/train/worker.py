@@ -1,4 +1,4 @@
-"""The life of one attempt, whichever trainer runs it: read the trial folder, train, write result.json, exit code.
+"""Run one attempt, whichever trainer it uses: read the trial folder, train, write result.json, return the exit code.
 
 No torch here: the trainer is imported only when it is wanted.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 
 from grposweep.errors import ProgramFailed, UserError
-from grposweep.files import read_json, read_lines, write_json
 from grposweep.redaction import redact
-from grposweep.storage import runs
+from grposweep.storage import paths, runs
 from grposweep.storage.exit_code import ExitCode
+from grposweep.storage.records import FailureReport, TrialResult, TrialStatus, read_metrics
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import check_objective, further_objectives, summarise
@@ -26,9 +26,9 @@ LAST_LINES = 15  # of a traceback, kept in result.json
 def run_attempt(folder: Path) -> int:
     """Run one rank of an attempt to its end; the exit code. Failures are written down, not raised."""
     folder = folder.resolve()
-    if not (folder / "config.yaml").is_file():
+    if not (folder / paths.CONFIG).is_file():
         print(
-            f"{folder} is no trial folder: it has no config.yaml. Name a folder under a sweep's trials/.",
+            f"{folder} is no trial folder: it has no {paths.CONFIG}. Name a folder under a sweep's trials/.",
             file=sys.stderr,
         )
         return ExitCode.BAD_INPUT
@@ -100,39 +100,42 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
     costs = round(runs.device_seconds(attempt.folder, is_running=True), 3)
-    result = {
-        "status": "stopped" if outcome.stopped else "finished",
-        "attempt": attempt.number,
-        **found.as_dict(),
-        "further": further_objectives(search, lines, costs, outcome.stopped),
-        "step": outcome.step,
-        "total_steps": attempt.total,
-        "completions": attempt.pace.completions_at(outcome.step),
-        "seconds": round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
-        "gpu_seconds": costs,
-        "failure": None,
-        "model": outcome.model,
-        "checkpoint": outcome.checkpoint,
-    }
+    result = TrialResult(
+        status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
+        attempt=attempt.number,
+        objective=found.objective,
+        objective_se=found.objective_se,
+        start=found.start,
+        start_se=found.start_se,
+        further=further_objectives(search, lines, costs, outcome.stopped),
+        step=outcome.step,
+        total_steps=attempt.total,
+        completions=attempt.pace.completions_at(outcome.step),
+        seconds=round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
+        gpu_seconds=costs,
+        model=outcome.model,
+        checkpoint=outcome.checkpoint,
+    )
     attempt.beat(outcome.step, force=True)
-    write_json(attempt.folder / "result.json", result)
-    attempt.tracker.summarise({k: result[k] for k in ("status", *found.as_dict(), "step", "completions", "seconds")})
-    return ExitCode.STOPPED if outcome.stopped else ExitCode.FINISHED
+    result.write(attempt.folder)
+    shown = ("status", *found.as_dict(), "step", "completions", "seconds")
+    attempt.tracker.summarise({name: getattr(result, name) for name in shown})
+    return result.exit_code
 
 
 def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str]) -> None:
     """result.json of a failure. The first rank to fail is the cause; the others only lose touch with it."""
     number = attempt_number(folder)
-    present = read_json(folder / "result.json")
-    if present is not None and present.get("attempt") == number and present.get("status") == "failed":
+    present = TrialResult.read(folder)
+    if present.attempt == number and present.status is TrialStatus.FAILED:
         return
-    last = max((line["step"] for line in read_lines(folder / "metrics.jsonl", step=int)), default=0)
-    failure = {"kind": kind, "message": redact(message), "last_lines": [redact(line) for line in last_lines]}
-    write_json(folder / "result.json", {"status": "failed", "attempt": number, "step": last, "failure": failure})
+    last = max((row.step for row in read_metrics(folder)), default=0)
+    failure = FailureReport(kind, redact(message), tuple(map(redact, last_lines)))
+    TrialResult(TrialStatus.FAILED, number, step=last, failure=failure).write(folder)
 
 
 def _clear_result(folder: Path) -> None:
     """An earlier attempt's result must not be taken for this one's; one of this attempt is another rank's failure."""
-    present = read_json(folder / "result.json")
-    if present is not None and present.get("attempt") != attempt_number(folder):
-        (folder / "result.json").unlink(missing_ok=True)
+    present = TrialResult.read(folder)
+    if present.status is not None and present.attempt != attempt_number(folder):
+        (folder / paths.RESULT).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
 from grposweep.storage.exit_code import ExitCode
+from grposweep.storage.records import TrialStatus
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
 _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
@@ -218,12 +219,12 @@ def is_alive(job_id: str) -> bool:
     return entry is not None and entry.state in ALIVE
 
 
-def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:
+def end_of(entry: Entry, status: TrialStatus | None, asked_to_stop: bool) -> End:
     """How an attempt ended: the job's last state, and the status in the result it left (None: none).
 
     A result outranks the exit code: srun's is the highest of all ranks', and it kills those left over by a signal.
     """
-    if status == "finished":
+    if status is TrialStatus.FINISHED:
         return End(ExitCode.FINISHED)
     meaning = MEANINGS.get(entry.state)
     if meaning is not None:
@@ -233,7 +234,7 @@ def end_of(entry: Entry, status: str | None, asked_to_stop: bool) -> End:
         return End(
             ExitCode.SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why"
         )
-    if status == "stopped":
+    if status is TrialStatus.STOPPED:
         # Nobody asked for it, so a signal did: the job's warning, or preemption.
         kind, message = ("", "") if asked_to_stop else ("stopped", "a signal stopped it")
         return End(ExitCode.STOPPED, kind, message, again=not asked_to_stop)

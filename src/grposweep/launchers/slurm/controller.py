@@ -12,6 +12,7 @@ from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import asked_of, quoted, render, sweep_name
 from grposweep.schema import Cluster
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 
 MEMORY_GB = 4  # of a controller with thousands of trials
@@ -37,7 +38,7 @@ def submit_controller(cluster: Cluster, sweep: Path) -> str:
 
 
 def _submit(cluster: Cluster, sweep: Path) -> str:
-    name, log = f"{sweep_name(sweep)}:controller", sweep / "controller.log"
+    name, log = f"{sweep_name(sweep)}:controller", sweep / paths.CONTROLLER_OUTPUT
     waiting = [entry.job_id for entry in queue.read_queue().values() if entry.name == name and entry.state in ALIVE]
     if waiting:
         return f"the controller is Slurm job {waiting[0]} already; its output is in {log}"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines
 from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.code_snapshot import snapshot_code
 from grposweep.launchers.slurm import commands as queue
@@ -17,6 +16,7 @@ from grposweep.launchers.slurm.commands import ALIVE, HOPELESS, VANISHED, Entry,
 from grposweep.launchers.slurm.script import job_name, write_script
 from grposweep.process import SOURCE
 from grposweep.schema import Cluster
+from grposweep.storage.records import Action, ControlRequest, TrialResult, TrialStatus, read_attempts
 from grposweep.storage.runs import read_runs
 
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
@@ -72,8 +72,8 @@ class Slurm:
             self._refuse_hopeless(followed)
             return None
         del self._jobs[job_id]
-        control = read_json(followed.job.folder / "control.json") or {}
-        end = end_of(entry, _status(followed.job), control.get("action", "run") != "run")
+        is_asked = ControlRequest.read(followed.job.folder).action != Action.RUN
+        end = end_of(entry, _status(followed.job), is_asked)
         nodes = "" if entry.nodes.startswith("None") else entry.nodes  # "None assigned"
         return replace(_limited(end, followed.job), nodes=nodes)
 
@@ -137,7 +137,9 @@ class Slurm:
         if now - max(self._looked_at, self._read_at) < self._news_seconds:
             return False
         self._looked_at = now
-        return any(_status(followed.job) in ("finished", "failed") for followed in self._jobs.values())
+        return any(
+            _status(followed.job) in (TrialStatus.FINISHED, TrialStatus.FAILED) for followed in self._jobs.values()
+        )
 
     def _refuse_hopeless(self, followed: _Followed) -> None:
         """Raise UserError, and cancel, where Slurm says twice that a job can never start: its first word may be hasty."""
@@ -152,19 +154,18 @@ class Slurm:
         )
 
 
-def _status(job: Job) -> str | None:
-    """The status in the result of this attempt or of a restart of its job."""
-    result = read_json(job.folder / "result.json")
-    if result is None or result.get("attempt", job.attempt) < job.attempt:
-        return None
-    return str(result.get("status"))
+def _status(job: Job) -> TrialStatus | None:
+    """Return the status in the result of this attempt or of a restart of its job."""
+    result = TrialResult.read(job.folder)
+    is_older = result.attempt is not None and result.attempt < job.attempt
+    return None if is_older else result.status
 
 
 def _limited(end: End, job: Job) -> End:
     """The end, or where its trial was taken away too often already, a failure."""
     if not end.again:
         return end
-    taken = sum(bool(line.get("again")) for line in read_lines(job.folder / "attempts.jsonl"))
+    taken = sum(bool(event.again) for event in read_attempts(job.folder))
     taken += sum(run.restarts > 0 for run in read_runs(job.folder))
     limit = job.cluster.requeue_limit
     if taken < limit:

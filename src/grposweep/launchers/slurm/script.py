@@ -14,6 +14,7 @@ from grposweep.files import PROJECT, write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 
 TEMPLATES = PROJECT / "slurm"
@@ -36,7 +37,7 @@ def sweep_name(sweep: Path) -> str:
 
 def write_script(job: Job, sweep: Path, code: Path) -> Path:
     """Render an attempt's script into its trial folder; returns its path."""
-    (job.folder / "logs").mkdir(exist_ok=True)
+    (job.folder / paths.LOGS).mkdir(exist_ok=True)
     path = job.folder / f"job-{job.attempt}.sbatch"
     write_text(path, render_script(job, sweep, code))
     return path
@@ -58,7 +59,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         name=name,
         options=sbatch_options(cluster, name, job.starts_ranks),
         setup=cluster.setup,
-        log=quoted(job.folder / "logs" / "job.log"),
+        log=quoted(job.folder / paths.LOGS / "job.log"),
         working_directory=quoted(Path.cwd()),
         code=quoted(code),
         attempt=job.attempt,
@@ -91,7 +92,7 @@ def _server(job: Job) -> dict[str, Any] | None:
         "cpus": gpus * cpus_per_task(cluster),
         "elsewhere": on_one_node if cluster.nodes == 1 else on_the_others,
         "command": own if command is None else f"bash -c {shlex.quote(command)}",
-        "log": quoted(job.folder / "logs" / "vllm.log"),
+        "log": quoted(job.folder / paths.LOGS / "vllm.log"),
         "seconds": generation.vllm_server_timeout,
         "ended": ExitCode.SERVER_ENDED,
     }

@@ -13,7 +13,7 @@ from grposweep.report.ranking import Standing
 from grposweep.report.tables import clock
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.storage.failure_class import words_of
+from grposweep.storage.records import failure_label
 
 DIFF_LINES = 400  # of uncommitted changes, on a page
 
@@ -124,7 +124,7 @@ def _row(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
 
 def _failures(view: SweepView) -> Iterator[tuple[str, list[TrialView]]]:
     for name in view.failures():
-        yield words_of(name), [trial for trial in view.trials if trial.failure_class == name]
+        yield failure_label(name), [trial for trial in view.trials if trial.failure_class == name]
 
 
 def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:

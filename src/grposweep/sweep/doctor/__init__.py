@@ -18,10 +18,11 @@ from grposweep.launchers.slurm import commands as queue
 from grposweep.launchers.slurm.commands import ALIVE
 from grposweep.launchers.slurm.script import job_name
 from grposweep.schema import Cluster
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.find import find_sweep
-from grposweep.storage.folders import OpenAttempt, TrialFolder
+from grposweep.storage.folders import TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
+from grposweep.storage.records import OpenAttempt
 from grposweep.sweep.doctor.checks import (
     Sweep,
     check_attempts,
@@ -75,12 +76,12 @@ def visit(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     Raises UserError where there is no such sweep, or where a controller works on what should be cured.
     """
     sweep = read_sweep(find_sweep(named, outputs))
-    round_ = Round(sweep, quiet=not is_held(sweep.folder.path / "lease.json"))
+    round_ = Round(sweep, quiet=not is_held(sweep.folder.lease))
     left = list(round_.findings())
     if not round_.quiet:
         print("a controller is at work: only what it is not changing now was looked at", file=out)
     if repair and left:
-        with Lease(sweep.folder.path / "lease.json"):
+        with Lease(sweep.folder.lease):
             left = _cure(round_, left, out)
     for finding in left:
         print(finding, file=out)
@@ -112,7 +113,7 @@ class Round:
     def findings(self, lease: bool = True) -> Iterator[Finding]:
         """All that is wrong now; ``lease``: with the lease itself, which may be ours by now."""
         folder = self.sweep.folder
-        if found := check_json(folder.path / "prepared.json", "prepared.json", "the sweep's command prepares again"):
+        if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
             yield found
         if self.quiet:
             yield from check_lease(folder) if lease else ()

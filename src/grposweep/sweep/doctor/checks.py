@@ -16,7 +16,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import age_seconds, is_draft, read_lines, text_sha256, write_json, write_text
+from grposweep.files import age_seconds, is_draft, read_lines, text_sha256, write_text
 from grposweep.search.journal import (
     LOCK_SECONDS,
     Direction,
@@ -28,7 +28,9 @@ from grposweep.search.journal import (
     sound_bytes,
 )
 from grposweep.search.space import Space, read_space
-from grposweep.storage.folders import OpenAttempt, SweepFolder, TrialFolder
+from grposweep.storage import paths
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord, TrialStatus
 from grposweep.sweep.doctor.findings import Finding, check_json, drop_torn_lines, scrap_path, torn_lines
 from grposweep.sweep.recovery import Folders, contradictions, folders_by_number, open_study
 
@@ -37,7 +39,7 @@ OLD_SECONDS = 60.0  # a living writer's draft is there for milliseconds
 
 def check_lease(folder: SweepFolder) -> Iterator[Finding]:
     """The lease of a controller that is not at work any more; whoever takes it over mends that."""
-    if (folder.path / "lease.json").exists():
+    if folder.lease.exists():
         yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
 
 
@@ -53,25 +55,25 @@ def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
 
 def _drafts(root: Path) -> Iterator[Path]:
     """Drafts in the sweep's folder and in its trials' own, not in what trainers write below."""
-    for folder in (root, root / "prepare", *sorted((root / "trials").glob("*/"))):
+    for folder in (root, root / paths.PREPARE_FOLDER, *sorted((root / paths.TRIALS).glob("*/"))):
         for path in sorted(folder.glob(".*")):
             if path.is_file() and is_draft(path.name) and age_seconds(path) > OLD_SECONDS:
                 yield path
 
 
 CURES = {
-    "result.json": "the trial goes on, or runs again",
-    "control.json": "nothing is asked of the trial then",
-    "heartbeat": "the next attempt writes a new one",
-    "plan.json": "it is written again with the trial's folder",
-    "provenance.json": "where the trial came from is lost",
+    paths.RESULT: "the trial goes on, or runs again",
+    paths.CONTROL: "nothing is asked of the trial then",
+    paths.HEARTBEAT: "the next attempt writes a new one",
+    paths.PLAN: "it is written again with the trial's folder",
+    paths.PROVENANCE: "where the trial came from is lost",
 }
 
 
 def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Finding]:
     """Files that hold one object each; ``known`` is the trial by the study."""
     name = trial.path.name
-    if not (trial.path / "config.yaml").exists():
+    if not (trial.path / paths.CONFIG).exists():
         yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
     elif (record := trial.record) is None:
         yield _lost_record(trial, known)
@@ -84,60 +86,53 @@ def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Findi
 
 
 def _config_sha256(trial: TrialFolder) -> str:
-    return text_sha256((trial.path / "config.yaml").read_text(encoding="utf-8", errors="replace"))
+    return text_sha256((trial.path / paths.CONFIG).read_text(encoding="utf-8", errors="replace"))
 
 
 def _lost_record(trial: TrialFolder, known: FrozenTrial | None) -> Finding:
     what = f"{trial.path.name}/trial.json does not tell the trial's point"
     if known is None or str(known.user_attrs.get("experiment"))[:6] != trial.head:
         return Finding(what, "the study does not either; overrides.yaml does, to a person")
-    content = {
-        "number": known.number,
-        "point": known.params,
-        "attributes": known.user_attrs,
-        "config_sha256": _config_sha256(trial),
-    }
-    return Finding(what, "write it again from the study", partial(write_json, trial.path / "trial.json", content))
+    record = TrialRecord(known.params, known.user_attrs, _config_sha256(trial), known.number)
+    return Finding(what, "write it again from the study", partial(record.write, trial.path))
 
 
 def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
     """attempts.jsonl: readable, and in order."""
-    yield from _check_torn(trial, "attempts.jsonl")
+    yield from _check_torn(trial, paths.ATTEMPTS)
     for what in _disorder(trial.attempts()):
         yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "somebody else wrote it: nothing is changed")
 
 
-def _disorder(lines: list[dict[str, Any]]) -> Iterator[str]:
+def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
     """Attempts count upwards; each is announced before it is started, and ends once (restarts are Slurm's own)."""
     seen, announced, ended = {-1}, set(), set()
-    for line in lines:
-        attempt, event = line.get("attempt"), line.get("event")
-        if not isinstance(attempt, int):
-            continue
-        if event == "intent" and attempt <= max(seen):
+    for line in events:
+        attempt, event = line.attempt, line.event
+        if event == AttemptEventKind.INTENT and attempt <= max(seen):
             yield f"attempt {attempt} was announced after attempt {max(seen)}"
-        elif event in ("started", "ended") and attempt not in announced:
-            yield f"attempt {attempt} {'was started' if event == 'started' else 'ended'} and was never announced"
-        if event == "ended" and attempt in ended:
+        elif event in (AttemptEventKind.STARTED, AttemptEventKind.ENDED) and attempt not in announced:
+            yield f"attempt {attempt} {'was started' if event == AttemptEventKind.STARTED else 'ended'} and was never announced"
+        if event == AttemptEventKind.ENDED and attempt in ended:
             yield f"attempt {attempt} ended twice"
         seen.add(attempt)
-        announced |= {attempt} if event == "intent" else set()
-        ended |= {attempt} if event == "ended" else set()
+        announced |= {attempt} if event == AttemptEventKind.INTENT else set()
+        ended |= {attempt} if event == AttemptEventKind.ENDED else set()
 
 
 def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
     """An attempt that is open, though nothing runs."""
-    note = partial(trial.note_attempt, begun.number, "ended", code=-9, killed=True, kind="vanished")
+    note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
     return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
 
 
 def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
     """metrics.jsonl: readable, and no step twice."""
-    yield from _check_torn(trial, "metrics.jsonl")
-    counts = Counter(_step(line) for line in read_lines(trial.path / "metrics.jsonl") if "step" in line)
+    yield from _check_torn(trial, paths.METRICS)
+    counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
     if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
         what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
-        yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / "metrics.jsonl"))
+        yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / paths.METRICS))
 
 
 def _step(line: dict[str, Any]) -> tuple[str, str]:
@@ -251,15 +246,16 @@ def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterato
         yield Finding(f"{name} has ended by its folder, and not by the study", cure, sweep.rebuild)
     else:
         value = trial.value if trial.state == TrialState.COMPLETE else None
-        if (trial.state == TrialState.PRUNED) != folder.is_pruned:
+        result = folder.result
+        if (trial.state == TrialState.PRUNED) != (result.status is TrialStatus.PRUNED):
             yield Finding(f"{name} was stopped early by only one of the study and its result", cure, sweep.remake)
-        elif value != folder.objective:
-            what = f"{name} is worth {value} by the study, and {folder.objective} by its result"
+        elif value != result.value:
+            what = f"{name} is worth {value} by the study, and {result.value} by its result"
             yield Finding(what, cure, sweep.remake)
 
 
 def _put_away(folder: TrialFolder) -> tuple[str, Callable[[], object] | None]:
-    if (folder.path / "attempts.jsonl").exists():
+    if (folder.path / paths.ATTEMPTS).exists():
         return "look at both and move one away: it has been attempted", None
     name = f"unused-{folder.path.name}"
     return f"rename it to {name}", lambda: folder.path.rename(folder.path.with_name(name))
