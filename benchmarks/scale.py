@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from grposweep.files import write_json
 from grposweep.launchers.base import FINISHED, End, Job
 from grposweep.storage import runs
-from grposweep.train.records import Heartbeat, Metrics
+from grposweep.train.records import HeartbeatFile, MetricsFile
 
 SPACES = {
     "grid": ["lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)), "seed=" + ",".join(map(str, range(50)))],
@@ -38,13 +38,13 @@ class Staged:
 
     def submit(self, job: Job) -> str:
         """Leave what the fake trainer leaves: two evaluations, a heartbeat, a result."""
-        folder, metrics = job.folder, Metrics(job.folder / "metrics.jsonl", job.attempt)
+        folder, metrics = job.folder, MetricsFile(job.folder, job.attempt)
         rate = float(json.loads((folder / "trial.json").read_text())["point"]["lr"])
         objective = 0.8 - 0.2 * abs(math.log10(rate / 1e-3))
         runs.start_run(folder, job.attempt, 1)
         for step, reward in ((0, 0.2), (10, objective)):
             metrics.write("eval", step, 8 * step, {"eval_reward": reward, "eval_reward_se": 0.01})
-        Heartbeat(folder / "heartbeat", 10).beat(10, force=True)
+        HeartbeatFile(folder, 10).beat(10, force=True)
         runs.end_run(folder, job.attempt)
         result = {"status": "finished", "attempt": job.attempt, "objective": objective, "start": 0.2, "step": 10}
         write_json(folder / "result.json", {**result, "seconds": 0.01, "failure": None})

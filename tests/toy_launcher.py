@@ -22,7 +22,7 @@ from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.recovery import open_study
 from grposweep.sweep.trial_queue import TrialQueue
-from grposweep.train.records import Metrics
+from grposweep.train.records import MetricsFile
 
 
 class Died(BaseException):
@@ -118,7 +118,7 @@ class Place:
     def evaluate(self, name: str, value: float, broken: bool = False) -> None:
         """A job trains a step, and measures what its training is worth so far."""
         job = self.jobs[int(name)]
-        metrics = Metrics(job.folder / "metrics.jsonl", job.attempt)
+        metrics = MetricsFile(job.folder, job.attempt)
         step = max((line["step"] for line in metrics.lines()), default=0) + 1
         if step < 8:
             metrics.write("train", step, 64 * step, {"loss": math.nan if broken else 0.1, "reward": value})

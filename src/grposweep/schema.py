@@ -352,12 +352,14 @@ class Experiment:
 
     ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
     the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs a recorded single run again.
+    ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """
 
     lr: float = 3e-4
     seed: int = 0
     name: str | None = None
     force: bool = False
+    verbose: bool = False
     outputs: str = "outputs"
     model: Model = field(default_factory=Model)
     task: Task = field(default_factory=Task)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from grposweep.external.base import Entry, ExternalProgram
 from grposweep.train.external import ExternalProgramMonitor
-from grposweep.train.records import Control, Metrics
+from grposweep.train.records import ControlFile, MetricsFile
 
 
 def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
@@ -17,8 +17,8 @@ def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_pa
     metrics.write_text('{"step": 1}\n')
     (tmp_path / "control.json").write_text(json.dumps({"action": "prune"}))
     attempt = SimpleNamespace(
-        folder=tmp_path, number=0, is_main=False, terminated=False, control=Control(tmp_path / "control.json"),
-        metrics=Metrics(metrics, 0), log=lambda *_: None, beat=lambda _: None,
+        folder=tmp_path, number=0, is_main=False, terminated=False, control=ControlFile(tmp_path),
+        metrics=MetricsFile(tmp_path, 0), log=lambda *_: None, beat=lambda _: None,
     )  # fmt: skip
     child = subprocess.Popen(["sleep", "60"], process_group=0)
     watch = ExternalProgramMonitor(

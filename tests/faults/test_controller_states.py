@@ -121,10 +121,10 @@ class Sweep(RuleBasedStateMachine):
     @invariant()
     def a_paused_trial_does_not_run_and_says_why(self) -> None:
         """Its promotion finds it again under any controller."""
-        for number in self.controller.overseer.paused:
+        for number in self.controller.early_stopping.paused:
             folder = self.controller.trial_folder(self.controller.study.trials[number])
-            assert folder.asked.action == "pause"
-            assert folder.asked.reason
+            assert folder.control.action == "pause"
+            assert folder.control.reason
             assert not folder.is_done
             assert number not in self.controller.running
             assert folder.path not in {job.folder for job in self.jobs.alive.values()}
@@ -134,7 +134,7 @@ class Sweep(RuleBasedStateMachine):
         """In its result, whatever became of the attempt that was to heed it."""
         for trial in self.controller.started:
             if trial.state == TrialState.PRUNED:
-                assert (self.controller.trial_folder(trial).result or {}).get("reason")
+                assert self.controller.trial_folder(trial).result.reason
 
     @invariant()
     def attempts_are_noted_in_order(self) -> None:

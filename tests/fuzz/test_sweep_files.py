@@ -24,7 +24,7 @@ from grposweep.sweep.doctor import visit
 from grposweep.sweep.failures import classify, read_evidence
 from grposweep.sweep.recovery import open_study
 from grposweep.sweep.start import open_folder
-from grposweep.train.records import Control, Metrics, summarise
+from grposweep.train.records import ControlFile, MetricsFile, summarise
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all
 
@@ -79,7 +79,7 @@ def trial_of(sweep: SweepFolder) -> TrialFolder:
 
 def read_everything(trial: TrialFolder) -> Iterator[Any]:
     """All that others ask of a trial's files."""
-    yield from (trial.result, trial.is_done, trial.objective, trial.failure, trial.record, trial.heartbeat())
+    yield from (trial.result, trial.is_done, trial.result.value, trial.failure, trial.record, trial.heartbeat())
     yield from (trial.next_attempt(), trial.open_attempt(), trial.evaluations("eval_reward"), trial.last_lines())
     yield runs.seconds(trial.path) + runs.device_seconds(trial.path)
     yield classify(read_evidence(trial.path, End(1)))
@@ -172,7 +172,7 @@ def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: 
 
     def check(text: str) -> None:
         put(tmp_path / "control.json", text)
-        assert Control(tmp_path / "control.json").asks_to_stop(3) in (True, False)
+        assert ControlFile(tmp_path).asks_to_stop(3) in (True, False)
 
     try_all(check, object_file({"v": 1, "action": "stop", "until_step": 3}), examples)
 
@@ -180,7 +180,7 @@ def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: 
 @LENGTHS
 def test_an_attempt_goes_on_from_damaged_metrics(examples: int, tmp_path: Path) -> None:
     """Rewinding leaves whole lines up to the checkpoint, and the objective is a number or none."""
-    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=1)
+    metrics = MetricsFile(tmp_path, attempt=1)
 
     def check(text: str) -> None:
         put(metrics.path, text)

@@ -9,7 +9,7 @@ import pytest
 
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State, StoppingPolicy
 from grposweep.storage.folders import SweepFolder
-from grposweep.train.records import Metrics
+from grposweep.train.records import MetricsFile
 from toy_launcher import Place, open_controller
 
 
@@ -89,7 +89,7 @@ def test_the_last_evaluation_ends_a_trial_by_itself(tmp_path: Path) -> None:
 def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Path) -> None:
     """The reward falls below what the model had before training."""
     sweep = Sweep(tmp_path, NoStopping())
-    Metrics(sweep.place.jobs[1].folder / "metrics.jsonl", 0).write("eval", 0, 0, {"eval_reward": 0.5})
+    MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
     assert sweep.evaluate("1", 0.1)["action"] == "run"
     asked = sweep.evaluate("1", 0.1)
     assert (asked["action"], asked["guard"]) == ("prune", "reward_fallen")
@@ -100,12 +100,12 @@ def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Pat
 def test_a_sampler_is_told_the_worst_of_a_collapsed_trial(tmp_path: Path, value: float, told: float) -> None:
     """Its own last value, or that of the worst finished trial (0.1)."""
     sweep = Sweep(tmp_path, NoStopping())
-    Metrics(sweep.place.jobs[1].folder / "metrics.jsonl", 0).write("eval", 0, 0, {"eval_reward": 0.9})
+    MetricsFile(sweep.place.jobs[1].folder, 0).write("eval", 0, 0, {"eval_reward": 0.9})
     assert sweep.evaluate("1", value, value)["action"] == "prune"
     sweep.place.finish("1", "finished")
     sweep.place.finish("0", "finished")
     sweep.controller.tick()
-    assert sweep.controller.overseer.foreseen() == {1: told}
+    assert sweep.controller.early_stopping.foreseen() == {1: told}
 
 
 def test_a_policy_is_shown_which_trials_run_are_paused_and_have_finished(tmp_path: Path) -> None:

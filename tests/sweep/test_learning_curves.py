@@ -7,25 +7,25 @@ import pytest
 
 from grposweep.search.early_stopping import State
 from grposweep.sweep.early_stopping import CurveReader, whole_completions
-from grposweep.train.records import Metrics
+from grposweep.train.records import MetricsFile
 
 
 @pytest.fixture
-def metrics(tmp_path: Path) -> Metrics:
+def metrics(tmp_path: Path) -> MetricsFile:
     """A trial's file, with the evaluation before training."""
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    metrics = MetricsFile(tmp_path, 0)
     metrics.write("eval", 0, 0, {"eval_reward": 0.2, "eval_reward_se": 0.02})
     return metrics
 
 
-def train(metrics: Metrics, step: int, **values: float) -> None:
+def train(metrics: MetricsFile, step: int, **values: float) -> None:
     """Two training steps of eight completions, and an evaluation."""
     for at in (step - 1, step):
         metrics.write("train", at, 8 * at, {"reward": at / 10, "loss": 0.1, **values})
     metrics.write("eval", step, 8 * step, {"eval_reward": step / 10, "eval_reward_se": 0.01})
 
 
-def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics: Metrics) -> None:
+def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics: MetricsFile) -> None:
     """TRL's names become ours; what was not logged is unknown, and so is a mean with a number missing."""
     train(metrics, 2, **{"frac_reward_zero_std": 0.5, "kl": math.nan})
     train(metrics, 4)
@@ -39,7 +39,7 @@ def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics
     assert curve.signals["broken"] == (0.0, 0.0)
 
 
-def test_only_what_is_new_is_read(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a file that has not changed opens nothing; half a line waits for its end."""
     reader = CurveReader(metrics.path, "eval_reward")
     assert reader.update()
@@ -55,13 +55,13 @@ def test_only_what_is_new_is_read(metrics: Metrics, monkeypatch: pytest.MonkeyPa
     assert reader.held_out == [0.7]
 
 
-def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: Metrics) -> None:
+def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) -> None:
     """Going on from a checkpoint replaces the file."""
     train(metrics, 2)
     train(metrics, 4)
     reader = CurveReader(metrics.path, "eval_reward")
     reader.update()
-    later = Metrics(metrics.path, 1)
+    later = MetricsFile(metrics.folder, 1)
     later.rewind(2)
     reader.update()
     assert reader.steps == [2]
@@ -70,7 +70,7 @@ def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: Metrics) -> Non
     assert (reader.steps, reader.attempts, reader.start) == ([2, 4], [0, 1], 0.2)
 
 
-def test_where_less_is_better_a_curve_is_turned_over(metrics: Metrics) -> None:
+def test_where_less_is_better_a_curve_is_turned_over(metrics: MetricsFile) -> None:
     """Larger is better for whoever reads it."""
     train(metrics, 2)
     reader = CurveReader(metrics.path, "eval_reward", sign=-1.0)
@@ -78,7 +78,7 @@ def test_where_less_is_better_a_curve_is_turned_over(metrics: Metrics) -> None:
     assert (reader.start, reader.held_out) == (-0.2, [-0.2])
 
 
-def test_a_loss_that_is_no_number_is_told_from_one_that_nobody_logs(metrics: Metrics) -> None:
+def test_a_loss_that_is_no_number_is_told_from_one_that_nobody_logs(metrics: MetricsFile) -> None:
     """A program may log none."""
     train(metrics, 2, loss=math.nan)
     metrics.write("eval", 3, 24, {"eval_reward": 0.1})

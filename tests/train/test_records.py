@@ -8,14 +8,14 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.files import read_json
-from grposweep.train.records import Control, Heartbeat, Metrics, Objective, check_objective, summarise
+from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, summarise
 
 from .conftest import control
 
 
 def test_a_resume_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
     """What lies after the checkpoint is about to happen again."""
-    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
+    metrics = MetricsFile(tmp_path, attempt=0)
     for step in range(5):
         metrics.write("train", step, 8 * step, {"reward": 0.5})
     with metrics.path.open("a") as file:
@@ -28,7 +28,7 @@ def test_a_resume_drops_later_steps_and_torn_lines(tmp_path: Path) -> None:
 
 def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
     """NaN is no JSON, and other readers than Python's refuse it."""
-    metrics = Metrics(tmp_path / "metrics.jsonl", attempt=0)
+    metrics = MetricsFile(tmp_path, attempt=0)
     metrics.write("train", 1, 8, {"kl": math.nan, "grad_norm": math.inf, "loss": 0.5})
     line = metrics.lines()[0]
     assert (line["kl"], line["grad_norm"], line["loss"], line["v"]) == (None, None, 0.5, 1)
@@ -48,12 +48,12 @@ def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
 def test_the_controllers_word(tmp_path: Path, action: str, until: int | None, step: int, stops: bool) -> None:
     """Run lets go on up to its step; the others end from their step on."""
     control(tmp_path, action, until_step=until)
-    assert Control(tmp_path / "control.json").asks_to_stop(step) is stops
+    assert ControlFile(tmp_path).asks_to_stop(step) is stops
 
 
 def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None:
     """Even when the file system's clock did not move."""
-    word = Control(tmp_path / "control.json")
+    word = ControlFile(tmp_path)
     assert not word.asks_to_stop(1)
     for action, stops in (("stop", True), ("run", False), ("prune", True)):
         control(tmp_path, action)
@@ -63,7 +63,7 @@ def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None
 
 def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
     """Steps may take milliseconds, and the folder may be on NFS."""
-    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100)
+    heartbeat = HeartbeatFile(tmp_path, total=100)
     for step in range(50):
         heartbeat.beat(step)
     assert read_json(heartbeat.path) == {"step": 0, "total": 100, "counter": 1}
@@ -74,7 +74,7 @@ def test_heartbeats_are_written_at_most_once_a_second(tmp_path: Path) -> None:
 def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
     """A program's watcher and our callback inside the program do, at its start."""
     other = os.fork()
-    heartbeat = Heartbeat(tmp_path / "heartbeat", total=100, writer="attempt" if other else "callback")
+    heartbeat = HeartbeatFile(tmp_path, total=100, writer="attempt" if other else "callback")
     try:
         for step in range(300):
             heartbeat.beat(step, force=True)

@@ -23,13 +23,15 @@ from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.storage.exit_code import ExitCode
 
+VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
+
 
 def command(main: Callable[[], None]) -> None:
     """Run a Hydra main as a person expects it: bad input is one message and exit code 2, never a traceback."""
     register()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the person wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
-    tokens = split_tokens(sys.argv[1:])
+    tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]
     sys.argv[1:] = sorted(tokens, key=lambda token: token not in ("-m", "--multirun"))  # argparse wants flags first
     try:
         _refuse_launchers(sys.argv[1:])

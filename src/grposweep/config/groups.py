@@ -67,7 +67,19 @@ def _is_optional(path: str) -> bool:
 
 
 # Sections that say what is searched, where it runs and how it is watched; sizes are told by what they come to.
-_ELSEWHERE = ("name", "force", "outputs", "tracker", "search", "rules", "cluster", "batch", "trainer", "seed")
+_ELSEWHERE = (
+    "name",
+    "force",
+    "verbose",
+    "outputs",
+    "tracker",
+    "search",
+    "rules",
+    "cluster",
+    "batch",
+    "trainer",
+    "seed",
+)
 _LENGTH = ("schedule", "model")  # with another, results are of another kind, though the point is the same
 
 # The setting's fields that are neither hardware's nor lengths: two settings that differ there are two points for certain.

@@ -21,7 +21,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     Batch sizes enter as realised, so ``auto`` and the same sizes written out are one experiment.
     """
     content = asdict(experiment)
-    for name in ("name", "force", "outputs", "tracker", "search", "rules"):
+    for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     content["trainer"] = trainer_content(experiment.trainer)
@@ -39,7 +39,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     Where trials run, how many run at once, how many there are and how they are logged are no part of it.
     """
     content = asdict(base)
-    for name in ("name", "force", "outputs", "tracker", "rules"):
+    for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
         del content[name]
     search = base.search
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}

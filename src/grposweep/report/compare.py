@@ -28,7 +28,7 @@ from grposweep.report.view import BEST, SweepView, read_sweep
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
 
-NAMING = ("name", "outputs", "force")  # of the sweep, not of a trial
+NAMING = ("name", "outputs", "force", "verbose")  # of the sweep, not of a trial
 ABSENT = "(not set)"
 
 

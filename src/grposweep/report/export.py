@@ -67,7 +67,7 @@ def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dic
     }
 
 
-OF_SWEEP = ("name", "force", "outputs", "search", "tracker", "rules")  # no part of what the winner is
+OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")  # no part of what the winner is
 
 
 def show_best(view: SweepView, file: Path | None, form: str | None) -> None:

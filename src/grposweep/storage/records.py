@@ -182,11 +182,13 @@ class TrialResult:
         )
 
     def write(self, trial: Path) -> None:
-        """Replace result.json in a trial's folder; a reason and a guard are written for pruned trials only."""
+        """Replace result.json in a trial's folder: for each status the keys that the format names."""
         content = {**asdict(self), "further": dict(self.further)}
         content["failure"] = None if self.failure is None else self.failure.as_dict()
         if self.status is not TrialStatus.PRUNED:
             del content["reason"], content["guard"]
+        if self.status in (TrialStatus.FAILED, TrialStatus.RETRIED):
+            content = {name: content[name] for name in ("attempt", "status", "objective", "step", "failure")}
         write_json(trial / paths.RESULT, content)
 
     @property

@@ -80,7 +80,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     before = load_experiment(trial.path / paths.CONFIG)
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
     search.seed = before.search.seed
-    alone = replace(before, name=None, force=False, outputs=str(sweep.path.parent), search=search)
+    alone = replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
         with open_session() as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)

@@ -6,8 +6,10 @@ A sweep from its space to its leaderboard; a single run is a sweep of one point.
 """
 
 import contextlib
+import logging
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -37,12 +39,14 @@ from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
 from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.log import controller_log
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.say import detached, say_results, say_scale, trial_line
 from grposweep.sweep.start import ValidatedSpace, default_name, describe_sweep, open_folder, validate_space
 from grposweep.sweep.summary import outlook, snapshot
 from grposweep.sweep.warm_start import check_sources
 
+logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 600.0  # then it is ended: nobody watches a sweep's controller
 
 
@@ -190,6 +194,8 @@ def run_sweep(
         lease = stack.enter_context(Lease(folder.lease))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
+        stack.enter_context(controller_log(folder.path, console, base.verbose))
+        logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
         processes = build_processes(base)
         stack.callback(processes.close)

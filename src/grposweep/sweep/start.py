@@ -128,7 +128,15 @@ KEPT_INVALID = 10_000
 SHOWN = 3  # keys in which two sweeps differ
 ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
 OBJECTIVE = ("metric", "direction", "last")
-NO_QUESTION = ("name", "force", "outputs", "tracker", "rules", "cluster")  # sections that make no other sweep, mostly
+NO_QUESTION = (
+    "name",
+    "force",
+    "verbose",
+    "outputs",
+    "tracker",
+    "rules",
+    "cluster",
+)  # sections that make no other sweep, mostly
 OURS = {
     paths.TRIALS,
     paths.LEASE,

@@ -69,7 +69,7 @@ def _plan(setting: Setting) -> dict[str, Any]:
 
 def _repeatable(overrides: list[str]) -> list[str]:
     """The shared overrides without those that name or steer the sweep; a study's own values stay, as those of one run."""
-    steering = ("search", "name=", "hydra", "force=")
+    steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
     return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
 

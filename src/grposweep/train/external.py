@@ -19,7 +19,7 @@ from grposweep.config.base_recipe import load_trial_recipe
 from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import build_program
 from grposweep.external.base import ExternalProgram, NodeContext, Trial
-from grposweep.files import write_json
+from grposweep.files import read_json, write_json
 from grposweep.process import MARK, kill_group, start_guard
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState, Heartbeat

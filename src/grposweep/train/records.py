@@ -68,6 +68,11 @@ class HeartbeatFile:
     best: float | None = None
     written: float = field(default=-math.inf)
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / paths.HEARTBEAT
+
     def beat(self, step: int, force: bool = False) -> None:
         """Count; write at most once a second."""
         self.counter += 1
@@ -76,10 +81,9 @@ class HeartbeatFile:
         best = {} if self.best is None else {"best": self.best}
         # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
         # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
-        path = self.folder / paths.HEARTBEAT
-        draft = path.with_name(f".{path.name}.{self.writer}.new")
+        draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
         draft.write_text(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}))
-        draft.replace(path)
+        draft.replace(self.path)
         self.written = time.monotonic()
 
 

@@ -12,7 +12,7 @@ from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.rules import check, errors
 from grposweep.schema import Experiment
 from grposweep.setting import Setting
-from grposweep.storage.oom_fix import load_healed, write_healed
+from grposweep.storage.records import OomFix, apply_oom_fix
 from grposweep.sweep.failures import heal
 from grposweep.sweep.oom import SPLITTABLE
 
@@ -78,8 +78,8 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
     before = read_setting(experiment)
     changes = heal(before)
     assert changes is not None
-    write_healed(tmp_path, changes, "out of GPU memory", attempt=0)
-    after = read_setting(load_healed(tmp_path, experiment))
+    OomFix(changes, "out of GPU memory", attempt=0).write(tmp_path)
+    after = read_setting(apply_oom_fix(tmp_path, experiment))
     assert not errors(check(after))
     assert after.per_device_train_batch_size * 2 == before.per_device_train_batch_size == 64
     assert after.per_device_eval_batch_size == before.per_device_eval_batch_size

@@ -12,7 +12,7 @@ AGAIN = {Step.RETRY, Step.ELSEWHERE, Step.HEAL}
 @pytest.mark.parametrize("failure", list(Failure))
 def test_every_class_has_words_and_a_policy(failure: Failure) -> None:
     """A new class without them is noticed here."""
-    assert failure.words
+    assert failure.label
     assert failure in POLICIES
 
 
