@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow slurm gpu-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -20,6 +20,17 @@ slurm: $(VENV)/ready
 	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; \
 	SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm; \
 	code=$$?; slurm/dev_cluster.sh stop; exit $$code
+
+# DeepSpeed and FSDP for real on two CPU ranks, in an environment of its own. DeepSpeed comes as source and builds nothing
+# that is compiled here, but wants torch and setuptools to be there.
+gpu-stack: .venvs/gpu-stack/ready
+	.venvs/gpu-stack/bin/python -m pytest -m gpu_stack tests/gpu_stack --durations 0
+
+.venvs/gpu-stack/ready: tests/gpu_stack/requirements.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed==0.19.8
+	touch $@
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ STATE=${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}
 PORT=${GRPOSWEEP_SLURM_PORT:-16817} # slurmctld's; the nodes take the next two, slurmdbd the third
 GPUS=4                              # a node
 CPUS=32                             # a node; pretended, whatever this machine has
+MEMORY=16000                        # MB a node; pretended and counted, as nearly all clusters do
 export SLURM_CONF=$STATE/slurm.conf
 
 install_packages() {
@@ -65,7 +66,8 @@ TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=$((MEMORY / CPUS))
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -83,8 +85,8 @@ InactiveLimit=0
 SlurmctldTimeout=60
 SlurmdTimeout=60
 GresTypes=gpu
-NodeName=n1 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((PORT + 1)) CPUs=$CPUS RealMemory=16000 Gres=gpu:$GPUS
-NodeName=n2 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((PORT + 2)) CPUs=$CPUS RealMemory=16000 Gres=gpu:$GPUS
+NodeName=n1 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((PORT + 1)) CPUs=$CPUS RealMemory=$MEMORY Gres=gpu:$GPUS
+NodeName=n2 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$((PORT + 2)) CPUs=$CPUS RealMemory=$MEMORY Gres=gpu:$GPUS
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF
 PartitionName=short Nodes=n[1-2] MaxTime=2 PriorityTier=10 PreemptMode=OFF
 PartitionName=low Nodes=n[1-2] MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=30

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 SOURCE = Path(__file__).resolve().parents[1]  # the folder on whose path grposweep lies
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -91,6 +91,7 @@ class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
     It speaks JSON lines over its standard input and output; the end of its input is the end of it and its children.
+    If it cannot fork, because an import has started CUDA, this starts a new interpreter for each process and says so once.
     The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
     """
 
@@ -102,6 +103,7 @@ class ForkServer:
         self._preload, self._code = preload, code
         self._ended: dict[int, int] = {}
         self._buffer = b""
+        self._instead: SpawnedProcesses | None = None
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
@@ -115,6 +117,8 @@ class ForkServer:
         )
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
+        if self._instead is not None:
+            return self._instead.start(arguments, environment, log)
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
         assert self._server.stdin is not None  # opened above
         self._server.stdin.write((json.dumps(request) + "\n").encode())
@@ -122,11 +126,21 @@ class ForkServer:
         while True:
             for event in self._events(timeout=60.0):
                 if "started" in event:
-                    return event["started"]
+                    return int(event["started"])
+                if "cannot_fork" in event:
+                    self._instead = SpawnedProcesses(self._code)
+                    print(
+                        f"cluster.warm: {event['cannot_fork']}, so no trial can be forked from a warm process. Each starts "
+                        "its own and takes some seconds longer. Set cluster.warm=false to do so without this message.",
+                        file=sys.stderr,
+                    )
+                    return self._instead.start(arguments, environment, log)
             if self._server.poll() is not None:
                 raise ChildProcessError(f"the warm server ended with code {self._server.returncode}")
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
+        if self._instead is not None:
+            return self._instead.poll(pid, timeout)
         if pid not in self._ended:
             self._events(timeout)
         if pid not in self._ended and self._server.poll() is not None:
@@ -134,6 +148,8 @@ class ForkServer:
         return self._ended.get(pid)
 
     def close(self) -> None:
+        if self._instead is not None:
+            self._instead.close()
         if "_server" not in self.__dict__:
             return  # never needed
         if self._server.stdin is not None:
@@ -144,14 +160,14 @@ class ForkServer:
             end_session(self._server.pid)
             self._server.wait()
 
-    def _events(self, timeout: float) -> list[dict[str, int]]:
+    def _events(self, timeout: float) -> list[dict[str, Any]]:
         """What the server says within ``timeout`` seconds; ends are remembered, until the system gives the number to another."""
         assert self._server.stdout is not None  # opened above
         readable, _, _ = select.select([self._server.stdout], [], [], timeout)
         if readable:
             self._buffer += os.read(self._server.stdout.fileno(), 65536)
         *lines, self._buffer = self._buffer.split(b"\n")
-        events: list[dict[str, int]] = [json.loads(line) for line in lines]
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for event in events:
             if "started" in event:
                 self._ended.pop(event["started"], None)

@@ -9,7 +9,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import Job
-from grposweep.launchers.local import TRAINING, Local, build_local, visible_gpus
+from grposweep.launchers.local import TRAINING, TRL, Local, build_local, visible_gpus
 from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
@@ -148,3 +148,57 @@ def test_a_process_that_gets_the_number_of_an_ended_one_has_not_ended(tmp_path: 
     assert warm.start([], {}, None) == 7
     assert warm.poll(7) is None
     warm.close()
+
+
+# What bitsandbytes 0.50 does when it is imported on a machine with a GPU; torch's own start of CUDA would fail here.
+BITSANDBYTES = """
+import torch
+
+torch.cuda._lazy_init = lambda: setattr(torch.cuda, "_initialized", True)
+torch.cuda._lazy_init()
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_server_whose_imports_start_cuda_gives_way_to_fresh_processes_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TRL imports bitsandbytes wherever it is installed. Here it is a stand-in, and the trials see no CUDA."""
+    installed = tmp_path / "installed"
+    (installed / "bitsandbytes").mkdir(parents=True)
+    (installed / "bitsandbytes" / "__init__.py").write_text(BITSANDBYTES)
+    (installed / "bitsandbytes-0.50.2.dist-info").mkdir()
+    (installed / "bitsandbytes-0.50.2.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: bitsandbytes\nVersion: 0.50.2\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    local = Local(ForkServer([*TRAINING, *TRL]), [], slots=2)
+    folders = [trial(tmp_path / "trials" / name) for name in ("0000-a", "0001-b")]
+    jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
+    assert [ended(local, job) for job in jobs] == [0, 0]
+    local.close()
+    assert capfd.readouterr().err.count("cluster.warm: ") == 1
+
+
+SAYS_NO = """
+import sys
+sys.stdin.readline()
+print('{"cannot_fork": "CUDA is there"}', flush=True)
+"""
+
+
+def test_processes_that_cannot_be_forked_are_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each with a new interpreter, its log and its exit code; a deaf one ends when the server is closed."""
+    (tmp_path / "grposweep" / "train").mkdir(parents=True)
+    main = "import sys, time; print(sys.argv[1], flush=True); time.sleep(float(sys.argv[1])); sys.exit(3)"
+    texts = {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": SAYS_NO, "train/__main__.py": main}
+    for name, text in texts.items():
+        (tmp_path / "grposweep" / name).write_text(text)
+    warm = ForkServer([], code=tmp_path)
+    short, long = (warm.start([seconds], {}, tmp_path / f"{seconds}.log") for seconds in ("0", "60"))
+    assert warm.poll(short, timeout=10.0) == 3
+    assert (tmp_path / "0.log").read_text() == "0\n"
+    assert warm.poll(long) is None
+    warm.close()
+    assert not is_running(long)
+    assert capfd.readouterr().err.count("CUDA is there") == 1

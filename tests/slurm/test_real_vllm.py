@@ -30,9 +30,14 @@ def ranks(trial: Path) -> int:
     return len(list((trial / "logs").glob("rank-*.log")))
 
 
-def test_a_server_takes_some_gpus_of_a_single_node(run: Run) -> None:
-    """One of four GPUs is the server's; the three ranks start when it answers, and it ends with them."""
-    ended = run(*SERVED, "cluster.gpus_per_node=4", served_by(f"exec {RUNS_STUB}"))
+@pytest.mark.parametrize("memory", ["null", "8"])
+def test_a_server_takes_some_gpus_of_a_single_node(run: Run, memory: str) -> None:
+    """One of four GPUs is the server's; the three ranks start when it answers, and it ends with them.
+
+    Server and ranks share the job's memory: where the cluster counts it, whichever came first could take all of it.
+    """
+    shape = ("cluster.gpus_per_node=4", f"cluster.mem_gb={memory}", "cluster.walltime_min=5")
+    ended = run(*SERVED, *shape, served_by(f"exec {RUNS_STUB}"))
     assert ended.code == 0, ended.err
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["status"] == "finished"

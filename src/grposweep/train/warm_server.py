@@ -2,6 +2,7 @@
 
 Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to standard output,
 ``{"started": pid}`` and ``{"ended": pid, "code": code}``. When its input ends, it kills its children and ends.
+If it must not fork, its only answer is ``{"cannot_fork": why}``.
 Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
 """
 
@@ -25,6 +26,9 @@ def serve(preload: list[str]) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in preload:
         importlib.import_module(name)
+    if uses_cuda():
+        _say({"cannot_fork": "a package that training imports starts CUDA (bitsandbytes does)"})
+        return
     gc.freeze()  # the children's collector then leaves these pages shared
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -46,6 +50,12 @@ def serve(preload: list[str]) -> None:
                 children.add(_fork(json.loads(line), close=(wake, waker)))
     for pid in children:
         end_session(pid)
+
+
+def uses_cuda() -> bool:
+    """Return whether this process has started CUDA. A process that is forked from it cannot use a GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _fork(request: dict[str, Any], close: tuple[int, int]) -> int:
@@ -100,7 +110,7 @@ def _reap(children: set[int]) -> None:
             _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _say(event: dict[str, int]) -> None:
+def _say(event: dict[str, int | str]) -> None:
     """One answer, whole lines only."""
     os.write(1, (json.dumps(event) + "\n").encode())
 

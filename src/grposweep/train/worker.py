@@ -66,13 +66,8 @@ def _train(attempt: Attempt) -> int:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
-        return (
-            _write_outcome(attempt, outcome)
-            if attempt.is_main
-            else ExitCode.STOPPED
-            if outcome.stopped
-            else ExitCode.FINISHED
-        )
+        # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
+        return _write_outcome(attempt, outcome) if attempt.is_main else ExitCode.FINISHED
     finally:
         watchdog.release()
         attempt.tracker.finish()
