@@ -80,3 +80,11 @@ def test_a_torn_checkpoint_is_renamed_and_the_older_one_is_used(make_trial: Make
     found = {path.name for path in (folder / "checkpoints").iterdir()}
     assert found == {"broken-checkpoint-3", *(f"checkpoint-{step}" for step in (1, 2, 3, 4))}
     assert "renamed to broken-checkpoint-3" in log_of(folder)
+
+
+def test_fsdp_that_accelerate_drops_is_refused_and_not_trained_as_ddp(make_trial: MakeTrial, ranks: Ranks) -> None:
+    """What accelerate 1.15 does on CPU ranks without our patch: it says nothing, and every rank holds everything."""
+    folder = make_trial(*TWO, "trainer.sharding=fsdp")
+    assert ranks.train(folder, GPU_STACK_STOCK_ACCELERATE="1") == ExitCode.BAD_INPUT
+    assert "accelerate does not apply it here (its type of training is MULTI_CPU)" in log_of(folder)
+    assert not wrapped(folder)

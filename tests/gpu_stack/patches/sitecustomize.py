@@ -23,7 +23,7 @@ def take_fsdp_on_cpus(state: ModuleType) -> None:
 
     def patched(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        plugin = kwargs.get("fsdp_plugin")
+        plugin = None if os.environ.get("GPU_STACK_STOCK_ACCELERATE") else kwargs.get("fsdp_plugin")
         if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
             state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # later instances copy it
