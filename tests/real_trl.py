@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from grposweep import plan
+from grposweep.check import check, errors
 from grposweep.fixes import changed, find_fixes
-from grposweep.rules import check, errors
 from grposweep.setting import Setting, Version
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"

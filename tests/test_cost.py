@@ -21,7 +21,7 @@ def test_work_counts_rollouts_evaluations_and_what_is_trained_on() -> None:
 
 def test_without_a_length_there_is_no_work_to_count() -> None:
     """No schedule, no forecast."""
-    assert find_work(POINT.altered({"max_steps": None})) is None
+    assert find_work(POINT.replace({"max_steps": None})) is None
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from grposweep import plan
+from grposweep.check import Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import Fix, changed, find_fixes, render_problem
-from grposweep.rules import Problem, check, errors
 from grposweep.setting import Setting
 from support import executed_lines
 

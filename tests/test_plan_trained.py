@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grposweep import plan
-from grposweep.rules import check, errors
+from grposweep.check import check, errors
 from grposweep.setting import Setting
 
 pytestmark = pytest.mark.slow

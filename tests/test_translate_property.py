@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from grposweep import frameworks, plan
+from grposweep.check import check, errors
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.rules import check, errors
 from grposweep.setting import Setting
 from grposweep.translate import differences, read_back, translate
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from grposweep import plan
-from grposweep.rules import REGISTRY, Problem, check, errors
+from grposweep.check import Problem, check, errors
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
@@ -40,7 +40,7 @@ def find_kinds(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
         yield ({name: n} for n in _nearest(evaluation_group(s), MOST_GENERATIONS, 2))
     else:
         yield from _suggested(problem)
-    if REGISTRY[problem.code].counts is not None and s.processes is not None:
+    if problem.rule.counts is not None and s.processes is not None:
         yield _processes(s, problem)
 
 
@@ -54,7 +54,7 @@ def _suggested(problem: Problem) -> Iterator[Iterable[Change]]:
 
 def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     """Numbers of processes that the broken rule accepts, nearest first."""
-    accepts = REGISTRY[problem.code].counts
+    accepts = problem.rule.counts
     assert accepts is not None
     now, mask = s.processes or 1, accepts(s)
     works = [n for n in counts.members(mask) if n != now and mask != counts.ALL]  # all: they are not what is wrong
@@ -155,7 +155,7 @@ class Fix:
 
 def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
     """Up to three fixes of different kinds for an error: each ends this problem and causes no error of its own."""
-    if problem.severity != "error" or problem.code not in REGISTRY:  # rules on recipes bring fixes of their own
+    if problem.severity != "error":
         return []
     verify = _Verifier(s, problem, tuple(ignore))
     found: list[Fix] = []
@@ -175,11 +175,11 @@ class _Verifier:
 
     def __init__(self, s: Setting, problem: Problem, ignore: tuple[str, ...]) -> None:
         self._s, self._code, self._ignore = s, problem.code, ignore
-        self._reads = REGISTRY[problem.code].reads
+        self._reads = problem.rule.reads
         if s.processes is None:
             self._before = {other.code for other in errors(check(s, ignore))}
         else:
-            self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.judge(s) is not None}
+            self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.find(s)}
 
     def mends(self, change: Change) -> bool:
         """Whether the problem is gone, nothing else broke, and the change says something that lasts."""
@@ -199,7 +199,7 @@ class _Verifier:
             yield from (other.code for other in errors(check(mended, self._ignore)))
             return
         for rule in _affected(_touched(mended, change), self._ignore, mended.framework):
-            if rule.judge(mended) is not None:
+            if rule.find(mended):
                 yield rule.code
 
 
@@ -223,7 +223,7 @@ def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: Frame
 
 def changed(s: Setting, change: Change) -> Setting:
     """The setting after a change, its ``auto`` sizes solved and its derived ones made again."""
-    after = s.altered(change)
+    after = s.replace(change)
     if after.prompts_per_rollout is not None:
         return plan.resize(after)
     return plan.realise(after) if after.auto else after

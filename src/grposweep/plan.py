@@ -61,7 +61,7 @@ def prompts_per_rollout(s: Setting) -> int | None:
 
 
 def steps_per_rollout(s: Setting) -> Fraction:
-    """Mu S / A optimizer steps; a fraction where steps straddle rollouts."""
+    """Return mu S / A optimizer steps; a fraction where steps straddle rollouts."""
     return Fraction(s.num_iterations * micro_steps_per_generation(s), s.gradient_accumulation_steps)
 
 
@@ -217,7 +217,7 @@ def realise(s: Setting) -> Setting:
     """
     if s.processes is None or not s.auto:
         return s
-    s = s.altered({"unsolved": frozenset()})
+    s = s.replace({"unsolved": frozenset()})
     if s.auto & TRAIN_SIZES:
         s = _realise_train(s)
     if "per_device_eval_batch_size" in s.auto:
@@ -246,7 +246,7 @@ TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_s
 
 def _realise_train(s: Setting) -> Setting:
     """B and A for prompts_per_step G completions a step, largest B first."""
-    unsolved = s.altered({"unsolved": s.auto & TRAIN_SIZES})
+    unsolved = s.replace({"unsolved": s.auto & TRAIN_SIZES})
     if not s.prompts_per_step or not s.processes or s.processes < 1:
         return unsolved
     per_rank, rest = divmod(s.prompts_per_step * s.num_generations, s.processes)
@@ -259,7 +259,7 @@ def _realise_train(s: Setting) -> Setting:
         sizes = [size for size in sizes if size * s.gradient_accumulation_steps == per_rank]
     for size in sizes:
         if size > 0 and per_rank % size == 0:
-            return s.altered({"per_device_train_batch_size": size, "gradient_accumulation_steps": per_rank // size})
+            return s.replace({"per_device_train_batch_size": size, "gradient_accumulation_steps": per_rank // size})
     return unsolved
 
 
@@ -267,12 +267,12 @@ def _realise_eval(s: Setting) -> Setting:
     """B_eval: the largest within the bound whose global batch is whole groups, no larger than the held-out set needs."""
     group = s.num_generations_eval or s.num_generations
     if group < 1 or not s.processes or s.processes < 1:
-        return s.altered({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
+        return s.replace({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
     unit = group // gcd(group, s.processes)
     bound = s.max_per_device_train_batch_size or s.per_device_train_batch_size
     if s.eval_prompts:
         bound = min(bound, ceil(s.eval_prompts * group / s.processes))
-    return s.altered({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
+    return s.replace({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
 
 
 RESIZED = frozenset(
@@ -303,7 +303,7 @@ def resize(s: Setting) -> Setting:
         micro_steps = accumulation * ceil(s.prompts_per_rollout / s.prompts_per_step)
     else:
         micro_steps = completions // max(ranks or 1, 1) // size
-    return s.altered(
+    return s.replace(
         {
             "data_processes": ranks,
             "generation_batch_size": completions,

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from grposweep import frameworks, plan
+from grposweep.check import check, errors
 from grposweep.config.groups import NUMBERS, own_values
 from grposweep.config.to_setting import KEYS, SOURCES
 from grposweep.errors import UserError
@@ -26,7 +27,6 @@ from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.trl.writer import NAMES, fitted
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
-from grposweep.rules import check, errors
 from grposweep.setting import TRL, Setting
 
 PLAN_NUMBERS = {

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from grposweep import frameworks
+from grposweep.check import check, errors
 from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.lint.linter import Verdict, choose, judge
 from grposweep.recipe import Recipe
-from grposweep.rules import check, errors
 from support import executed_lines, known_recipes
 
 TRL = [row for row in known_recipes("trl", "open-r1") if "trl_batch_errors" in row["expected"]]

@@ -36,7 +36,7 @@ def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None
     after = again(before)
     assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
     for formula in (plan.completions_per_rollout, plan.completions_per_step, plan.steps_per_rollout, plan.total_steps):
-        assert formula(after.altered(DATA)) == formula(before.altered(DATA))
+        assert formula(after.replace(DATA)) == formula(before.replace(DATA))
 
 
 def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:

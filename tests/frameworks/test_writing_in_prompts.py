@@ -54,7 +54,7 @@ def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes:
     accumulation: int, factor: int, passes: int, steps: int | None, level: str, loss: str, beta: float,
 ) -> None:  # fmt: skip
     """Over settings that TRL accepts; whatever is lost, the recipe that is written is a valid one."""
-    s = PLAIN.altered({
+    s = PLAIN.replace({
         "processes": processes, "num_generations": group, "per_device_train_batch_size": size, "loss_type": loss,
         "gradient_accumulation_steps": accumulation, "steps_per_generation": accumulation * factor, "beta": beta,
         "num_iterations": passes, "max_steps": steps, "epochs": None if steps else 2.0, "importance_sampling_level": level,
@@ -89,7 +89,7 @@ def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes:
 ])  # fmt: skip
 def test_what_is_lost_is_said(changes: dict[str, Any], framework: str, words: str) -> None:
     """One sentence each."""
-    assert any(words in loss for loss in write(PLAIN.altered(changes), framework).losses)
+    assert any(words in loss for loss in write(PLAIN.replace(changes), framework).losses)
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from grposweep.architecture import Architecture
+from grposweep.check import Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes
 from grposweep.memory.estimate import GIB, estimate
-from grposweep.rules import Problem, check, errors
 from grposweep.setting import Setting
 
 SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from drawn import NAMES, draw_settings
 from grposweep.architecture import Architecture
+from grposweep.check import REGISTRY, Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes, render_problem
-from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.rules import registry as registry_module
 from grposweep.setting import TRL_FRAMEWORK, Setting
 
@@ -204,7 +204,7 @@ def test_a_code_is_given_once() -> None:
     """Codes are permanent, so two rules cannot share one."""
     with pytest.raises(AssertionError, match="GB101 is taken"):
         registry_module.rule("GB101", "error", ())(lambda _: None)
-    assert len({rule.judge for rule in REGISTRY.values()}) == len(REGISTRY)
+    assert len({rule.find for rule in REGISTRY.values()}) == len(REGISTRY)
 
 
 class Watched(Setting):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from grposweep.rules import REGISTRY
+from grposweep.check import REGISTRY
 from grposweep.setting import TRL
 from real_trl import CHECKED, compare, draw_setting, fixed
 
@@ -24,7 +24,7 @@ def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     """Otherwise agreement would say little; each has settings with a fix that are asked about as well."""
     from random import Random
 
-    from grposweep.rules import check, errors
+    from grposweep.check import check, errors
 
     random = Random(0)
     settings = [draw_setting(random, TRL) for _ in range(2000)]

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
+from grposweep.check import RECIPE_RULES, REGISTRY
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.lint.linter import Verdict, changed, judge
 from grposweep.recipe import LaunchContext, Recipe
-from grposweep.rules import REGISTRY
-from grposweep.rules.on_recipes import RECIPE_RULES
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawn import draw_settings
+from grposweep.check import REGISTRY, check, errors
 from grposweep.fixes import find_fixes
-from grposweep.rules import REGISTRY, check, errors
 from grposweep.rules import process_counts as counts
 from grposweep.setting import Setting
 

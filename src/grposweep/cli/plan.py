@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grposweep import frameworks
+from grposweep.check import check
 from grposweep.cost import Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
@@ -21,7 +22,6 @@ from grposweep.memory.estimate import estimate, memory_gib
 from grposweep.memory.fit import fit, fit_gpus
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
 from grposweep.report.tables import build_console, invalid_table
-from grposweep.rules import check
 from grposweep.setting import Setting
 
 
@@ -94,7 +94,7 @@ def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> 
     named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
     if gpu_gib is None:
         return named
-    return [(name, setting.altered({"gpu_memory_gib": gpu_gib})) for name, setting in named]
+    return [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
 
 
 def training_processes(gpus: int | None, server_gpus: int) -> int | None:

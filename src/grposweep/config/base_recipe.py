@@ -94,7 +94,7 @@ def installed_version(python: str, framework: str) -> Version:
 def base_of(trainer: Trainer, processes: int) -> Setting:
     """The base's numbers, sizes in completions; nothing in it counts as set by a person, since a point sets everything."""
     setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
-    return setting.altered({"given": frozenset(), "lines": {}, "processes": processes})
+    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})
 
 
 def point_recipe(
@@ -115,7 +115,7 @@ def point_recipe(
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """A setting in the words of the base's framework and release."""
-    named = s.altered({"framework": frameworks.FRAMEWORKS[base.framework].traits, "version": base.version})
+    named = s.replace({"framework": frameworks.FRAMEWORKS[base.framework].traits, "version": base.version})
     if frameworks.FRAMEWORKS[base.framework].syntax == "dotted":
         written = frameworks.write(named, base.framework)
         return parse_recipe(Path(written.file_name), written.recipe, Options(base.framework)).config

@@ -125,7 +125,7 @@ def read(recipe: Recipe) -> ParsedRecipe:
     reading = FRAMEWORKS[recipe.framework].reading(recipe)
     if recipe.gpu_gib is None:
         return reading
-    setting = known_model(reading.setting, recipe.config).altered({"gpu_memory_gib": recipe.gpu_gib})
+    setting = known_model(reading.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib})
     return reading._replace(setting=setting)
 
 

@@ -116,7 +116,7 @@ def build(
         )
     )
     unknown = {name for name, key in keys.items() if key in found.bad}
-    return ParsedRecipe(setting.altered(in_steps(setting, rollouts)), frozenset(unknown))
+    return ParsedRecipe(setting.replace(in_steps(setting, rollouts)), frozenset(unknown))
 
 
 def steps_a_rollout(s: Setting) -> float:

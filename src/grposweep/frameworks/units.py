@@ -21,11 +21,11 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     Sizes that were in these words already stay as they are; a rollout's size gives way to micro-steps.
     """
     micro_steps = micro_steps_per_generation(s)
-    plain = s.altered({"generation_batch_size": None, "steps_per_generation": micro_steps})
+    plain = s.replace({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain, ()
     # All processes are data ranks from here on, which also says that B counts completions, whatever the version is.
-    plain = plain.altered({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
+    plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = completions_per_rollout(s), completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain, ("its sizes count prompts, and without --processes they cannot be divided among any",)
@@ -37,7 +37,7 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
                 "gradient_accumulation_steps": step // micro,
                 "steps_per_generation": rollout // micro,
             }
-            return _evaluated(plain.altered(changes)), ()
+            return _evaluated(plain.replace(changes)), ()
     nearest = {
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": max(round(step / s.processes), 1),
@@ -46,13 +46,13 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     lost = (
         f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes: the nearest do"
     )
-    return _evaluated(plain.altered(nearest)), (lost,)
+    return _evaluated(plain.replace(nearest)), (lost,)
 
 
 def _evaluated(s: Setting) -> Setting:
     """With an evaluation batch of whole groups, which frameworks that count prompts have no size for."""
-    solved = realise(s.altered({"auto": frozenset({"per_device_eval_batch_size"})}))
-    return solved.altered({"auto": frozenset()})
+    solved = realise(s.replace({"auto": frozenset({"per_device_eval_batch_size"})}))
+    return solved.replace({"auto": frozenset()})
 
 
 GPUS = 8  # assumed where no number of processes is known
@@ -63,7 +63,7 @@ def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     """The setting with P, p and a micro-batch that divides a step on every data rank; and what could not be kept."""
     lost: list[str] = []
     if s.processes is None:
-        s = s.altered({"processes": GPUS})
+        s = s.replace({"processes": GPUS})
         lost.append(f"the number of GPUs is not known; {GPUS} are written")
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         s, more = _counted(s)
@@ -76,7 +76,7 @@ def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
     if (s.prompts_per_step or 0) * s.num_generations % ranks:
         lost.append(f"{s.prompts_per_step} prompts x {s.num_generations} a step do not divide among {ranks} data ranks")
-    return plan.resize(s.altered({"per_device_train_batch_size": size})), tuple(lost)
+    return plan.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
 
 
 def _counted(s: Setting) -> tuple[Setting, list[str]]:
@@ -91,7 +91,7 @@ def _counted(s: Setting) -> tuple[Setting, list[str]]:
         whole = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)
         lost.append(f"a rollout of {prompts} prompts cannot be {prompts / taken:.3g} steps: steps have {whole} prompts")
         taken = whole
-    return s.altered({"prompts_per_rollout": prompts, "prompts_per_step": taken}), lost
+    return s.replace({"prompts_per_rollout": prompts, "prompts_per_step": taken}), lost
 
 
 def nodes(processes: int) -> tuple[int, int]:

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grposweep import frameworks, plan
+from grposweep.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
 from grposweep.frameworks import ParsedRecipe
 from grposweep.recipe import Recipe
-from grposweep.rules import REGISTRY, Problem, check
-from grposweep.rules.on_recipes import RECIPE_RULES
 from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
 
@@ -104,12 +103,9 @@ def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) 
     reading = frameworks.read(recipe)
     setting = reading.setting
     findings = [_of_setting(recipe, setting, problem, chosen, with_fixes) for problem in _problems(reading, chosen)]
-    framework = frameworks.FRAMEWORKS[recipe.framework].traits
-    for code, rule in RECIPE_RULES.items():
-        if chosen.has(code) and rule.holds_for(framework):
-            findings += [
-                _of_recipe(reading, recipe, code, rule.severity, broken, with_fixes) for broken in rule.judge(recipe)
-            ]
+    for rule in recipe_rules(recipe):
+        if chosen.has(rule.code):
+            findings += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in rule.judge(recipe)]
     findings.sort(key=lambda finding: (finding.line or 0, finding.code))
     return Verdict(recipe, setting, tuple(findings), build_plan(setting, reading.unknown))
 
@@ -119,11 +115,7 @@ def _problems(reading: ParsedRecipe, chosen: Chosen) -> list[Problem]:
     problems = check(reading.setting, chosen.ignore, chosen.select)
     if not reading.unknown:
         return problems
-    return [
-        problem
-        for problem in problems
-        if problem.code in REGISTRY and not REGISTRY[problem.code].reads & reading.unknown
-    ]
+    return [problem for problem in problems if not problem.rule.reads & reading.unknown]
 
 
 def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chosen, with_fixes: bool) -> Finding:
@@ -141,18 +133,16 @@ def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chos
     return Finding(problem.code, problem.severity, message, keys, line, tuple(repairs))
 
 
-def _of_recipe(
-    reading: ParsedRecipe, recipe: Recipe, code: str, severity: Severity, broken: Violation, with_fixes: bool
-) -> Finding:
+def _of_recipe(reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool) -> Finding:
     repairs: list[Repair] = []
     for change in broken.suggestions if with_fixes else ():
-        if all(change != known.change for known in repairs) and mends(recipe, reading, code, change):
+        if all(change != known.change for known in repairs) and mends(recipe, reading, rule, change):
             repairs.append(Repair(change, broken.without_effect >= change.keys()))
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
-    if code == "GV107" and recipe.launch:
+    if rule.code == "GV107" and recipe.launch:
         line = recipe.launch.cut_line
     message = _message(broken, bool(repairs)) + _where(recipe, broken.fields, line)
-    return Finding(code, severity, message, broken.fields, line, tuple(repairs[:3]))
+    return Finding(rule.code, rule.severity, message, broken.fields, line, tuple(repairs[:3]))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:
@@ -166,10 +156,9 @@ def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
     return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
 
 
-def mends(recipe: Recipe, reading: ParsedRecipe, code: str, change: Mapping[str, Any]) -> bool:
+def mends(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
     """Whether a change of keys ends what it should and breaks nothing that held before."""
     after = changed(recipe, change)
-    rule = RECIPE_RULES[code]
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False

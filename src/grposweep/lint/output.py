@@ -5,18 +5,17 @@ A verdict as JSON: one object a recipe, the same for files and for lines.
 The rules in words: a list by family, or one rule's own docstring.
 """
 
-import inspect
 import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grposweep.errors import UserError
 from grposweep.lint.apply_fixes import render_change
 from grposweep.lint.linter import Finding, Repair, Verdict, choose
-from grposweep.rules.on_recipes import RECIPE_RULES
-from grposweep.rules.registry import FAMILIES, REGISTRY, RecipeRule, Rule
+from grposweep.rules.registry import FAMILIES
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 INDENT = "    "
@@ -199,9 +198,9 @@ def explain_rules(code: str | None, out: TextIO) -> None:
 
 
 def _full(rule: Rule | RecipeRule) -> str:
-    text = inspect.cleandoc(rule.explanation)
-    return f"{rule.code} ({rule.severity}): {rule.judge.__name__.replace('_', ' ')}\n\n{text}\n"
+    text = rule.explanation
+    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{text}\n"
 
 
 def _first_line(rule: Rule | RecipeRule) -> str:
-    return inspect.cleandoc(rule.explanation).split("\n", 1)[0].rstrip(".")
+    return rule.explanation.split("\n", 1)[0].rstrip(".")

@@ -1,23 +1,42 @@
-"""Writes docs/rules.md from the docstrings of the rules: ``python -m grposweep.lint.rule_docs [FILE]``."""
+"""Write docs/rules.md from the docstrings of the rules: ``python -m grposweep.lint.rule_docs [FILE]``."""
 
-import inspect
 import sys
 from pathlib import Path
 
+from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.rules.on_recipes import RECIPE_RULES
-from grposweep.rules.registry import FAMILIES, REGISTRY, RecipeRule, Rule
+from grposweep.rules.registry import FAMILIES
 from grposweep.setting import TRL_FAMILY
 
 COMMAND = "python -m grposweep.lint.rule_docs"
+# What a formula may name; case matters.
+SYMBOLS = {
+    "W": "training processes (`processes`)",
+    "R": "data ranks, W without those that share a sequence or a model",
+    "B": "`per_device_train_batch_size`, in completions",
+    "B_eval": "`per_device_eval_batch_size`, in completions",
+    "A": "`gradient_accumulation_steps`, in micro-steps",
+    "S": "`steps_per_generation`, in micro-steps",
+    "G": "`num_generations`, completions a prompt",
+    "G_eval": "`num_generations_eval`",
+    "mu": "`num_iterations`, passes over a rollout",
+    "D": "training prompts",
+    "P": "prompts a rollout",
+    "p": "prompts an optimizer step",
+    "g": "completions of an optimizer step on one data rank, floor(p G / R)",
+    "m": "completions a micro-batch and data rank",
+    "U": "optimizer steps a rollout",
+    "k": "a whole number",
+}
 HEAD = f"""# The rules
 
-Made from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules: an
-**error** is what TRL refuses, or what trains something else than was written; a **warning** is worth knowing.
-`grposweep rules GB101` prints one of them, `--ignore` and `--select` take codes and families. Codes are permanent.
+Made from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
+An **error** is what the framework refuses, or what trains something else than was written. A **warning** is worth knowing.
+`grposweep rules GB101` prints one rule; `--ignore` and `--select` take codes and families. Codes are permanent.
 
-Symbols: B `per_device_train_batch_size`, W training processes, A `gradient_accumulation_steps`, S `steps_per_generation`
-(micro-steps), G `num_generations`, mu `num_iterations`, D training prompts, P prompts a rollout.
+| Symbol | Meaning |
+|---|---|
+{chr(10).join(f"| {symbol} | {meaning} |" for symbol, meaning in SYMBOLS.items())}
 """
 RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
@@ -33,16 +52,11 @@ def render() -> str:
 
 
 def _render_rule(rule: Rule | RecipeRule) -> str:
-    """One rule: its code as an anchor, its name as a sentence, its docstring, what it reads."""
-    name = rule.judge.__name__.replace("_", " ")
-    text = inspect.cleandoc(rule.explanation)
-    of = (
-        ""
-        if rule.of == TRL_FAMILY
-        else f"\n\nOf {', '.join(name for name in FRAMEWORKS if rule.holds_for(FRAMEWORKS[name].traits))}."
-    )
+    """One rule: its code as an anchor, its title, its explanation, what it reads."""
+    names = [name for name, known in FRAMEWORKS.items() if rule.holds_for(known.traits)]
+    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
     reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
-    return f"### {rule.code}\n\n**{name}** ({rule.severity})\n\n{text}{of}{reads}\n"
+    return f"### {rule.code}\n\n**{rule.title}** ({rule.severity})\n\n{rule.explanation}{of}{reads}\n"
 
 
 def main(target: Path) -> None:

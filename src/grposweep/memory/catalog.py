@@ -96,7 +96,7 @@ def known_model(s: Setting, config: Mapping[str, Any]) -> Setting:
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
     rank = config.get("lora_r")
-    return s.altered(
+    return s.replace(
         {
             "architecture": model,
             "dtype": "bfloat16" if is_half else "float32",

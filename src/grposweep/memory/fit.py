@@ -39,10 +39,10 @@ class Fit:
 
 def fit(s: Setting, gib: float) -> Fit:
     """The sizes that fit a GPU of so many GiB; the model's shape must be known."""
-    s = s.altered({"gpu_memory_gib": gib, "auto": frozenset()})
+    s = s.replace({"gpu_memory_gib": gib, "auto": frozenset()})
 
     def fits(change: dict[str, Any]) -> bool:
-        return _peak(s.altered(change)) <= gib
+        return _peak(s.replace(change)) <= gib
 
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
     return Fit(

@@ -181,7 +181,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path)
     experiment = load_experiment(best.path / "config.yaml")
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and experiment.model.path != "embedded":
-        setting = setting.altered({"model_name_or_path": experiment.model.path})
+        setting = setting.replace({"model_name_or_path": experiment.model.path})
     translation = translate(setting, form)
     for text in translation.changed:
         print(f"not kept: {text}", file=sys.stderr)

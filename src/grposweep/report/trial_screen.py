@@ -96,11 +96,11 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """What the rules have to say of its configuration; nothing where that cannot be read here."""
+    from grposweep.check import check
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.fixes import render_problem
-    from grposweep.rules import check
     from grposweep.schema import is_external
 
     try:

@@ -15,6 +15,7 @@ TIMID, TIMID_LORA = 1e-6, 2e-6
 HOT, HOT_LORA = 2e-5, 2e-4  # twice the most that the report advises; ten times that for LoRA
 STEEP = 5e-6  # where the report starts to ask for warmup
 STEP = (*SIZES, "unsolved", "num_generations")
+Facts = dict[str, object]
 
 
 def _prompts_per_step(s: Setting) -> float | None:
@@ -44,8 +45,9 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     )
 
 
-@rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY)
-def the_learning_rate_is_not_hot(s: Setting) -> Violation | None:
+@rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
+      why="hot for {model}: stable GRPO runs are reported up to {most:g}", instead="Try {rate:g}, with warmup.")  # fmt: skip
+def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 
     The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
@@ -54,16 +56,12 @@ def the_learning_rate_is_not_hot(s: Setting) -> Violation | None:
     most = HOT_LORA if s.lora else HOT
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
         return None
-    return Violation(
-        what=f"{s.key('learning_rate')}={s.learning_rate:g}",
-        why=f"hot for {_size(s)}: stable GRPO runs are reported up to {most:g}",
-        instead=f"Try {1e-4 if s.lora else 5e-6:g}, with warmup.",
-        fields=("learning_rate",),
-    )
+    return {"model": _model(s), "most": most, "rate": 1e-4 if s.lora else 5e-6}
 
 
-@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"), of=EVERY)
-def the_learning_rate_is_not_timid(s: Setting) -> Violation | None:
+@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
+      why="conservative for {model}{step}", instead="Try {rate:g} with warmup, or larger steps.")  # fmt: skip
+def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
 
     The EasyR1 report (7 B, 1e-6, 8 prompts a step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
@@ -75,32 +73,23 @@ def the_learning_rate_is_not_timid(s: Setting) -> Violation | None:
     if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
         return None
     step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} a step"
-    return Violation(
-        what=f"{s.key('learning_rate')}={s.learning_rate:g}",
-        why=f"conservative for {_size(s)}{step}",
-        instead=f"Try {1e-5 if s.lora else 5e-6:g} with warmup, or larger steps.",
-        fields=("learning_rate",),
-    )
+    return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6}
 
 
-@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY)
-def a_steep_start_has_warmup(s: Setting) -> Violation | None:
+@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY,
+      blames=("warmup_steps", "learning_rate"), what="{warmup_steps}=0",
+      why="{learning_rate=} applies in full from the first step",
+      instead="Set {warmup_steps}=0.05 (a share of all steps).")  # fmt: skip
+def a_steep_start_has_warmup(s: Setting) -> bool:
     """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
 
     The EasyR1 report advises these rates together with warmup. Judged only where the model's size is known.
     """
-    least = STEEP * (10 if s.lora else 1)
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate < least or s.warmup_steps != 0:
-        return None
-    return Violation(
-        what=f"{s.key('warmup_steps')}=0",
-        why=f"{s.key('learning_rate')}={s.learning_rate:g} applies in full from the first step",
-        instead=f"Set {s.key('warmup_steps')}=0.05 (a share of all steps).",
-        fields=("warmup_steps", "learning_rate"),
-    )
+    is_steep = s.learning_rate >= STEEP * (10 if s.lora else 1)
+    return s.parameters is not None and s.parameters >= LARGE_MODEL and is_steep and s.warmup_steps == 0
 
 
-def _size(s: Setting) -> str:
+def _model(s: Setting) -> str:
     """The model in words."""
     assert s.parameters is not None
     return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"

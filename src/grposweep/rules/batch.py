@@ -1,18 +1,18 @@
-"""GB: the training batch must hold whole groups of completions.
+"""GB: the training batch holds whole groups of completions, in sizes that exist, agree with each other and mean what they say.
 
-Sources: TRL's own checks, read and run version by version: trainer/grpo_trainer.py in 0.15-0.17, GRPOConfig.__post_init__
-in trainer/grpo_config.py since 0.18. Symbols as in ``plan``: B, W, A, S, G.
-
-GB: sizes that exist, agree with each other, and mean what they say.
-
-What TRL notices late (first step) or not at all; its messages are named in the docstrings.
+Symbols as in ``plan``: B, W, A, S, G. Sources: TRL's own checks, read and run version by version: trainer/grpo_trainer.py in
+0.15-0.17, GRPOConfig.__post_init__ in trainer/grpo_config.py since 0.18. What TRL notices at the first step or never was
+measured; its messages are quoted in the docstrings.
 """
 
+from collections.abc import Callable
 from math import gcd
+from typing import Any
 
 from grposweep import plan
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import Violation, rule
+from grposweep.rules.helpers import at_least_one, each
+from grposweep.rules.registry import Change, F, Severity, Violation, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 SIZES = (
@@ -31,14 +31,14 @@ AUTO_FIND_REFUSED = (1, 9)
 
 
 def judgeable(s: Setting) -> bool:
-    """Sizes are known and at least one; other rules report what is not."""
+    """Return whether sizes are known and at least one; other rules report what is not."""
     if s.processes is None or s.processes < 1 or s.per_device_train_batch_size < 1 or s.gradient_accumulation_steps < 1:
         return False
     return plan.micro_steps_per_generation(s) >= 1 and not s.unsolved & plan.TRAIN_SIZES
 
 
 def per_process(s: Setting) -> int:
-    """The completions that one process adds to what must hold whole groups: B, B A or B S, by version."""
+    """Return the completions that one process adds to what must hold whole groups: B, B A or B S, by version."""
     if s.version < ACCUMULATED:
         return s.per_device_train_batch_size
     if s.version < ROLLOUTS or s.steps_per_generation is None:
@@ -56,8 +56,11 @@ def _whole_group_counts(s: Setting) -> int:
     return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
 
 
-@rule("GB101", "error", ("framework", *SIZES, "unsolved", "num_generations"), _whole_group_counts, of=TRL_LIKE)
-def whole_groups(s: Setting) -> Violation | None:
+@rule("GB101", "error", ("framework", *SIZES, "unsolved", "num_generations"), _whole_group_counts, of=TRL_LIKE,
+      blames=("num_generations", *SIZES[1:]),
+      why="it does not divide the {total} completions of {made_of}; {trainer} needs whole groups",
+      instead="Choose sizes whose product is a multiple of {s.num_generations}.")  # fmt: skip
+def whole_groups(s: Setting) -> dict[str, object] | None:
     """The completions of a rollout, B W S, must be a multiple of ``num_generations``.
 
     Advantages compare the completions of one prompt, so a rollout holds whole groups. S is ``steps_per_generation`` and
@@ -71,12 +74,7 @@ def whole_groups(s: Setting) -> Violation | None:
     total = (s.generation_batch_size if s.version >= ROLLOUTS else None) or s.processes * per_process(s)
     if total < 1 or total % s.num_generations == 0 or s.unsolved & plan.TRAIN_SIZES:
         return None
-    return Violation(
-        what=f"{s.key('num_generations')}={s.num_generations}",
-        why=f"it does not divide the {total} completions of {_made_of(s)}; {s.trainer} needs whole groups",
-        instead=f"Choose sizes whose product is a multiple of {s.num_generations}.",
-        fields=("num_generations", *SIZES[1:]),
-    )
+    return {"total": total, "made_of": _made_of(s)}
 
 
 def _made_of(s: Setting) -> str:
@@ -90,28 +88,21 @@ def _made_of(s: Setting) -> str:
     return f"a rollout ({words} x {plan.micro_steps_per_generation(s)} micro-steps)"
 
 
-@rule("GB102", "error", ("num_generations", "distils"), of=TRL_LIKE)
-def a_group_has_two(s: Setting) -> Violation | None:
+@rule("GB102", "error", ("num_generations", "distils"), of=TRL_LIKE, blames=("num_generations",),
+      why="GRPO compares completions of the same prompt, so a group needs at least 2",
+      instead="Set {num_generations}=8, the usual size.",
+      to=(*each("num_generations", (8, 4, 2, 16, 6, 3, 12, 5, 7)),
+          {"num_generations": 8, "per_device_train_batch_size": 8},  # where no group fits the sizes as they are
+          {"num_generations": 8, "per_device_eval_batch_size": 8},
+          {"num_generations": 8, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}))  # fmt: skip
+def a_group_has_two(s: Setting) -> bool:
     """A group needs at least two completions: the advantage of a single one is always zero.
 
     TRL 1.16: "GRPO requires at least 2 generations per prompt to calculate the advantages." 0 is a ZeroDivisionError.
     TRL 0.14 checks nothing and divides by the standard deviation of one number, which is not a number. ms-swift 4.6.0:
     "num_generations must be greater than 1 for GRPO", unless a teacher gives the signal; 0 is divided by late.
     """
-    if s.num_generations >= 2 or (s.distils and s.num_generations == 1):
-        return None
-    return Violation(
-        what=f"{s.key('num_generations')}={s.num_generations}",
-        why="GRPO compares completions of the same prompt, so a group needs at least 2",
-        instead=f"Set {s.key('num_generations')}=8, the usual size.",
-        fields=("num_generations",),
-        suggestions=(
-            *({"num_generations": size} for size in (8, 4, 2, 16, 6, 3, 12, 5, 7)),
-            {"num_generations": 8, "per_device_train_batch_size": 8},  # where no group fits the sizes as they are
-            {"num_generations": 8, "per_device_eval_batch_size": 8},
-            {"num_generations": 8, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8},
-        ),
-    )
+    return s.num_generations < 2 and not (s.distils and s.num_generations == 1)
 
 
 def _whole_micro_step_counts(s: Setting) -> int:
@@ -123,8 +114,11 @@ def _whole_micro_step_counts(s: Setting) -> int:
     return counts.divisors(total // size) if s.version >= PRECEDENCE_FIXED else counts.ALL
 
 
-@rule("GB106", "error", SIZES, _whole_micro_step_counts, of=TRL_LIKE)
-def a_rollout_is_whole_micro_steps(s: Setting) -> Violation | None:
+@rule("GB106", "error", SIZES, _whole_micro_step_counts, of=TRL_LIKE,
+      blames=("generation_batch_size", "per_device_train_batch_size", "processes"),
+      why="it is not a multiple of the {unit} completions of a micro-step ({s.processes} x {s.per_device_train_batch_size})",
+      instead="Choose a multiple of {unit}, or leave {generation_batch_size} out.")  # fmt: skip
+def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
     """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all processes.
 
     TRL 1.16: "generation_batch_size (8) must be divisible by the global batch size (7)." TRL 0.18.0 to 0.19.0 compute
@@ -136,14 +130,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> Violation | None:
     if min(total, size, s.processes) < 1:
         return None
     unit = size * s.processes if s.version >= PRECEDENCE_FIXED else size
-    if total % unit == 0:
-        return None
-    return Violation(
-        what=f"{s.key('generation_batch_size')}={total}",
-        why=f"it is not a multiple of the {size * s.processes} completions of a micro-step ({s.processes} x {size})",
-        instead=f"Choose a multiple of {size * s.processes}, or leave {s.key('generation_batch_size')} out.",
-        fields=("generation_batch_size", "per_device_train_batch_size", "processes"),
-    )
+    return {"unit": size * s.processes} if total % unit else None
 
 
 @rule("GB107", "error", SIZES, counts.every)
@@ -167,88 +154,48 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     )
 
 
-@rule("GB108", "error", ("auto_find_batch_size", "version"))
-def the_batch_does_not_shrink(s: Setting) -> Violation | None:
+def shrinks(code: str, severity: Severity, reads: tuple[str, ...], **texts: Any) -> Callable[[F], F]:
+    """Register a rule that warns of ``auto_find_batch_size``; ``why`` says what becomes of it."""
+    advice = "Set {auto_find_batch_size}=false, and a smaller {per_device_train_batch_size} if memory runs out."
+    return rule(code, severity, reads, blames=("auto_find_batch_size",), instead=advice,
+                to=({"auto_find_batch_size": False},), harmless=("auto_find_batch_size",), **texts)  # fmt: skip
+
+
+@shrinks("GB108", "error", ("auto_find_batch_size", "version"),
+         why="TRL refuses it, because a batch that shrinks on out-of-memory no longer holds whole groups")  # fmt: skip
+def the_batch_does_not_shrink(s: Setting) -> bool:
     """``auto_find_batch_size`` halves the batch when memory runs out, after which groups are no longer whole.
 
     TRL since 1.9: "auto_find_batch_size is not supported by GRPO". Before, see GB202.
     """
-    if not s.auto_find_batch_size or s.version < AUTO_FIND_REFUSED:
-        return None
-    return _shrinks(s, "TRL refuses it, because a batch that shrinks on out-of-memory no longer holds whole groups")
+    return s.auto_find_batch_size and s.version >= AUTO_FIND_REFUSED
 
 
-@rule("GB202", "warning", ("auto_find_batch_size", "version"))
-def the_batch_does_not_shrink_unnoticed(s: Setting) -> Violation | None:
+@shrinks("GB202", "warning", ("auto_find_batch_size", "version"),
+         why="a batch that shrinks on out-of-memory no longer holds whole groups (TRL 1.9 refuses the key)")  # fmt: skip
+def the_batch_does_not_shrink_unnoticed(s: Setting) -> bool:
     """Before TRL 1.9 ``auto_find_batch_size`` is accepted: a batch halved on out-of-memory splits groups unnoticed.
 
     The generation batch keeps the size that it was computed with. TRL 1.9 refuses the key for this reason.
     """
-    if not s.auto_find_batch_size or s.version >= AUTO_FIND_REFUSED:
-        return None
-    return _shrinks(s, "a batch that shrinks on out-of-memory no longer holds whole groups (TRL 1.9 refuses the key)")
-
-
-def _shrinks(s: Setting, why: str) -> Violation:
-    name = "auto_find_batch_size"
-    return Violation(
-        what=f"{s.key(name)}=true",
-        why=why,
-        instead=f"Set {s.key(name)}=false, and a smaller {s.key('per_device_train_batch_size')} if memory runs out.",
-        fields=(name,),
-        suggestions=({name: False},),
-        without_effect=frozenset({name}),
-    )
+    return s.auto_find_batch_size and s.version < AUTO_FIND_REFUSED
 
 
 COUNTED = (*SIZES[1:], "num_iterations")  # what counts something, in the order of SIZES
 
 
-@rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE)
-def sizes_are_positive(s: Setting) -> Violation | None:
-    """Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
+def _counting(name: str) -> tuple[Change, ...]:
+    """Counts from 1 up; a size that TRL can derive may also be left out."""
+    return each(name, [None, *range(1, 65)] if name in SIZES[4:] else range(1, 65))
+
+
+COUNTS_SOMETHING = "it counts something that a step cannot do without, so it must be at least 1"
+rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE, title="sizes are positive",
+     text="""Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
 
     TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
     positive integer value, but got batch_size=0" or a misleading one about max_steps.
-    """
-    for name in COUNTED:
-        value = getattr(s, name)
-        if value is not None and value < 1 and name not in s.auto:
-            return Violation(
-                what=f"{s.key(name)}={value}",
-                why="it counts something that a step cannot do without, so it must be at least 1",
-                instead=f"Set {s.key(name)}=1 or more.",
-                fields=(name,),
-                suggestions=_counting(name),
-            )
-    return None
-
-
-def _counting(name: str) -> tuple[dict[str, int | None], ...]:
-    """Counts from 1 up; a size that TRL can derive may also be left out."""
-    values = [None, *range(1, 65)] if name in SIZES[4:] else [*range(1, 65)]
-    return tuple({name: value} for value in values)
-
-
-@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), lambda s: _agreeing_counts(s), of=TRL_LIKE)
-def prompts_per_step_agrees(s: Setting) -> Violation | None:
-    """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
-
-    Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
-    """
-    if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES or not judgeable(s):
-        return None
-    step = plan.completions_per_step(s)
-    if step is None or step == s.prompts_per_step * s.num_generations:
-        return None
-    return Violation(
-        what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
-        why=f"the sizes beside it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
-        instead=f"Set {s.key('per_device_train_batch_size')}=auto and {s.key('gradient_accumulation_steps')}=auto, "
-        f"or leave {s.key('prompts_per_step')} out.",
-        fields=("prompts_per_step",),
-        suggestions=({"prompts_per_step": None},),
-    )
+    """)(at_least_one(COUNTED, COUNTS_SOMETHING, "Set {}=1 or more.", _counting, lambda s, name: name in s.auto))  # fmt: skip
 
 
 def _agreeing_counts(s: Setting) -> int:
@@ -257,11 +204,34 @@ def _agreeing_counts(s: Setting) -> int:
     return counts.by_trial(s, prompts_per_step_agrees)
 
 
+@rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), _agreeing_counts, of=TRL_LIKE, blames=("prompts_per_step",),
+      why="the sizes beside it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
+      instead="Set {per_device_train_batch_size}=auto and {gradient_accumulation_steps}=auto, "
+              "or leave {prompts_per_step} out.",
+      to=({"prompts_per_step": None},))  # fmt: skip
+def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
+    """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
+
+    Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
+    """
+    if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES or not judgeable(s):
+        return None
+    step = plan.completions_per_step(s)
+    return None if step is None or step == s.prompts_per_step * s.num_generations else {"step": step}
+
+
+def _solvable_counts(s: Setting) -> int:
+    if not s.auto & plan.TRAIN_SIZES:
+        return counts.ALL
+    open_sizes = s.replace({"auto": s.auto & plan.TRAIN_SIZES})
+    return counts.by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
+
+
 @rule(
     "GB105",
     "error",
     (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"),
-    lambda s: _solvable_counts(s),
+    _solvable_counts,
     of=EVERY,
 )
 def auto_finds_a_size(s: Setting) -> Violation | None:
@@ -285,15 +255,8 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
         why=f"{wanted} completions a step cannot be split over {s.processes} processes in the sizes left to choose",
         instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
         fields=("prompts_per_step", "processes"),
-        suggestions=tuple({"prompts_per_step": n} for n in _near(s.prompts_per_step)),
+        suggestions=each("prompts_per_step", _near(s.prompts_per_step)),
     )
-
-
-def _solvable_counts(s: Setting) -> int:
-    if not s.auto & plan.TRAIN_SIZES:
-        return counts.ALL
-    open_sizes = s.altered({"auto": s.auto & plan.TRAIN_SIZES})
-    return counts.by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
 
 
 def _near(value: int) -> list[int]:
@@ -301,22 +264,16 @@ def _near(value: int) -> list[int]:
     return [n for step in range(1, 65) for n in (value + step, value - step) if n >= 1]
 
 
-@rule("GB109", "error", ("framework", "split_batches"), of=TRL_LIKE)
-def batches_are_not_split(s: Setting) -> Violation | None:
+@rule("GB109", "error", ("framework", "split_batches"), of=TRL_LIKE, blames=("split_batches",),
+      why="{trainer} computes rollouts as if batches were not split, so prompts are silently left out",
+      instead="Set {split_batches}=false.", to=({"split_batches": False},))  # fmt: skip
+def batches_are_not_split(s: Setting) -> bool:
     """``accelerator_config.split_batches`` leaves half of the data or more untrained, without a message.
 
     TRL sizes its rollouts as B W S, but every process then receives B S / W rows. Measured with trl 1.16 on two processes:
     each rollout used half of its prompts, and half of the data set was never seen.
     """
-    if not s.split_batches:
-        return None
-    return Violation(
-        what=f"{s.key('split_batches')}=true",
-        why=f"{s.trainer} computes rollouts as if batches were not split, so prompts are silently left out",
-        instead=f"Set {s.key('split_batches')}=false.",
-        fields=("split_batches",),
-        suggestions=({"split_batches": False},),
-    )
+    return s.split_batches
 
 
 def _misread(s: Setting) -> int | None:
@@ -329,23 +286,6 @@ def _misread(s: Setting) -> int | None:
     return total if total % (size * s.processes) else None
 
 
-@rule("GB110", "error", SIZES, lambda s: _filled_counts(s))
-def a_rollout_fills_a_micro_step(s: Setting) -> Violation | None:
-    """A ``generation_batch_size`` below B W leaves no micro-step: TRL 0.18.0-0.19.0 accept it and fail at train().
-
-    S = generation_batch_size // (B W) is 0 there; from 0.19.1 on the configuration is refused (GB106).
-    """
-    total = _misread(s)
-    if total is None or s.processes is None or total >= s.per_device_train_batch_size * s.processes:
-        return None
-    return Violation(
-        what=f"{s.key('generation_batch_size')}={total}",
-        why=f"a micro-step takes {s.per_device_train_batch_size * s.processes} completions, so a rollout has none",
-        instead=f"Choose a multiple of {s.per_device_train_batch_size * s.processes}.",
-        fields=("generation_batch_size",),
-    )
-
-
 def _filled_counts(s: Setting) -> int:
     if s.generation_batch_size is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
         return counts.ALL
@@ -355,8 +295,24 @@ def _filled_counts(s: Setting) -> int:
     return counts.ALL if rest else counts.up_to(whole)
 
 
-@rule("GB201", "warning", SIZES)
-def a_rollout_is_not_misread(s: Setting) -> Violation | None:
+@rule("GB110", "error", SIZES, _filled_counts, blames=("generation_batch_size",),
+      why="a micro-step takes {unit} completions, so a rollout has none", instead="Choose a multiple of {unit}.")  # fmt: skip
+def a_rollout_fills_a_micro_step(s: Setting) -> dict[str, object] | None:
+    """A ``generation_batch_size`` below B W leaves no micro-step: TRL 0.18.0-0.19.0 accept it and fail at train().
+
+    S = generation_batch_size // (B W) is 0 there; from 0.19.1 on the configuration is refused (GB106).
+    """
+    total = _misread(s)
+    if total is None or s.processes is None or total >= (unit := s.per_device_train_batch_size * s.processes):
+        return None
+    return {"unit": unit}
+
+
+@rule("GB201", "warning", SIZES, blames=("generation_batch_size",),
+      why="this TRL accepts it but takes {taken} of them into a rollout, so groups are torn apart; "
+          "TRL 0.19.1 and later refuse it",
+      instead="Choose a multiple of {unit}.")  # fmt: skip
+def a_rollout_is_not_misread(s: Setting) -> dict[str, object] | None:
     """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept what they should not.
 
     The rollout is cut to whole micro-steps, S = generation_batch_size // (B W), while prompts are still drawn by the whole
@@ -366,10 +322,4 @@ def a_rollout_is_not_misread(s: Setting) -> Violation | None:
     total = _misread(s)
     if total is None or s.processes is None or total < (unit := s.per_device_train_batch_size * s.processes):
         return None
-    return Violation(
-        what=f"{s.key('generation_batch_size')}={total}",
-        why=f"this TRL accepts it but takes {total // unit * unit} of them into a rollout, so groups are torn apart; "
-        "TRL 0.19.1 and later refuse it",
-        instead=f"Choose a multiple of {unit}.",
-        fields=("generation_batch_size",),
-    )
+    return {"taken": total // unit * unit, "unit": unit}

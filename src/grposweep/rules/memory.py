@@ -1,4 +1,4 @@
-"""GM: whether a point fits the GPU, and what would make it fit. Only where the GPU's memory and the model's shape are known.
+"""GM: whether a point fits the GPU, and what would make it fit, if the GPU's memory and the model's shape are known.
 
 Source: grposweep.memory, whose formulas name theirs (trl 1.16, transformers 5.23, torch 2.13).
 """
@@ -9,12 +9,13 @@ from typing import Any
 from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS, find_prompt
 from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import Violation, rule
+from grposweep.rules.registry import rule
 from grposweep.setting import Setting
 
 NEAR = 0.9  # of the GPU's memory: the estimate is not better than that
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "auto", "num_generations")
+Facts = dict[str, object]
 BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gib")
 
 
@@ -23,8 +24,10 @@ def _fitting_counts(s: Setting) -> int:
     return counts.by_trial(s, a_point_fits_the_gpu) if known else counts.ALL
 
 
-@rule("GM101", "error", SEARCHED, _fitting_counts)
-def a_point_fits_the_gpu(s: Setting) -> Violation | None:
+@rule("GM101", "error", SEARCHED, _fitting_counts, blames=BLAMED, what="{what}",
+      why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB", to=lambda s: _suggest(s),
+      instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.")  # fmt: skip
+def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
 
     Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
@@ -34,45 +37,30 @@ def a_point_fits_the_gpu(s: Setting) -> Violation | None:
     memory = _known(s)
     if memory is None or memory.peak <= (s.gpu_memory_gib or 0) * GIB:
         return None
-    return Violation(
-        what=_what(s),
-        why=f"{_needs(memory)}, and a GPU has {s.gpu_memory_gib:g} GiB",
-        instead=f"Take a smaller model, shorter completions, more GPUs with {s.key('sharding')}, or larger ones.",
-        fields=BLAMED,
-        suggestions=_suggest(s),
-    )
+    return {"what": _what(s), "needed": _needs(memory)}
 
 
-@rule("GM201", "warning", SEARCHED)
-def a_point_leaves_some_memory_free(s: Setting) -> Violation | None:
+@rule("GM201", "warning", SEARCHED, blames=BLAMED, what="{what}",
+      why="{needed}, which is {share:.0%} of a GPU's {s.gpu_memory_gib:g} GiB",
+      instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
+def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     """Above nine tenths of the GPU's memory an estimate may be wrong on the wrong side: it is no measurement."""
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
     if memory is None or not NEAR * limit < memory.peak <= limit:
         return None
-    return Violation(
-        what=_what(s),
-        why=f"{_needs(memory)}, which is {memory.peak / limit:.0%} of a GPU's {s.gpu_memory_gib:g} GiB",
-        instead="Smaller micro-batches or gradient checkpointing would make it safe.",
-        fields=BLAMED,
-    )
+    return {"what": _what(s), "needed": _needs(memory), "share": memory.peak / limit}
 
 
-@rule("GM202", "warning", ("sharding", "processes"))
-def what_is_sharded_has_several_ranks(s: Setting) -> Violation | None:
+@rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
+      why="{processes=} has nobody to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
+def what_is_sharded_has_several_ranks(s: Setting) -> bool:
     """Sharding divides what each rank holds among the ranks of a trial, so one rank alone gains nothing by it."""
-    if s.sharding == "none" or s.processes is None or s.processes > 1:
-        return None
-    return Violation(
-        what=f"{s.key('sharding')}={s.sharding}",
-        why=f"{s.key('processes')}={s.processes} has nobody to share with",
-        instead=f"Set {s.key('sharding')}=none, or more processes.",
-        fields=("sharding", "processes"),
-    )
+    return s.sharding != "none" and s.processes is not None and s.processes <= 1
 
 
 def _known(s: Setting) -> Memory | None:
-    """The estimate, where the GPU is known and the number of processes too."""
+    """The estimate, if the GPU and the number of processes are known."""
     if s.gpu_memory_gib is None or s.architecture is None or s.processes is None:
         return None
     return estimate(s)

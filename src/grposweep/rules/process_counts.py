@@ -65,6 +65,6 @@ def every(_: Setting) -> int:
     return ALL
 
 
-def by_trial(setting: Setting, judge: Callable[[Setting], object | None]) -> int:
-    """The counts that a rule accepts, found by asking; for rules that seldom apply."""
-    return sum(1 << (n - 1) for n in range(1, MOST + 1) if judge(setting.altered({"processes": n})) is None)
+def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
+    """Return the counts that a rule accepts, found by asking it for each; for rules that seldom apply."""
+    return sum(1 << (n - 1) for n in range(1, MOST + 1) if not judge(setting.replace({"processes": n})))

@@ -1,16 +1,35 @@
-"""What a rule is: a small function with a permanent code, a severity, and the setting fields it reads."""
+"""What a rule is: a permanent code, a severity, the setting fields that it reads, a condition, and the words for it.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+A rule on settings is a function that says whether the setting breaks it; its messages are templates beside it, and its
+docstring is its documentation:
+
+    @rule("GL104", "error", ("temperature",), of=EVERY, blames=("temperature",),
+          why="completions of a group must differ, so sampling needs a temperature above 0",
+          instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))
+    def sampling_is_random(s: Setting) -> bool:
+        '''At temperature 0 or below, transformers refuses to sample, ...'''
+        return s.temperature <= 0
+
+In a template ``{beta}`` is the native key of a field, ``{beta=}`` key and value, ``{s.beta:g}`` a value, ``{trainer}`` the
+trainer's name. A condition that returns a mapping breaks the rule and adds its items to these words. Where the words
+depend on more, the function returns a `Violation` of its own.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from inspect import cleandoc
+from typing import Any, Literal, TypeVar
 
 from grposweep.recipe import Recipe
+from grposweep.rules.process_counts import by_trial
 from grposweep.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
 Severity = Literal["error", "warning"]
+Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
 
-# Families in the order that a person meets them, and what each is about.
+# Families in the order that a user meets them, and what each is about.
 FAMILIES = {
     "GB": "the training batch",
     "GE": "evaluation",
@@ -24,31 +43,167 @@ FAMILIES = {
     "GV": "keys and versions",
     "GA": "advice",
 }
+# How titles, which are names of functions, are spelled.
+SPELLED = {
+    "kl": "KL",
+    "vllm": "vLLM",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "grpo": "GRPO",
+    "easyr1": "EasyR1",
+    "ms_swift": "ms-swift",
+    "megatron": "Megatron",
+    "held_out": "held-out",
+    "micro_": "micro-",
+    "log_probabilities": "log-probabilities",
+    "well_formed": "well-formed",
+}
+_SPELLED = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))")
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What a rule found: what is set, why it cannot work, and what to set where no fix can be verified.
+    """What is set, why it cannot work, and what to set where no fix can be verified.
 
-    ``fields`` are the setting fields to blame; ``suggestions`` are changes that may mend it, verified before shown.
-    ``without_effect`` names fields whose change leaves training as it was: a fix of these alone is safe.
+    Args:
+        what: the key and its value.
+        why: the reason, without a full stop.
+        instead: a sentence of advice.
+        fields: the setting fields (of a recipe rule: native keys) to blame.
+        suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are sought.
+        without_effect: fields whose change leaves training as it was: a fix of these alone is safe.
+
     """
 
     what: str
     why: str
     instead: str
     fields: tuple[str, ...] = ()
-    suggestions: Iterable[dict[str, Any]] = ()  # may be found only when somebody asks
+    suggestions: Iterable[Change] = ()
     without_effect: frozenset[str] = frozenset()
+
+
+Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule holds
+Find = Callable[[Setting], Found]
+F = TypeVar("F", bound=Find)
+Counts = Callable[[Setting], int]  # a mask, see process_counts
+Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The templates of a rule's messages, and what it suggests; the first of the blamed fields is the one shown."""
+
+    blames: tuple[str, ...]
+    why: str
+    instead: str
+    what: str
+    to: Suggestions
+    harmless: tuple[str, ...]
+
+    def describe(self, s: Setting, facts: Mapping[str, object]) -> Violation:
+        """Fill the templates in for a setting."""
+        words = Words(s, facts)
+        return Violation(
+            (self.what or f"{{{self.blames[0]}=}}").format_map(words),
+            self.why.format_map(words),
+            self.instead.format_map(words),
+            self.blames,
+            self.to(s) if callable(self.to) else self.to,
+            frozenset(self.harmless),
+        )
+
+
+class Words(dict[str, object]):
+    """The words that a template may use: facts of the violation, and keys and values of fields."""
+
+    def __init__(self, s: Setting, facts: Mapping[str, object]) -> None:
+        super().__init__(facts, s=s)
+        self._s = s
+
+    def __missing__(self, name: str) -> str:
+        s = self._s
+        if name == "trainer":
+            return s.trainer
+        return s.key(name) if not name.endswith("=") else f"{s.key(name[:-1])}={shown(getattr(s, name[:-1]))}"
+
+
+def shown(value: object) -> str:
+    """Return a field's value as messages show it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A registered rule on settings.
+
+    Args:
+        code: permanent.
+        severity: an error prunes a point, a warning does not.
+        reads: the setting fields that its verdict depends on.
+        find: whether a setting breaks it.
+        counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
+            depends on the processes has one.
+        of: the frameworks that it is true of, by name or by trait (``FrameworkTraits.labels``).
+        title: a few words.
+        explanation: what it says, why, and its source.
+        texts: templates of its messages; None if `find` returns a `Violation`.
+
+    """
+
+    code: str
+    severity: Severity
+    reads: frozenset[str]
+    find: Find
+    counts: Counts | None = None
+    of: frozenset[str] = TRL_FAMILY
+    title: str = ""
+    explanation: str = ""
+    texts: Texts | None = None
+
+    def holds_for(self, framework: FrameworkTraits) -> bool:
+        """Return whether the rule is true of a framework."""
+        return not self.of.isdisjoint(framework.labels)
+
+    def judge(self, s: Setting) -> Violation | None:
+        """Return how a setting breaks the rule, or None."""
+        found = self.find(s)
+        return self.describe(s, found) if found else None
+
+    def describe(self, s: Setting, found: Found) -> Violation:
+        """Return what `find` found, in words."""
+        if isinstance(found, Violation):
+            return found
+        assert self.texts is not None
+        return self.texts.describe(s, found if isinstance(found, Mapping) else {})
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule: its code and severity, and what was found."""
+    """A broken rule, described when it is asked for: most verdicts are only counted."""
 
-    code: str
-    severity: Severity
-    broken: Violation
+    rule: Rule
+    setting: Setting
+    found: Found
+    note: str = ""  # added to the reason
+
+    @property
+    def code(self) -> str:
+        """The rule's code."""
+        return self.rule.code
+
+    @property
+    def severity(self) -> Severity:
+        """The rule's severity."""
+        return self.rule.severity
+
+    @cached_property
+    def broken(self) -> Violation:
+        """What was found, in words."""
+        broken = self.rule.describe(self.setting, self.found)
+        return replace(broken, why=broken.why + self.note) if self.note else broken
 
     @property
     def message(self) -> str:
@@ -56,72 +211,69 @@ class Problem:
         return f"{self.broken.what}: {self.broken.why}"
 
 
-Judge = Callable[[Setting], Violation | None]
-Counts = Callable[[Setting], int]  # a mask, see counts.py
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A registered rule; ``reads`` are the setting fields its verdict depends on.
-
-    ``of`` names the frameworks it is true of, by name or by trait (``FrameworkTraits.labels``).
-
-    ``counts`` says which numbers of processes satisfy it, for settings that state none; an error whose verdict depends
-    on the processes has one.
-    """
-
-    code: str
-    severity: Severity
-    reads: frozenset[str]
-    judge: Judge
-    counts: Counts | None = None
-    of: frozenset[str] = TRL_FAMILY
-
-    @property
-    def explanation(self) -> str:
-        """The docstring: what the rule says, and its source."""
-        return self.judge.__doc__ or ""
-
-    def holds_for(self, framework: FrameworkTraits) -> bool:
-        """Return whether the rule is true of a framework."""
-        return not self.of.isdisjoint(framework.labels)
-
-    def problem(self, broken: Violation) -> Problem:
-        """The problem behind a finding of this rule."""
-        return Problem(self.code, self.severity, broken)
-
-
 REGISTRY: dict[str, Rule] = {}
+VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in their own way
 
 
 def rule(
     code: str,
     severity: Severity,
     reads: Iterable[str],
-    counts: Counts | None = None,
+    counts: Counts | Literal["by trial"] | None = None,
     of: frozenset[str] = TRL_FAMILY,
-) -> Callable[[Judge], Judge]:
-    """Register a rule under its permanent code."""
+    *,
+    blames: tuple[str, ...] = (),
+    why: str = "",
+    instead: str = "",
+    what: str = "",
+    to: Suggestions = (),
+    harmless: tuple[str, ...] = (),
+    title: str = "",
+    text: str = "",
+) -> Callable[[F], F]:
+    """Register a rule under its permanent code; see the module's docstring.
 
-    def add(judge: Judge) -> Judge:
+    Title and text default to the function's name and docstring. ``counts="by trial"`` asks the rule itself for each
+    number of processes.
+    """
+    texts = Texts(blames, why, instead, what, to, harmless) if why else None
+
+    def add(find: F) -> F:
         assert code not in REGISTRY, f"{code} is taken"
-        REGISTRY[code] = Rule(code, severity, frozenset(reads), judge, counts, of)
+        masks = partial(by_trial, judge=find) if counts == "by trial" else counts
+        name, explanation = _document(find, title, text)
+        REGISTRY[code] = Rule(code, severity, frozenset(reads), find, masks, of, name, explanation, texts)
         choose.cache_clear()
-        return judge
+        return find
 
     return add
+
+
+def variant(code: str, of: frozenset[str], find: Find) -> None:
+    """Register how some frameworks judge a rule whose code, severity and documentation hold for more of them.
+
+    ``find`` reads the same fields, and accepts the same numbers of processes.
+    """
+    VARIANTS.setdefault(code, []).append((of, find))
+    choose.cache_clear()
+
+
+def _document(find: Callable[..., object], title: str, text: str) -> tuple[str, str]:
+    """The title and the explanation of a rule."""
+    name = _SPELLED.sub(lambda found: SPELLED[found[0]], find.__name__).replace("_", " ")
+    return title or name, cleandoc(text or find.__doc__ or "")
 
 
 @lru_cache(maxsize=256)
 def choose(
     ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: FrameworkTraits = TRL_FRAMEWORK
 ) -> tuple[Rule, ...]:
-    """A framework's rules that are switched on, by code: those selected (all, if none is), without those ignored.
+    """Return a framework's rules that are switched on, by code: those selected (all, if none is), without those ignored.
 
     Both take codes (``GB101``) and families (``GB``).
     """
     return tuple(
-        rule
+        _as_judged(rule, framework)
         for code, rule in sorted(REGISTRY.items())
         if rule.holds_for(framework)
         and (not select or code in select or code[:2] in select)
@@ -130,10 +282,16 @@ def choose(
     )
 
 
+def _as_judged(rule: Rule, framework: FrameworkTraits) -> Rule:
+    """A rule as a framework judges it."""
+    own = (find for of, find in VARIANTS.get(rule.code, ()) if not of.isdisjoint(framework.labels))
+    return next((replace(rule, find=find) for find in own), rule)
+
+
 RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecipeRule:
     """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values."""
 
@@ -141,11 +299,8 @@ class RecipeRule:
     severity: Severity
     judge: RecipeJudge
     of: frozenset[str] = TRL_FAMILY
-
-    @property
-    def explanation(self) -> str:
-        """The docstring: what the rule says, and its source."""
-        return self.judge.__doc__ or ""
+    title: str = ""
+    explanation: str = ""
 
     def holds_for(self, framework: FrameworkTraits) -> bool:
         """Return whether the rule is true of a framework."""
@@ -153,6 +308,7 @@ class RecipeRule:
 
 
 RECIPE_RULES: dict[str, RecipeRule] = {}
+RECIPE_VARIANTS: dict[str, list[tuple[frozenset[str], RecipeJudge]]] = {}
 
 
 def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) -> Callable[[RecipeJudge], RecipeJudge]:
@@ -161,12 +317,30 @@ def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) 
     def add(judge: RecipeJudge) -> RecipeJudge:
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
-        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of)
+        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of, *_document(judge, "", ""))
+        choose_for_recipes.cache_clear()
         return judge
 
     return add
 
 
+def recipe_variant(code: str, of: frozenset[str], judge: RecipeJudge) -> None:
+    """Register how some frameworks judge a recipe rule whose documentation holds for more of them."""
+    RECIPE_VARIANTS.setdefault(code, []).append((of, judge))
+    choose_for_recipes.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
+    """Return the recipe rules of a framework, by code."""
+    found = []
+    for code, rule in sorted(RECIPE_RULES.items()):
+        own = (judge for of, judge in RECIPE_VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels))
+        if rule.holds_for(framework):
+            found.append(next((replace(rule, judge=judge) for judge in own), rule))
+    return tuple(found)
+
+
 def errors(problems: Iterable[Problem]) -> list[Problem]:
-    """Those that prune a point."""
+    """Return the problems that prune a point."""
     return [problem for problem in problems if problem.severity == "error"]

@@ -1,10 +1,7 @@
-"""GS: the run has a length, a step is taken, and the learning rate does something.
+"""GS, GD and GC: a run has a length and takes steps, no data is lost unnoticed, checkpoints can be resumed from.
 
-Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler.
-
-GD and GC: no data is lost unnoticed, checkpoints can be resumed from, logs are written.
-
-Sources: trl 1.16 trainer/utils.py RepeatSampler, trainer/grpo_config.py; transformers 5.23 training_args.py.
+Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler and
+trainer/grpo_config.py.
 """
 
 from math import gcd
@@ -18,6 +15,10 @@ from grposweep.setting import EVERY, TRL_LIKE, Setting
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
 WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that follow an evaluated metric
+LEAST_DROPPED = 20  # a twentieth of the data; less is lost in every shuffle
+HUB_CHECKED = (0, 28)
+BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
+Facts = dict[str, object]
 
 
 @rule("GS101", "error", (*LENGTHS, "given"), of=EVERY)
@@ -70,8 +71,10 @@ def _budget_counts(s: Setting) -> int:
     return counts.ALL if s.budget_completions is None else counts.by_trial(s, the_budget_holds_a_step)
 
 
-@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY)
-def the_budget_holds_a_step(s: Setting) -> Violation | None:
+@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY,
+      blames=("budget_completions",), why="the first optimizer step needs {needed} completions ({rollout} a rollout)",
+      instead="Set {budget_completions}={needed} or more.", to=lambda s: ({"budget_completions": _needed(s)},))  # fmt: skip
+def the_budget_holds_a_step(s: Setting) -> Facts | None:
     """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
 
     Ours: steps = floor(budget / (B W S)) mu S / A.
@@ -81,19 +84,17 @@ def the_budget_holds_a_step(s: Setting) -> Violation | None:
     steps, rollout = plan.budget_steps(s), plan.completions_per_rollout(s)
     if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
         return None
-    needed = rollout * -(-1 // plan.steps_per_rollout(s))
-    return Violation(
-        what=f"{s.key('budget_completions')}={s.budget_completions}",
-        why=f"the first optimizer step needs {needed} completions ({rollout} a rollout)",
-        instead=f"Set {s.key('budget_completions')}={needed} or more.",
-        fields=("budget_completions",),
-        suggestions=({"budget_completions": int(needed)},),
-    )
+    return {"needed": _needed(s), "rollout": rollout}
+
+
+def _needed(s: Setting) -> int:
+    """The completions of the rollouts behind the first optimizer step."""
+    return (plan.completions_per_rollout(s) or 0) * -(-1 // plan.steps_per_rollout(s))
 
 
 def _filled_counts(s: Setting) -> int:
     """D >= B W S / G where groups are whole; GB101 and others report the rest."""
-    if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.altered({"processes": 1})):
+    if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.replace({"processes": 1})):
         return counts.ALL
     most = s.train_prompts * s.num_generations
     if s.generation_batch_size is not None:
@@ -104,8 +105,11 @@ def _filled_counts(s: Setting) -> int:
     return torn | counts.up_to(most // per) if per > 0 else counts.ALL
 
 
-@rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE)
-def the_data_fill_a_rollout(s: Setting) -> Violation | None:
+@rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE, blames=SIZES[1:],
+      what="{s.train_prompts} training prompts",
+      why="one rollout takes {prompts}, so {trainer} would finish without a single step",
+      instead="Use more prompts, or a smaller batch.")  # fmt: skip
+def the_data_fill_a_rollout(s: Setting) -> Facts | None:
     """The training prompts must fill one rollout, or no step is taken.
 
     TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be set to a positive
@@ -113,12 +117,7 @@ def the_data_fill_a_rollout(s: Setting) -> Violation | None:
     """
     if not judgeable(s) or s.train_prompts is None or plan.rollouts_per_epoch(s) != 0:
         return None
-    return Violation(
-        what=f"{s.train_prompts} training prompts",
-        why=f"one rollout takes {plan.prompts_per_rollout(s)}, so {s.trainer} would finish without a single step",
-        instead="Use more prompts, or a smaller batch.",
-        fields=SIZES[1:],
-    )
+    return {"prompts": plan.prompts_per_rollout(s)}
 
 
 @rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
@@ -143,76 +142,55 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     return None
 
 
-@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE)
-def steps_end_on_rollouts(s: Setting) -> Violation | None:
-    """Mu S and A divide neither way: optimizer steps straddle rollouts, and the last step of an epoch is short."""
-    if not judgeable(s) or s.num_iterations < 1:
-        return None
-    micro, accumulation = plan.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
-    if micro % accumulation == 0 or accumulation % micro == 0:
-        return None
-    return Violation(
-        what=f"{s.key('gradient_accumulation_steps')}={accumulation}",
-        why=f"a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
-        instead="Choose an accumulation that divides them.",
-        fields=("gradient_accumulation_steps", "steps_per_generation"),
-    )
-
-
-@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY)
-def warmup_ends(s: Setting) -> Violation | None:
-    """A warmup of as many steps as the run: the learning rate never reaches its value."""
-    if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
-        return None
-    total = plan.total_steps(s)
-    if not total or s.warmup_steps < total:
-        return None
-    return Violation(
-        what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
-        why=f"the run has {total} optimizer steps, so the learning rate never reaches its value",
-        instead=f"Set {s.key('warmup_steps')}=0.05 (a share), or fewer steps than {total}.",
-        fields=("warmup_steps",),
-    )
-
-
-@rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE)
-def the_scheduler_sees_a_metric(s: Setting) -> Violation | None:
+@rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
+      why="it follows an evaluated metric, and nothing is evaluated",
+      instead="Set {lr_scheduler_type}=linear, or switch evaluation on.", to=({"lr_scheduler_type": "linear"},))  # fmt: skip
+def the_scheduler_sees_a_metric(s: Setting) -> bool:
     """A scheduler that follows an evaluated metric needs evaluations.
 
     transformers 5.23: "lr_scheduler_type reduce_lr_on_plateau requires an eval strategy".
     """
-    if s.lr_scheduler_type not in WATCHING or s.evaluates:
+    return s.lr_scheduler_type in WATCHING and not s.evaluates
+
+
+@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE,
+      blames=("gradient_accumulation_steps", "steps_per_generation"),
+      why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
+      instead="Choose an accumulation that divides them.")  # fmt: skip
+def steps_end_on_rollouts(s: Setting) -> Facts | None:
+    """Where mu S and A divide neither way, optimizer steps straddle rollouts, and the last step of an epoch is short."""
+    if not judgeable(s) or s.num_iterations < 1:
         return None
-    return Violation(
-        what=f"{s.key('lr_scheduler_type')}={s.lr_scheduler_type}",
-        why="it follows an evaluated metric, and nothing is evaluated",
-        instead=f"Set {s.key('lr_scheduler_type')}=linear, or switch evaluation on.",
-        fields=("lr_scheduler_type", "evaluates"),
-        suggestions=({"lr_scheduler_type": "linear"},),
-    )
+    micro, accumulation = plan.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
+    return {"micro": micro} if micro % accumulation and accumulation % micro else None
 
 
-@rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE)
-def one_length_counts(s: Setting) -> Violation | None:
+@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY, blames=("warmup_steps",),
+      why="the run has {total} optimizer steps, so the learning rate never reaches its value",
+      instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.")  # fmt: skip
+def warmup_ends(s: Setting) -> Facts | None:
+    """A warmup of as many steps as the run: the learning rate never reaches its value."""
+    if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
+        return None
+    total = plan.total_steps(s)
+    return {"total": total} if total and s.warmup_steps >= total else None
+
+
+@rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE, blames=("max_steps", "epochs"),
+      why="it overrides {overridden}, which is not read", instead="Leave {epochs} out, or {max_steps}.")  # fmt: skip
+def one_length_counts(s: Setting) -> Facts | None:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
     if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
         return None
-    epochs = f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")
-    return Violation(
-        what=f"{s.key('max_steps')}={s.max_steps}",
-        why=f"it overrides {epochs}, which is not read",
-        instead=f"Leave {s.key('epochs')} out, or {s.key('max_steps')}.",
-        fields=("max_steps", "epochs"),
-    )
+    return {"overridden": f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")}
 
 
-LEAST_DROPPED = 20  # a twentieth of the data; less is lost in every shuffle
-HUB_CHECKED = (0, 28)
-
-
-@rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE)
-def few_prompts_are_dropped(s: Setting) -> Violation | None:
-    """D mod P prompts are dropped every epoch (others each time, when shuffled); reported from a twentieth of the data.
+@rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE, blames=SIZES[1:],
+      what="{s.train_prompts} training prompts",
+      why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
+      instead="Choose a rollout size that divides them, or a smaller one.")  # fmt: skip
+def few_prompts_are_dropped(s: Setting) -> Facts | None:
+    """Every epoch drops D mod P prompts (others each time, when shuffled); reported from a twentieth of the data.
 
     P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them. ``dataloader_drop_last`` changes nothing.
     Measured with trl 1.16 on 60 random configurations.
@@ -225,33 +203,20 @@ def few_prompts_are_dropped(s: Setting) -> Violation | None:
     dropped = s.train_prompts % prompts
     if dropped * LEAST_DROPPED < s.train_prompts:
         return None
-    return Violation(
-        what=f"{s.train_prompts} training prompts",
-        why=f"{dropped} of them ({dropped / s.train_prompts:.0%}) are dropped every epoch: a rollout takes {prompts}",
-        instead="Choose a rollout size that divides them, or a smaller one.",
-        fields=SIZES[1:],
-    )
+    return {"dropped": dropped, "share": dropped / s.train_prompts, "prompts": prompts}
 
 
-@rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"))
-def completions_are_logged_before_upload(s: Setting) -> Violation | None:
+@rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"),
+      blames=("log_completions_hub_repo", "log_completions"),
+      why="{log_completions} is false, so there is nothing to upload",
+      instead="Set {log_completions}=true, or leave the repository out.", harmless=("log_completions",),
+      to=({"log_completions": True}, {"log_completions_hub_repo": None}))  # fmt: skip
+def completions_are_logged_before_upload(s: Setting) -> bool:
     """``log_completions_hub_repo`` uploads what ``log_completions`` writes, and needs it.
 
     TRL since 0.28: "log_completions_hub_repo is set, but log_completions is False."
     """
-    if s.log_completions_hub_repo is None or s.log_completions or s.version < HUB_CHECKED:
-        return None
-    return Violation(
-        what=f"{s.key('log_completions_hub_repo')}={s.log_completions_hub_repo}",
-        why=f"{s.key('log_completions')} is false, so there is nothing to upload",
-        instead=f"Set {s.key('log_completions')}=true, or leave the repository out.",
-        fields=("log_completions_hub_repo", "log_completions"),
-        suggestions=({"log_completions": True}, {"log_completions_hub_repo": None}),
-        without_effect=frozenset({"log_completions"}),
-    )
-
-
-BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
+    return s.log_completions_hub_repo is not None and not s.log_completions and s.version >= HUB_CHECKED
 
 
 @rule("GC102", "error", BEST, of=TRL_LIKE)
@@ -287,8 +252,11 @@ def _is_off(save: float, evaluate: float) -> bool:
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
 
 
-@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE)
-def checkpoints_end_on_rollouts(s: Setting) -> Violation | None:
+@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,
+      blames=("save_steps",),
+      why="rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
+      instead="Choose a multiple of {every}.")  # fmt: skip
+def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
     """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S mu.
 
     TRL's micro-step counter starts at 0 again. Measured with trl 1.16: resumed after 3 of 4 steps of a rollout, it
@@ -298,9 +266,4 @@ def checkpoints_end_on_rollouts(s: Setting) -> Violation | None:
         return None
     if not judgeable(s) or s.num_iterations < 1 or (every := plan.boundary_steps(s)) == 1 or s.save_steps % every == 0:
         return None
-    return Violation(
-        what=f"{s.key('save_steps')}={s.save_steps:g}",
-        why=f"rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
-        instead=f"Choose a multiple of {every}.",
-        fields=("save_steps",),
-    )
+    return {"every": every}

@@ -5,6 +5,7 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, whole_groups
+from grposweep.rules.helpers import divides_the_processes, each, unread
 from grposweep.rules.registry import Violation, rule
 from grposweep.setting import TRL_LIKE, Setting
 
@@ -15,8 +16,6 @@ UNREAD = {
     "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
     "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
 }
-
-
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
 
@@ -39,75 +38,51 @@ def sequences_are_whole(s: Setting) -> Violation | None:
     return None
 
 
-@rule("GT102", "error", ("tensor_parallel_size",))
-def every_process_has_its_own_data(s: Setting) -> Violation | None:
+@rule("GT102", "error", ("tensor_parallel_size",), blames=("tensor_parallel_size",),
+      why="TRL counts tensor parallel processes as if each had data of its own, so prompts are silently left out",
+      instead="Set {tensor_parallel_size}=1; to shard the model, use FSDP or DeepSpeed ZeRO.",
+      to=({"tensor_parallel_size": 1},))  # fmt: skip
+def every_process_has_its_own_data(s: Setting) -> bool:
     """Tensor parallel processes share their data, but TRL counts each as one with its own.
 
     With 2 of them and an even number of micro-steps half of the prompts are never generated; otherwise a rollout holds
     half as many prompts as configured. No message. Simulated with trl 1.16 (W reports 2, one process reads data).
     """
-    if s.tensor_parallel_size <= 1:
-        return None
-    return Violation(
-        what=f"{s.key('tensor_parallel_size')}={s.tensor_parallel_size}",
-        why="TRL counts tensor parallel processes as if each had data of its own, so prompts are silently left out",
-        instead=f"Set {s.key('tensor_parallel_size')}=1; to shard the model, use FSDP or DeepSpeed ZeRO.",
-        fields=("tensor_parallel_size",),
-        suggestions=({"tensor_parallel_size": 1},),
-    )
+    return s.tensor_parallel_size > 1
 
 
 def _colocates(s: Setting) -> bool:
     return s.use_vllm and s.vllm_mode == "colocate" and s.version >= COLOCATED and s.vllm_tensor_parallel_size > 1
 
 
-COLOCATION = ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size")
+def _colocated_counts(s: Setting) -> int:
+    return counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL
 
 
-@rule(
-    "GT103",
-    "error",
-    COLOCATION,
-    lambda s: counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL,
-    of=TRL_LIKE,
-)
-def vllm_shares_all_processes(s: Setting) -> Violation | None:
-    """Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which must be whole.
+rule("GT103", "error", ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size"), _colocated_counts,
+     of=TRL_LIKE, title="vLLM shares all processes",
+     text="""Colocated vLLM splits the processes into groups of ``vllm_tensor_parallel_size``, which must be whole.
 
     TRL 1.16, after the model is loaded: "tensor_parallel_size (3) must divide world size (8) evenly."
-    """
-    if not _colocates(s) or s.processes is None or s.processes % s.vllm_tensor_parallel_size == 0:
-        return None
-    size, name = s.vllm_tensor_parallel_size, "vllm_tensor_parallel_size"
-    nearest = sorted(range(1, max(s.processes, 1) + 1), key=lambda n: (abs(n - size), n))
-    return Violation(
-        what=f"{s.key(name)}={size}",
-        why=f"it does not divide the {s.processes} training {'process' if s.processes == 1 else 'processes'}",
-        instead=f"Choose a divisor of {s.processes}.",
-        fields=(name, "processes"),
-        suggestions=tuple({name: n} for n in nearest if s.processes % n == 0),
-    )
+    """)(divides_the_processes("vllm_tensor_parallel_size", is_checked=_colocates, suggest=lambda size, processes:
+                               sorted(range(1, processes + 1), key=lambda n: (abs(n - size), n))))  # fmt: skip
 
 
-@rule("GT104", "error", ("version", "use_vllm", "vllm_mode"))
-def vllm_has_a_place(s: Setting) -> Violation | None:
-    """VLLM runs in a server of its own, or colocated with training.
+@rule("GT104", "error", ("version", "use_vllm", "vllm_mode"), blames=("vllm_mode",),
+      why="vLLM runs in a server or colocated with training", instead="Set {vllm_mode}=colocate or server.",
+      to=each("vllm_mode", VLLM_MODES))  # fmt: skip
+def vllm_has_a_place(s: Setting) -> bool:
+    """vLLM runs in a server of its own, or colocated with training.
 
     TRL 1.16, after the model is loaded: "vllm_mode must be either 'server' or 'colocate', got 'foo'."
     """
-    if not s.use_vllm or s.vllm_mode in VLLM_MODES or s.version < MODE_CHECKED:
-        return None
-    return Violation(
-        what=f"{s.key('vllm_mode')}={s.vllm_mode}",
-        why="vLLM runs in a server or colocated with training",
-        instead=f"Set {s.key('vllm_mode')}=colocate or server.",
-        fields=("vllm_mode",),
-        suggestions=tuple({"vllm_mode": mode} for mode in VLLM_MODES),
-    )
+    return s.use_vllm and s.vllm_mode not in VLLM_MODES and s.version >= MODE_CHECKED
 
 
-@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), counts.every)
-def several_gpus_have_a_launcher(s: Setting) -> Violation | None:
+@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), counts.every, blames=("visible_gpus", "launcher"),
+      why="a single process sees all of them, and {late}",
+      instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.")  # fmt: skip
+def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:
     """One process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process a GPU.
 
     TRL since 1.15: "GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible to
@@ -115,13 +90,7 @@ def several_gpus_have_a_launcher(s: Setting) -> Violation | None:
     """
     if s.launcher != "python" or s.visible_gpus is None or s.visible_gpus < 2 or (s.processes or 1) > 1:
         return None
-    late = "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"
-    return Violation(
-        what=f"{s.key('visible_gpus')}={s.visible_gpus}",
-        why=f"a single process sees all of them, and {late}",
-        instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.",
-        fields=("visible_gpus", "launcher"),
-    )
+    return {"late": "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"}
 
 
 @rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE)
@@ -153,24 +122,18 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Violation | None:
     )
 
 
-@rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE)
-def vllm_reads_its_options(s: Setting) -> Violation | None:
-    """A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, tensor parallel size and model length."""
-    if not s.use_vllm or not s.given:
-        return None
-    names = [name for name in UNREAD.get(s.vllm_mode, ()) if name in s.given]
-    if not names:
-        return None
-    return Violation(
-        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
-        why=f"{s.key('vllm_mode')}={s.vllm_mode} does not read {'it' if len(names) == 1 else 'them'}",
-        instead="Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
-        fields=("vllm_mode", *names),
-    )
+rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
+     title="vLLM reads its options", text="A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, "
+     "tensor parallel size and model length.",
+     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm else (), "{vllm_mode}={s.vllm_mode} does not read {it}",
+              lambda s: "Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
+              because=("vllm_mode",)))  # fmt: skip
 
 
-@rule("GT203", "warning", (*SIZES, "unsolved", "num_generations", "launcher"))
-def the_launcher_accepts_it(s: Setting) -> Violation | None:
+@rule("GT203", "warning", (*SIZES, "unsolved", "num_generations", "launcher"), blames=("num_generations", "processes"),
+      why="right for {s.processes} processes, but the trl command checks it with one before it starts them",
+      instead="Launch with accelerate launch -m trl.scripts.grpo, or choose sizes that fit one process too.")  # fmt: skip
+def the_launcher_accepts_it(s: Setting) -> bool:
     """``trl grpo`` builds the configuration once in its launcher, with one process, before it starts the others.
 
     So B S must hold whole groups by itself. Measured with trl 1.16: B 1, G 8 meant for 8 processes is refused
@@ -178,12 +141,5 @@ def the_launcher_accepts_it(s: Setting) -> Violation | None:
     command's launcher builds no configuration.
     """
     if s.launcher != "trl" or not s.processes or s.processes < 2 or s.version < LAUNCHER_CHECKS:
-        return None
-    if whole_groups(s) is not None or whole_groups(s.altered({"processes": 1})) is None:
-        return None
-    return Violation(
-        what=f"{s.key('num_generations')}={s.num_generations}",
-        why=f"right for {s.processes} processes, but the trl command checks it with one before it starts them",
-        instead="Launch with accelerate launch -m trl.scripts.grpo, or choose sizes that fit one process too.",
-        fields=("num_generations", "processes"),
-    )
+        return False
+    return whole_groups(s) is None and whole_groups(s.replace({"processes": 1})) is not None

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from grposweep.check import errors
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
-from grposweep.rules import REGISTRY, errors
-from grposweep.rules.registry import choose
+from grposweep.rules.registry import Rule, choose
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import Judge, Verdict
 
@@ -157,8 +157,8 @@ def evaluate_grid(judge: Judge) -> GridValidity:
             f"Search some dials as intervals, or fewer values of them."
         )
     census = GridValidity(judge, axes, _exists(axes, shape))
-    for dials, codes in _rules_by_dials(judge).items():
-        for code, flags in _broken(judge, axes, dials, codes).items():
+    for dials, rules in _rules_by_dials(judge).items():
+        for code, flags in _broken(judge, axes, dials, rules).items():
             if flags.any():
                 census.broken[code] = flags
     return census
@@ -193,27 +193,26 @@ def _along(flags: list[bool], index: int, dimensions: int) -> Flags:
     return np.array(flags, dtype=np.bool_).reshape([-1 if i == index else 1 for i in range(dimensions)])
 
 
-def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[str]]:
+def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[Rule]]:
     """The rules that can prune, by the dials that their fields depend on."""
-    switched_on = choose(judge.ignore, (), judge.fields.framework)
     needs = {
-        code: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
-        for code, rule in REGISTRY.items()
-        if rule.severity == "error" and rule in switched_on
+        rule: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
+        for rule in choose(judge.ignore, (), judge.fields.framework)
+        if rule.severity == "error"
     }
-    found: dict[frozenset[str], list[str]] = {}
-    for code, dials in sorted(needs.items(), key=lambda item: -len(item[1])):
+    found: dict[frozenset[str], list[Rule]] = {}
+    for rule, dials in sorted(needs.items(), key=lambda item: -len(item[1])):
         # Making a setting costs more than judging it: a rule joins another that reads all its dials and more.
-        found.setdefault(next((known for known in found if dials <= known), dials), []).append(code)
+        found.setdefault(next((known for known in found if dials <= known), dials), []).append(rule)
     return found
 
 
-def _broken(judge: Judge, axes: tuple[GridAxis, ...], dials: frozenset[str], codes: list[str]) -> dict[str, Flags]:
+def _broken(judge: Judge, axes: tuple[GridAxis, ...], dials: frozenset[str], rules: list[Rule]) -> dict[str, Flags]:
     """Which combinations of these dials break which of these rules."""
     shape = tuple(len(axis.labels) if axis.dial.name in dials else 1 for axis in axes)
-    flags = {code: np.zeros(shape, dtype=np.bool_) for code in codes}
+    flags = {rule.code: np.zeros(shape, dtype=np.bool_) for rule in rules}
     labels = [axis.labels if axis.dial.name in dials else (ABSENT,) for axis in axes]
-    judges = [(code, REGISTRY[code].judge) for code in codes]
+    judges = [(rule.find, flags[rule.code]) for rule in rules]
     for place in product(*(range(size) for size in shape)):
         point = {
             axis.dial.name: label
@@ -221,9 +220,9 @@ def _broken(judge: Judge, axes: tuple[GridAxis, ...], dials: frozenset[str], cod
             if (label := names[index]) is not ABSENT
         }
         setting = judge.fields.setting(point)
-        for code, judge_rule in judges:
-            if judge_rule(setting) is not None:
-                flags[code][place] = True
+        for breaks, broken in judges:
+            if breaks(setting):
+                broken[place] = True
     return flags
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from grposweep.check import REGISTRY, Problem, check, errors
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import SOURCES, base_setting, read_fields, resolve_auto
@@ -17,7 +18,6 @@ from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
 from grposweep.plan import RESIZED
-from grposweep.rules import REGISTRY, Problem, check, errors
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space
 from grposweep.setting import FrameworkTraits, Setting

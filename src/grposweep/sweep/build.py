@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from grposweep.check import errors
 from grposweep.launchers import is_dry
 from grposweep.launchers.base import Launcher
 from grposweep.report.tables import invalid_table
-from grposweep.rules import errors
 from grposweep.search.early_stopping import build_policy, choose_policy
 from grposweep.search.journal import Direction
 from grposweep.search.replication import build_replication

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from grposweep.check import errors
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.errors import UserError
@@ -23,7 +24,6 @@ from grposweep.fixes import render_problem
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.report.tables import invalid_table
-from grposweep.rules import errors
 from grposweep.schema import Experiment
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.sampler import LISTED, choose_sampler, continuous

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grposweep import plan
+from grposweep.check import check, errors
 from grposweep.config.to_setting import KEYS, read_setting
-from grposweep.rules import check, errors
 from grposweep.schema import Experiment
 from grposweep.setting import Setting
 from grposweep.storage.records import OomFix, apply_oom_fix
@@ -57,13 +57,13 @@ def test_healing_keeps_rollouts_and_steps(
     size: int, accumulation: int, generation: int | None, reuse: int, loss: str, processes: int
 ) -> None:
     """Completions a rollout and a step, optimizer steps a rollout, and validity."""
-    before = setting(size, accumulation, generation, num_iterations=reuse, loss_type=loss).altered(
+    before = setting(size, accumulation, generation, num_iterations=reuse, loss_type=loss).replace(
         {"processes": processes}
     )
     changes = heal(before)
     if changes is None or errors(check(before)):
         return
-    after = before.altered(changes)
+    after = before.replace(changes)
     assert not errors(check(after))
     for number in (plan.completions_per_rollout, plan.completions_per_step, plan.steps_per_rollout, plan.total_steps):
         assert number(after) == number(before)
@@ -103,7 +103,7 @@ def test_trl_derives_the_same_rollout_for_a_healed_batch(generation: int | None,
     assert changes is not None
     configs = [
         GRPOConfig(output_dir=str(tmp_path), num_generations=4, use_cpu=True, **{n: getattr(s, n) for n in BATCH})
-        for s in (before, before.altered(changes))
+        for s in (before, before.replace(changes))
     ]
     steps = [c.per_device_train_batch_size * c.gradient_accumulation_steps * c.world_size for c in configs]
     assert steps[0] == steps[1] == 16

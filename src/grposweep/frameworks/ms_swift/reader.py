@@ -209,7 +209,7 @@ def _derive_model(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _derive_topology(values: Mapping[str, Any]) -> dict[str, Any]:
-    """VLLM has no place of its own unless one is named."""
+    """vLLM has no place of its own unless one is named."""
     found: dict[str, Any] = {"vllm_max_model_length": values.get("vllm_max_model_len")}
     for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"):
         if values.get(name):

@@ -10,9 +10,9 @@ import yaml
 
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.ms_swift.reader import SAME, TRAITS, defaults
+from grposweep.frameworks.ms_swift.rules import LEVELS, LOSSES
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
-from grposweep.rules.loss import MS_SWIFT_LEVELS, MS_SWIFT_LOSSES
 from grposweep.setting import Setting, Version
 
 # What decides the training, in the order of a recipe; every other key is written where it is not the default.
@@ -64,7 +64,7 @@ def _objective(s: Setting) -> dict[str, Any]:
     """The loss, its scaling, and KL in the one place where it counts."""
     in_reward = s.kl_placement == "reward"
     found: dict[str, Any] = {
-        "loss_type": s.loss_type if s.loss_type in MS_SWIFT_LOSSES else "dapo",
+        "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
         "scale_rewards": s.scale_rewards,
         "beta": s.beta or (s.kl_reward_coefficient if in_reward else 0.0),
         "overlong_filter": s.mask_truncated_completions,
@@ -73,7 +73,7 @@ def _objective(s: Setting) -> dict[str, Any]:
         found["kl_in_reward"] = in_reward
     if s.sync_ref_model:
         found["sync_ref_model"] = True
-    if s.importance_sampling_level not in MS_SWIFT_LEVELS:
+    if s.importance_sampling_level not in LEVELS:
         found["importance_sampling_level"] = "token"
     return found
 
@@ -104,14 +104,14 @@ def _evaluation(s: Setting) -> dict[str, Any]:
 
 
 def _saving(s: Setting) -> dict[str, Any]:
-    every = save_every(s.altered({"save_steps": None})) if s.checkpoints else s.save_steps
+    every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
         return {"save_strategy": s.save_strategy}
     return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
 
 
 def _generation(s: Setting) -> dict[str, Any]:
-    """VLLM in its place, with the correction where there is one."""
+    """vLLM in its place, with the correction where there is one."""
     found: dict[str, Any] = {"top_k": s.top_k or -1}
     if s.max_prompt_length is not None:
         found["max_length"] = s.max_prompt_length
@@ -136,8 +136,8 @@ def _steps(every: float) -> float:
 
 def losses(s: Setting) -> Iterator[str]:
     """What ms-swift cannot do of a setting, or does otherwise."""
-    if s.loss_type not in MS_SWIFT_LOSSES:
-        yield f"loss_type={s.loss_type}: ms-swift has {', '.join(MS_SWIFT_LOSSES)}; dapo is written"
+    if s.loss_type not in LOSSES:
+        yield f"loss_type={s.loss_type}: ms-swift has {', '.join(LOSSES)}; dapo is written"
     if s.beta and s.use_bias_correction_kl:
         yield "use_bias_correction_kl: ms-swift's KL term is k3 without the importance ratio, another objective"
     if s.kl_placement == "both":

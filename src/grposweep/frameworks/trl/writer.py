@@ -46,7 +46,7 @@ def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple
         for name, value in nearest.items()
     )
     said = {**nearest, **_correction(s, version), **_alone(s), "framework": trl.TRAITS[framework], "version": version}
-    return s.altered(said), (*_elsewhere(s), *changed, *_unsaid(s, framework, version))
+    return s.replace(said), (*_elsewhere(s), *changed, *_unsaid(s, framework, version))
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
@@ -217,7 +217,7 @@ def _evaluation(s: Setting) -> dict[str, Any]:
 
 
 def _saving(s: Setting) -> dict[str, Any]:
-    every = save_every(s.altered({"save_steps": None})) if s.checkpoints else s.save_steps
+    every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
         return {"save_strategy": s.save_strategy}
     return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}

@@ -124,7 +124,7 @@ def _objective(s: Setting) -> dict[str, Any]:
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
-    """Verl stops with its epochs, so there are as many as the rollouts could ever need."""
+    """verl stops with its epochs, so there are as many as the rollouts could ever need."""
     steps, share, _ = warmup(s)
     count = rollouts(s)[0]
     epochs = max(int(s.epochs), 1) if s.epochs else None

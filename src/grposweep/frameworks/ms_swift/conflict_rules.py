@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.frameworks.ms_swift.keys import is_megatron, known, read_value, spelled
+from grposweep.frameworks.ms_swift.rules import MS_SWIFT
 from grposweep.recipe import Recipe
-from grposweep.rules.keys import show
-from grposweep.rules.ms_swift import MS_SWIFT
+from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule
 
 NEEDED = ("dataset", "reward_funcs")  # on a whole command line; a YAML may leave them to it

@@ -1,35 +1,33 @@
-"""GB, GT and GV, verl, on the recipe: sizes that must be stated, in one of two words, and agree.
+"""GB, GT, GV and GK, verl, on the recipe: sizes that must be stated and agree, keys that exist, hold what they can, are read.
 
 Sources: verl 0.9.1 workers/config/actor.py (__post_init__), utils/config.py (check_mutually_exclusive),
-workers/engine_workers.py:616-637, trainer/ppo/v1/trainer_separate_async.py:59; EasyR1 verl/trainer/ray_trainer.py.
-
-GV, verl: keys that its configuration has, are added only where they are not there, and are read.
-
-Sources: hydra 1.3 config_loader_impl.py over verl's configuration (frameworks/verl_keys.json); verl 0.9.1
-workers/engine_workers.py, trainer/ppo/core_algos.py, trainer/ppo/v1/trainer_base.py.
+workers/engine_workers.py:616-637, trainer/ppo/v1/trainer_separate_async.py:59, trainer/ppo/utils.py, trainer/ppo/core_algos.py;
+hydra 1.3 config_loader_impl.py over verl's configuration (frameworks/verl_keys.json).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from grposweep.frameworks import choices
 from grposweep.frameworks import dotted_keys as schema
-from grposweep.frameworks.dotted import Values
+from grposweep.frameworks.dotted import TYPES, Values
+from grposweep.frameworks.dotted_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
+from grposweep.frameworks.keys import KeySpec
 from grposweep.frameworks.verl import reader as verl
+from grposweep.frameworks.verl.rules import VERL
 from grposweep.recipe import Recipe
-from grposweep.rules.dotted_keys import takes, unknown
-from grposweep.rules.keys import show
-from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.rules.rollout_batch import VERL
+from grposweep.rules.helpers import show
+from grposweep.rules.registry import Violation, recipe_rule, recipe_variant
 
 FILTERS = "algorithm.filter_groups.enable"
 MICRO = f"{verl.ACTOR}.ppo_micro_batch_size"
+WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
 LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_micro_batch_size")
 
 
 @recipe_rule("GB407", "error", of=VERL)
 def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
-    """P must be a multiple of ``gen_batch_size``, the prompts of one fetch.
+    """A rollout must be whole fetches: P is a multiple of ``gen_batch_size``, the prompts of one.
 
     verl at the first step: "num_prompts (64) must be a positive multiple of gen_batch_size (48); it is submitted in whole
     gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1, whatever is set;
@@ -230,7 +228,7 @@ GROUPS = (
 
 
 @recipe_rule("GV401", "error", of=VERL)
-def verl_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
+def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that verl's configuration does not have, without the ``+`` that adds one.
 
     Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". With ``+`` a typo
@@ -240,7 +238,7 @@ def verl_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
         return  # another trainer, whose configuration has more keys
     if _is_not_at_hand(recipe):
         return
-    known = takes(recipe)
+    known = _takes(recipe)
     for key, value in recipe.config.items():
         plain = key.lstrip("+~")
         if plain.split("@")[0].split("/")[0] in GROUPS and "." not in plain.split("@")[0]:
@@ -260,12 +258,12 @@ def verl_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GV402", "error", of=VERL)
-def verl_s_keys_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
+def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
     """``+key`` for a key that verl has: Hydra adds only what is not there.
 
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
     """
-    known = takes(recipe)
+    known = _takes(recipe)
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key.startswith("+") and not key.startswith("++") and plain in known:
@@ -305,7 +303,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GV404", "error", of=VERL)
-def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Violation]:
+def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     """``actor_rollout_ref.rollout.name`` has no default: a whole recipe must say vllm, sglang or trtllm.
 
     verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be a part, and is not asked.
@@ -320,7 +318,7 @@ def verl_s_engine_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GV405", "warning", of=VERL)
-def verl_s_configuration_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
+def a_configuration_of_verl_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
     """A configuration of one's own (``--config-name``) that was not found, or that only a running shell could name.
 
     What it sets was not judged.
@@ -337,3 +335,43 @@ def _is_not_at_hand(recipe: Recipe) -> bool:
     """Whether a recipe builds on a configuration that is neither verl's nor was found."""
     own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
     return bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
+
+
+def _takes(recipe: Recipe) -> Mapping[str, KeySpec]:
+    """The keys of the recipe's engine."""
+    return schema.verl(verl.engine_of(recipe))
+
+
+def _looser(key: str, kind: str) -> str:
+    """Defaults of verl are whole where fractions may be: only what counts something is held to be whole."""
+    return "float?" if kind == "int?" and key not in WHOLE else kind
+
+
+def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
+    """The words of the keys that count: some do only where a switch is on."""
+    found = verl.values_of(recipe)
+    off = {key for key, switch in choices.SWITCHES.items() if not found.flag(switch)}
+    return {key: words for key, words in choices.VERL.items() if key not in off}
+
+
+def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
+    """KL keys without effect, by where KL is instead."""
+    found = verl.values_of(recipe)
+    in_loss, in_reward = found.flag(f"{verl.ACTOR}.use_kl_loss"), found.flag("algorithm.use_kl_in_reward")
+    loss = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
+    reward = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
+              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
+    if in_loss and not in_reward:
+        why = f"algorithm.use_kl_in_reward is false; KL is in the loss, with {loss[0]}={found.number(loss[0]):g}"
+        yield from find_dead_keys(recipe, reward, why)
+    elif in_reward and not in_loss:
+        why = f"{verl.ACTOR}.use_kl_loss is false; KL is in the reward, with {reward[0]}={found.number(reward[0]):g}"
+        yield from find_dead_keys(recipe, loss, why)
+    elif not in_loss:
+        why = f"{verl.ACTOR}.use_kl_loss and algorithm.use_kl_in_reward are both false: there is no KL"
+        yield from find_dead_keys(recipe, (*loss, *reward), why)
+
+
+recipe_variant("GV303", VERL, lambda recipe: find_mistyped(recipe, _takes(recipe), _looser))
+recipe_variant("GV305", VERL, lambda recipe: find_unknown_words(recipe, _words(recipe)))
+recipe_variant("GK310", VERL, _dead_keys)

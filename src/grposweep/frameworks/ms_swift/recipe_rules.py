@@ -1,12 +1,8 @@
-"""GV, of ms-swift: keys that `swift rlhf` takes, with values it can read, and combinations that it refuses.
+"""GV and GB, ms-swift: keys that `swift rlhf` takes, values that it can read, and whole sizes of its Megatron back-end.
 
 Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; frameworks/ms_swift_keys.json is its parser's
-own list of keys.
-
-GB, of ms-swift's Megatron back-end: its sizes are whole; on the recipe, because a setting has other words for them.
-
-Source: ms-swift 4.6.0 megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment,
-_init_grpo); Megatron's own count of micro-batches.
+own list of keys. megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment, _init_grpo);
+Megatron's own count of micro-batches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,9 +21,10 @@ from grposweep.frameworks.ms_swift.keys import (
     read_value,
     spelled,
 )
+from grposweep.frameworks.ms_swift.rules import MS_SWIFT
+from grposweep.frameworks.trl.recipe_rules import WANTED
 from grposweep.recipe import Recipe
-from grposweep.rules.keys import WANTED, cut, show
-from grposweep.rules.ms_swift import MS_SWIFT
+from grposweep.rules.helpers import set_to, show
 from grposweep.rules.registry import Violation, recipe_rule
 
 # What older releases called it, or other libraries do.
@@ -77,7 +74,7 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
         why = f"ms-swift takes no such key{f': {GONE[name]}' if name in GONE else ''}"
         changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
         same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
-        yield Violation(f"{cut(str(key))}={show(value)}", why, advice, (str(key),), changes, without_effect=same)
+        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same)
 
 
 def _near(name: str) -> list[str]:
@@ -125,7 +122,7 @@ def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any
 
 
 @recipe_rule("GB503", "error", of=MS_SWIFT)
-def megatrons_sizes_are_whole(recipe: Recipe) -> Iterator[Violation]:
+def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
     """A rollout is whole steps, a step whole micro-batches of all data ranks, and each of these has whole prompts.
 
     "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device

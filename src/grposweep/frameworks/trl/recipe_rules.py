@@ -1,30 +1,19 @@
-"""GV: values that a key can hold, as TRL's own parser reads them; part of the family of ``keys``.
+"""GV, TRL and Open-R1: keys that a version takes, with values that it can read.
 
-Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies).
-
-GV: keys that a version takes, with values it can read; on the recipe, because a setting has no words for these.
-
-Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py; which key exists when is in
-frameworks/trl_keys.json, read from the releases.
-
-GM: what was asked of a recipe's memory and cannot be answered; part of the family of ``memory``.
+Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); which key
+exists when is in frameworks/trl_keys.json, read from the releases.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep import frameworks
 from grposweep.frameworks import keys
-from grposweep.frameworks.easyr1 import reader as easyr1
 from grposweep.frameworks.keys import HABITS, instead
-from grposweep.frameworks.ms_swift import reader as ms_swift
 from grposweep.frameworks.open_r1 import recipe as open_r1
 from grposweep.frameworks.parsing.values import convert
-from grposweep.frameworks.trl import reader as trl
-from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
+from grposweep.rules.helpers import cut, set_to, show
 from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.setting import EVERY, TRL
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
 STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
@@ -99,23 +88,6 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
     return None
 
 
-def show(value: Any) -> str:
-    """A value as YAML would write it, cut short, on one line."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, (dict, list)):
-        return "{...}" if isinstance(value, dict) else "[...]"
-    return cut(str(value))
-
-
-def cut(text: str) -> str:
-    """One line of at most 40 characters, none of which moves a cursor."""
-    text = "".join(char if char.isprintable() else " " for char in text)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
 # `trl grpo` hands these to accelerate launch, also from the YAML.
 LAUNCHER_KEYS = frozenset(
     [
@@ -157,7 +129,9 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         if way.why and change == {key: None}:  # a fix that only removes does not explain itself
             why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
-        yield Violation(_set(recipe, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe)
+        yield Violation(
+            set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe
+        )
 
 
 @recipe_rule("GV102", "error")
@@ -170,57 +144,6 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     if not _is_own_script(recipe):
         for key, near in _strangers(recipe):
             yield _stranger(recipe, key, near, _happens(recipe))
-
-
-@recipe_rule("GV105", "warning", of=EVERY)
-def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
-    """A key that a file sets twice: YAML's reader takes the last one without a word."""
-    for twice in recipe.duplicates:
-        yield Violation(
-            what=f"{twice.key} is set on lines {twice.first_line} and {twice.line}",
-            why="the last one counts, and the others are lost without a word",
-            instead=f"Keep line {twice.line}.",
-            fields=(twice.key,),
-            suggestions=({twice.key: recipe.config.get(twice.key)},),
-            without_effect=frozenset({twice.key}),
-        )
-
-
-@recipe_rule("GV106", "warning", of=EVERY)
-def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
-    for key, text in recipe.unresolved.items():
-        if key not in (text, "num_processes") and not _matters(recipe, key):
-            continue  # a folder's name, a run's: no rule reads it
-        yield Violation(
-            what=f"{key}: {show(text)}" if key != text else key,
-            why="it is not known from the script alone, so nothing that depends on it was checked",
-            instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
-            fields=(key,),
-        )
-
-
-def _matters(recipe: Recipe, key: str) -> bool:
-    """Whether some field of a setting is read from a key."""
-    if frameworks.FRAMEWORKS[recipe.framework].syntax == "dotted":
-        read = {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()} - {"data.train_files"}
-        return key.lstrip("+") in read
-    return bool(ms_swift.fields_of({key}) if recipe.framework == "ms-swift" else trl.fields_of({key}))
-
-
-@recipe_rule("GV107", "error", of=EVERY)
-def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
-    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
-
-    bash joins lines at a backslash that is the very last character; a comment runs to the end of its line whatever stands
-    there. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
-    """
-    if recipe.launch is not None and recipe.launch.cut_line is not None:
-        yield Violation(
-            what=f"the options from line {recipe.launch.cut_line} on",
-            why="the command ended before them (a comment, or a blank after the backslash), so they are never passed",
-            instead="Move the comment above the command, and end each line but the last with a backslash.",
-        )
 
 
 @recipe_rule("GV108", "warning")
@@ -268,7 +191,7 @@ def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Violation:
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    return Violation(_set(recipe, key), f"unknown key: {why}", advice, (str(key),), changes)
+    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes)
 
 
 def _is_own_script(recipe: Recipe) -> bool:
@@ -298,51 +221,4 @@ def _when(key: str, recipe: Recipe) -> str:
         return f"it came with TRL {keys.text(first)}, after {now}"
     return f"{now} (transformers {keys.transformers(recipe.version)}) does not take it" + (
         f", nor any since {keys.text(last)}" if last and last < recipe.version else ""
-    )
-
-
-def _set(recipe: Recipe, key: str) -> str:
-    return f"{_show_key(key)}={show(recipe.config[key])}"
-
-
-def _show_key(key: Any) -> str:
-    return cut(str(key))
-
-
-@recipe_rule("GM203", "warning", of=EVERY)
-def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
-    """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
-
-    Estimated are recipes of TRL and Open-R1 whose model is one of those that are known by name (docs/memory.md), as the
-    newest TRL uses memory: it goes over the logits in tiles (trl kernels/chunked_logprob.py), which older releases did not.
-    """
-    if recipe.gpu_gib is None:
-        return
-    if frameworks.read(recipe).setting.architecture is not None:
-        if recipe.version < TRL:
-            yield _older(recipe)
-        return
-    if not frameworks.FRAMEWORKS[recipe.framework].follows_trl:
-        yield Violation(
-            what=f"a GPU of {recipe.gpu_gib:g} GiB",
-            why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",
-            instead="Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that.",
-        )
-        return
-    name = recipe.config.get("model_name_or_path")
-    yield Violation(
-        what=f"a GPU of {recipe.gpu_gib:g} GiB",
-        why="no model is named" if name is None else f"the shape of model_name_or_path={name} is not known",
-        instead="Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out.",
-        fields=() if name is None else ("model_name_or_path",),
-    )
-
-
-def _older(recipe: Recipe) -> Violation:
-    judged = ".".join(map(str, recipe.version))
-    return Violation(
-        what=f"a GPU of {recipe.gpu_gib:g} GiB",
-        why=f"memory is estimated as TRL {'.'.join(map(str, TRL))} uses it, and TRL {judged} may hold all logits of a "
-        "micro-batch at once (micro-batch x completion length x vocabulary)",
-        instead="Leave some memory free, or take a newer TRL.",
     )

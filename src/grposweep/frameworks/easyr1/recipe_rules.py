@@ -1,4 +1,4 @@
-"""GV, EasyR1: keys that exist in this release, and are not overwritten.
+"""GV and GK, EasyR1: keys that exist in this release, hold what they can, are read, and are not overwritten.
 
 Sources: EasyR1 verl/trainer/main.py and config.py (OmegaConf over dataclasses), by release in frameworks/easyr1_keys.json.
 """
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from grposweep.frameworks import choices
 from grposweep.frameworks import dotted_keys as schema
+from grposweep.frameworks.dotted import collect
+from grposweep.frameworks.dotted_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.easyr1.rules import EASYR1
 from grposweep.frameworks.keys import text
 from grposweep.recipe import Recipe
-from grposweep.rules.dotted_keys import unknown
-from grposweep.rules.keys import show
-from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.rules.rollout_batch import EASYR1
+from grposweep.rules.helpers import show
+from grposweep.rules.registry import Violation, recipe_rule, recipe_variant
 
 # What became of EasyR1's keys, where another one took their place.
 SUCCESSORS = {
@@ -24,10 +25,11 @@ SUCCESSORS = {
     "worker.reward.score_function": "worker.reward.reward_function",
     "worker.reward.compute_score": "worker.reward.reward_function",
 }
+KL_WORDS = ("kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
 
 
 @recipe_rule("GV301", "error", of=EASYR1)
-def easyr1_s_keys_exist(recipe: Recipe) -> Iterator[Violation]:
+def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 does not take: a typo, another framework's word, or one of another release.
 
     EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is one
@@ -80,7 +82,7 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GV304", "warning", of=EASYR1)
-def easyr1_s_configuration_is_named(recipe: Recipe) -> Iterator[Violation]:
+def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
     """A command line without ``config=``: EasyR1 takes the defaults of its classes for all that is not set.
 
     They are not those of examples/config.yaml: one completion a prompt (which GRPO refuses), KL in the reward, another
@@ -92,3 +94,25 @@ def easyr1_s_configuration_is_named(recipe: Recipe) -> Iterator[Violation]:
             why="EasyR1 then takes the defaults of its classes, not those of examples/config.yaml",
             instead="Start the overrides with config=examples/config.yaml.",
         )
+
+
+def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
+    """KL keys without effect, by where KL is instead."""
+    found = collect(recipe, schema.easyr1(recipe.version), easyr1.RENAMED)
+    of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
+    if recipe.version >= schema.ALGORITHM_KL:
+        if found.flag("algorithm.disable_kl"):
+            yield from find_dead_keys(
+                recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true ends all of KL"
+            )
+    elif found.flag("worker.actor.use_kl_loss", True):
+        coefficient = f"worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"
+        yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}")
+    else:
+        dead = ("worker.actor.kl_loss_coef", "worker.actor.kl_loss_type")
+        yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
+
+
+recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, schema.easyr1(recipe.version)))
+recipe_variant("GV305", EASYR1, lambda recipe: find_unknown_words(recipe, choices.EASYR1))
+recipe_variant("GK310", EASYR1, _dead_keys)

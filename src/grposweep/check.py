@@ -1,0 +1,113 @@
+"""Judge settings and recipes by all rules: the generic ones in ``rules/``, and each framework's own.
+
+A file of rules registers them when it is imported. This module imports all of them: everything in ``rules/``, and in
+``frameworks/`` every module whose name ends in ``rules``. A new file needs no further line.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import reduce
+from importlib import import_module
+from pkgutil import iter_modules
+
+from grposweep import frameworks, rules
+from grposweep.recipe import Recipe
+from grposweep.rules import process_counts as counts
+from grposweep.rules.registry import (
+    RECIPE_RULES,
+    REGISTRY,
+    Problem,
+    RecipeRule,
+    Rule,
+    Violation,
+    choose,
+    choose_for_recipes,
+    errors,
+    rule,
+)
+from grposweep.setting import EVERY, Setting
+
+__all__ = ["RECIPE_RULES", "REGISTRY", "Problem", "RecipeRule", "Rule", "check", "errors", "recipe_rules"]
+
+
+def _import_rules(package: str, paths: Iterable[str], suffix: str) -> None:
+    """Import the modules of a package whose names end in a suffix, and those of its packages."""
+    for module in iter_modules(paths):
+        name = f"{package}.{module.name}"
+        if module.ispkg:
+            _import_rules(name, import_module(name).__path__, suffix)
+        elif name.endswith(suffix):
+            import_module(name)
+
+
+_import_rules(rules.__name__, rules.__path__, "")
+_import_rules(frameworks.__name__, frameworks.__path__, "rules")
+
+
+def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:
+    """Return every problem of a setting, by code.
+
+    ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless it is empty. Without a
+    number of processes, what depends on it is judged for 1 to 64 of them.
+    """
+    chosen = choose(tuple(ignore), tuple(select), setting.framework)
+    stated = [Problem(rule, setting, found) for rule in chosen if (found := rule.find(setting))]
+    if setting.processes is not None:
+        return stated
+    stated = [problem for problem in stated if problem.code != UNSTATED]
+    known = {problem.code for problem in stated}
+    unstated = [problem for problem in _judge_unstated(setting, chosen) if problem.code not in known]
+    return sorted(stated + unstated, key=lambda problem: problem.code)
+
+
+def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
+    """Return the rules on recipes of a recipe's framework."""
+    return choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
+
+
+# A recipe that does not state its processes, the commonest of all, is judged for 1 to 64 of them.
+
+UNSTATED = "GT201"
+
+
+@rule(UNSTATED, "warning", {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
+      of=EVERY)  # fmt: skip
+def the_processes_are_stated(s: Setting) -> Violation | None:
+    """Whether a batch fits depends on the number of training processes, which the recipe does not state.
+
+    Judged for 1 to 64: nothing is said where all work, this warning names those that do, and only where none works it is
+    an error (of the rule that is broken, with its fixes). GPUs of a vLLM server are no training processes: 8 GPUs with
+    one for the server are 7.
+    """
+    if s.processes is not None:
+        return None
+    return _name_those_that_work(*_refusing(s, choose((), (), s.framework)))
+
+
+def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
+    """Judge a setting without a number of processes by those rules that count them."""
+    codes, mask = _refusing(s, chosen)
+    if mask == counts.NONE:  # say what is wrong with one process
+        one = s.replace({"processes": 1})
+        note = f"; and no number of processes from 1 to {counts.MOST} would do"
+        return [Problem(rule, one, found, note) for rule in chosen if rule.counts and (found := rule.find(one))]
+    some = _name_those_that_work(codes, mask)
+    return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
+
+
+def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
+    """The rules that refuse some number of processes, and the mask of the numbers that all accept."""
+    refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != counts.ALL]
+    return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, counts.ALL)
+
+
+def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
+    """Describe the numbers of processes that work, if some do and some do not."""
+    if mask in (counts.ALL, counts.NONE):
+        return None
+    return Violation(
+        what="the number of training processes is not stated",
+        why=f"of 1 to {counts.MOST}, {counts.describe(mask)} work ({', '.join(refusing)} "
+        f"{'refuses' if len(refusing) == 1 else 'refuse'} the others)",
+        instead="Say how many there are (--processes), or launch with one of these.",
+        fields=("processes",),
+    )

@@ -1,0 +1,202 @@
+"""GB, GS, GK and GL, verl: its validation, the assertions that come after minutes of start-up, and batches that it pads.
+
+Symbols as in ``rules.rollout_batch``. Sources: verl 0.9.1 utils/config.py, workers/config/actor.py,
+workers/engine_workers.py:267, workers/engine/utils.py:125, trainer/ppo/v1/trainer_base.py (_balance_batch,
+_next_train_batch).
+"""
+
+from functools import partial
+from math import ceil
+
+from grposweep import plan
+from grposweep.rules.batch import judgeable
+from grposweep.rules.helpers import each, other_sizes
+from grposweep.rules.registry import Change, Violation, rule, variant
+from grposweep.rules.rollout_batch import (
+    SIZED,
+    SPLIT,
+    find_lone_completion,
+    is_sized,
+    is_whole_steps,
+    on_ranks,
+    per_rank,
+    ranks,
+    rollout_completions,
+    step_completions,
+)
+from grposweep.setting import Setting
+
+VERL = frozenset({"verl"})
+CHECKED = (*SIZED, *SPLIT, "dynamic_batching")
+LOGGED = ("experience_batch_size", "reference_batch_size")
+Facts = dict[str, object]
+
+variant(
+    "GB302", VERL, lambda s: find_lone_completion(s, "verl takes the reward itself for the advantage, without a word")
+)
+
+
+def _unit(s: Setting) -> int:
+    """What the completions of a rollout must be a multiple of: all processes, or Megatron's data ranks times m."""
+    return (ranks(s) or 1) * s.per_device_train_batch_size if s.engine == "megatron" else s.processes or 1
+
+
+def _shared_alike(s: Setting) -> bool:
+    return rollout_completions(s) % _unit(s) == 0
+
+
+@rule("GB401", "error", (*CHECKED, "engine"), "by trial", of=VERL,
+      blames=("prompts_per_rollout", "num_generations", "processes"),
+      why="its {completions} completions are no multiple of {unit} {made_of}",
+      instead="Choose {prompts_per_rollout} x {num_generations} as a multiple of {unit}.",
+      to=other_sizes("prompts_per_rollout", "num_generations", accepts=_shared_alike))  # fmt: skip
+def a_rollout_is_shared_alike(s: Setting) -> Facts | None:
+    """The completions of a rollout, P G, must be a multiple of all processes (FSDP), or of R m (Megatron).
+
+    With sequence parallelism FSDP counts all processes too. verl at start, unless micro-batches are dynamic:
+    "real_train_batch_size (1030) must be divisible by minimal possible batch size (8)".
+    """
+    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or _shared_alike(s):
+        return None
+    made_of = f"({ranks(s)} data ranks x {s.per_device_train_batch_size})" if s.engine == "megatron" else "processes"
+    return {"completions": rollout_completions(s), "unit": _unit(s), "made_of": made_of}
+
+
+def _smaller_steps(s: Setting) -> tuple[Change, ...]:
+    steps = range(s.prompts_per_rollout or 1, 0, -1)[:64]
+    return (*each("prompts_per_step", steps), {"prompts_per_rollout": s.prompts_per_step})
+
+
+@rule("GB402", "error", (*SIZED, "dynamic_batching"), of=VERL, blames=("prompts_per_step", "prompts_per_rollout"),
+      why="a rollout has only {prompts_per_rollout=} prompts", instead="Set {prompts_per_step}={s.prompts_per_rollout}.",
+      to=_smaller_steps)  # fmt: skip
+def a_rollout_holds_a_step(s: Setting) -> bool:
+    """A rollout must hold a step: P is at least p, and both count prompts.
+
+    verl at start, unless micro-batches are dynamic (see GB406): "train_batch_size (64) must be >=
+    actor.ppo_mini_batch_size (256)". The default of ``ppo_mini_batch_size`` is 256.
+    """
+    return not s.dynamic_batching and is_sized(s) and (s.prompts_per_rollout or 0) < (s.prompts_per_step or 0)
+
+
+def _step_splits(s: Setting) -> bool:
+    return step_completions(s) % (ranks(s) or 1) == 0
+
+
+@rule("GB403", "error", (*SIZED, *SPLIT), "by trial", of=VERL, blames=("prompts_per_step", "num_generations", "processes"),
+      why="its {completions} completions cannot be split over {ranks} data ranks ({on_ranks})",
+      instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
+      to=other_sizes("prompts_per_step", "num_generations", accepts=_step_splits))  # fmt: skip
+def a_step_is_shared_alike(s: Setting) -> Facts | None:
+    """The completions of a step, p G, must be a multiple of the data ranks R.
+
+    verl at the first update, minutes after the start, with dynamic micro-batches too: "Got mini_batch_size={p G} and
+    self.engine.get_data_parallel_size()={R}".
+    """
+    if not is_sized(s) or ranks(s) is None or _step_splits(s):
+        return None
+    return {"completions": step_completions(s), "ranks": ranks(s), "on_ranks": on_ranks(s)}
+
+
+def _micro_fits(s: Setting) -> bool:
+    return _step_splits(s) and per_rank(s) % s.per_device_train_batch_size == 0
+
+
+@rule("GB404", "error", CHECKED, "by trial", of=VERL,
+      blames=("per_device_train_batch_size", "prompts_per_step", "num_generations", "processes"),
+      why="it does not divide the {per_rank} completions of a step on each data rank "
+          "({s.prompts_per_step} prompts x {s.num_generations} / {ranks})",
+      instead="Choose a divisor of {per_rank}.",
+      to=other_sizes("per_device_train_batch_size", "prompts_per_step", accepts=_micro_fits))  # fmt: skip
+def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Facts | None:
+    """A step on one data rank, p G / R completions, must be a multiple of ``ppo_micro_batch_size_per_gpu``.
+
+    verl at the first update: "data size must be divisible by force_group_size * micro_batch_size_per_gpu".
+    """
+    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s) or _micro_fits(s):
+        return None
+    return {"per_rank": per_rank(s), "ranks": ranks(s)}
+
+
+def _padded(s: Setting) -> int:
+    """A rollout's completions on one data rank, after verl has filled the last step."""
+    return ceil((s.prompts_per_rollout or 0) / (s.prompts_per_step or 1)) * per_rank(s)
+
+
+def _divides(name: str, count: int, s: Setting) -> bool:
+    return count % int(getattr(s, name)) == 0
+
+
+@rule("GB405", "error", (*CHECKED, *LOGGED, "loads_reference"), "by trial", of=VERL)
+def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
+    """A rollout's completions on one data rank must be a multiple of the micro-batches for log-probabilities.
+
+    verl after the first rollout, for the policy and, where there is one, for the reference: "data size must be divisible
+    by force_group_size * micro_batch_size_per_gpu".
+    """
+    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
+        return None
+    count = _padded(s)
+    for name in LOGGED if s.loads_reference else LOGGED[:1]:
+        size = getattr(s, name)
+        if size is not None and size > 0 and count % size:
+            return Violation(
+                what=f"{s.key(name)}={size}",
+                why=f"it does not divide the {count} completions of a rollout on each data rank",
+                instead=f"Choose a divisor of {count}.",
+                fields=(name, "prompts_per_rollout", "num_generations", "processes"),
+                suggestions=other_sizes(name, accepts=partial(_divides, name, count))(s),
+            )
+    return None
+
+
+@rule("GB406", "warning", (*SIZED, "dynamic_batching"), of=VERL, blames=("prompts_per_rollout", "prompts_per_step"),
+      why="it is no multiple of {prompts_per_step=}: of the last step of a rollout {padding} of {s.prompts_per_step} prompts "
+          "are padding",
+      instead="Choose a multiple of {s.prompts_per_step}.")  # fmt: skip
+def no_step_is_padded(s: Setting) -> Facts | None:
+    """A rollout should be whole steps, P a multiple of p: verl fills the last step of a rollout with samples that teach nothing.
+
+    Losses that average over sequences still divide by the nominal number of them, so that step is weaker. With dynamic
+    micro-batches even P < p passes verl's validation.
+    """
+    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
+    if not is_sized(s) or is_whole_steps(s) or (prompts < step and not s.dynamic_batching):  # the last: GB402
+        return None
+    return {"padding": -prompts % step}
+
+
+@rule("GS303", "warning", (*plan.TOTAL_STEPS_READS, "unsolved"), of=VERL, blames=("max_steps", "epochs"),
+      what="{max_steps} asks for {s.max_steps} optimizer steps",
+      why="{epochs=} holds only {total}, where verl stops: no last validation, no last checkpoint, and a schedule that is "
+          "not finished",
+      instead="Raise {epochs}.")  # fmt: skip
+def the_steps_fit_into_the_epochs(s: Setting) -> Facts | None:
+    """``total_training_steps`` beyond ``total_epochs``: verl stops with the epochs.
+
+    The learning rate's schedule is then never finished, and the last validation and checkpoint never happen.
+    """
+    if s.max_steps is None or s.epochs is None or not judgeable(s) or s.num_generations < 1 or s.num_iterations < 1:
+        return None
+    total = plan.total_steps(s)
+    return {"total": total} if total is not None and total < s.max_steps else None
+
+
+@rule("GK307", "warning", ("kl_placement", "beta", "kl_reward_coefficient"), of=VERL,
+      blames=("beta", "kl_reward_coefficient", "kl_placement"), what="{beta=} and {kl_reward_coefficient=}",
+      why="KL is in the loss and in the reward at once, so it counts twice",
+      instead="Set algorithm.use_kl_in_reward=false.")  # fmt: skip
+def kl_counts_once(s: Setting) -> bool:
+    """KL in the loss and in the reward at once: it counts twice, with two coefficients and two estimators.
+
+    verl prints "NOTICE: You have both enabled in-reward kl and kl loss." and goes on.
+    """
+    return s.kl_placement == "both"
+
+
+@rule("GL303", "warning", ("advantage_estimator",), of=VERL, blames=("advantage_estimator",),
+      why="this is PPO with a critic; verl takes it where nothing else is set",
+      instead="Set {advantage_estimator}=grpo.")  # fmt: skip
+def grpo_is_asked_for(s: Setting) -> bool:
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic: GRPO must be asked for."""
+    return s.advantage_estimator == "gae"

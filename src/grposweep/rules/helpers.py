@@ -1,0 +1,160 @@
+"""What many rules have in common: conditions on one field, suggestions, and values in words."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from grposweep.rules.registry import Change, Find, Violation, Words, shown
+from grposweep.setting import Setting
+
+FARTHEST = 1024  # how far from a number its neighbours are looked for
+MOST = 24  # neighbours offered for verification
+
+
+# Conditions, each a rule's `find`.
+
+
+def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]]) -> Find:
+    """Build the condition that a field holds one of these words; none are allowed where it is not checked."""
+
+    def find(s: Setting) -> Violation | None:
+        words = tuple(allowed(s) if callable(allowed) else allowed)
+        value = getattr(s, name)
+        if not words or value in words:
+            return None
+        # Another word is another objective: what was probably meant comes first, and alone.
+        near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
+        return Violation(
+            f"{s.key(name)}={value}", f"this {s.trainer} knows {', '.join(words)}", f"Set {s.key(name)} to one of them.",
+            (name,), ({name: (near or words)[0]},),
+        )  # fmt: skip
+
+    return find
+
+
+def at_least_one(
+    names: Iterable[str], why: str, instead: str, to: Callable[[str], Iterable[Change]], is_free: Callable[[Setting, str], bool]
+) -> Find:  # fmt: skip
+    """Build the condition that fields which are set count at least 1; ``is_free`` says which ones need not."""
+
+    def find(s: Setting) -> Violation | None:
+        for name in names:
+            value = getattr(s, name)
+            if value is not None and value < 1 and not is_free(s, name):
+                return Violation(f"{s.key(name)}={value}", why, instead.format(s.key(name)), (name,), to(name))
+        return None
+
+    return find
+
+
+def divides_the_processes(
+    name: str, suggest: Callable[[int, int], Iterable[int]], is_checked: Callable[[Setting], bool] = lambda _: True
+) -> Find:
+    """Build the condition that a number of ranks above 1 divides the processes.
+
+    ``suggest`` gets the number and the processes, and returns others to try; those that divide are suggested.
+    """
+
+    def find(s: Setting) -> Violation | None:
+        size, count = getattr(s, name), s.processes
+        if count is None or count < 1 or size < 1 or not is_checked(s) or count % size == 0:
+            return None
+        return Violation(
+            f"{s.key(name)}={size}", f"it does not divide the {count} training {'process' if count == 1 else 'processes'}",
+            f"Choose a divisor of {count}.", (name, "processes"), each(name, (n for n in suggest(size, count) if count % n == 0)),
+        )  # fmt: skip
+
+    return find
+
+
+def unread(
+    names: Iterable[str] | Callable[[Setting], Iterable[str]],
+    why: str,
+    instead: str | Callable[[Setting], str],
+    because: tuple[str, ...] = (),
+) -> Find:
+    """Build the condition that a recipe sets none of some fields, which nothing reads.
+
+    ``names`` depend on the setting where they are a function. In ``why``, ``{it}`` is "it" or "them".
+    """
+
+    def find(s: Setting) -> Violation | None:
+        if not s.given:
+            return None
+        unused = [name for name in (names(s) if callable(names) else names) if name in s.given]
+        if not unused:
+            return None
+        it = "it" if len(unused) == 1 else "them"
+        advice = instead(s) if callable(instead) else instead
+        words = Words(s, {"it": it})
+        return Violation(named(s, unused), why.format_map(words), advice.format_map(words), (*because, *unused))
+
+    return find
+
+
+# Suggestions.
+
+
+def each(name: str, values: Iterable[Any]) -> tuple[Change, ...]:
+    """Return one change a value of a field."""
+    return tuple({name: value} for value in values)
+
+
+def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
+    """Return other numbers that satisfy a condition, nearest first, the smaller of two first."""
+    outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
+    return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
+
+
+@dataclass(frozen=True)
+class OtherSizes:
+    """Changes of one size each to the nearest values that a condition accepts; looked for when a fix is sought."""
+
+    setting: Setting
+    names: tuple[str, ...]
+    accepts: Callable[[Setting], bool]
+
+    def __iter__(self) -> Iterator[Change]:
+        for name in self.names:
+            now = getattr(self.setting, name)
+            if now is not None:
+                yield from ({name: n} for n in near(now, partial(self._fits, name)))
+
+    def _fits(self, name: str, value: int) -> bool:
+        return self.accepts(self.setting.replace({name: value}))
+
+
+def other_sizes(*names: str, accepts: Callable[[Setting], bool]) -> Callable[[Setting], OtherSizes]:
+    """Build a rule's suggestions: other sizes that satisfy a condition, one field after the other."""
+    return lambda s: OtherSizes(s, names, accepts)
+
+
+# Values in words.
+
+
+def named(s: Setting, names: Iterable[str]) -> str:
+    """Return fields as ``key=value and key=value``."""
+    return " and ".join(f"{s.key(name)}={shown(getattr(s, name))}" for name in names)
+
+
+def show(value: Any) -> str:
+    """Return a recipe's value as YAML would write it, cut short, on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return cut(shown(value))
+
+
+def cut(text: str) -> str:
+    """Return one line of at most 40 characters, none of which moves a cursor."""
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def set_to(config: Any, key: Any) -> str:
+    """Return ``key=value`` of a recipe."""
+    return f"{cut(str(key))}={show(config[key])}"
