@@ -18,8 +18,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.files import write_json
-from grposweep.launchers.base import FINISHED, End, Job
+from grposweep.launchers.base import End, Job
 from grposweep.storage import runs
+from grposweep.storage.exit_code import ExitCode
 from grposweep.train.records import HeartbeatFile, MetricsFile
 
 SPACES = {
@@ -55,7 +56,7 @@ class Staged:
 
     def poll(self, job_id: str) -> End:  # noqa: ARG002 - the contract's arguments
         """Over."""
-        return End(FINISHED)
+        return End(ExitCode.FINISHED)
 
     def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
         """Never."""
