@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.search.early_stopping import DEFAULT, Curve, State, build_policy
 from grposweep.search.parse import parse_space
-from grposweep.search.sampler import Valid, distribution
+from grposweep.search.sampler import ValidPoints, distribution
 from grposweep.search.space import Point, Space
 from grposweep.search.study import SweepStudy
 
@@ -59,7 +59,7 @@ def tell(study: SweepStudy, point: Point) -> None:
 def plain_ask(study: optuna.Study, space: Space) -> Point:
     """What Optuna does by itself."""
     trial = study.ask()
-    return {dial.name: trial._suggest(dial.name, distribution(dial)) for dial in space.dials}
+    return {dial.name: trial._suggest(dial.name, distribution(dial)) for dial in space.parameters}
 
 
 def timed(act: Callable[[], Answer]) -> tuple[float, Answer]:
@@ -72,7 +72,7 @@ def timed(act: Callable[[], Answer]) -> tuple[float, Answer]:
 def measure(name: str, asks: int, history: int) -> None:
     """One row: a study grows to ``history`` trials and is started anew until ``asks`` questions have been asked."""
     space, _ = parse_space(ARGUMENTS, {})
-    valid = Valid(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
+    valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
     ours, theirs, wrong, done = [], [], 0, 0
     while done < asks:
         with tempfile.TemporaryDirectory() as scratch:
@@ -103,7 +103,7 @@ def build_curve(number: int, point: Point, stream: random.Random) -> Curve:
 def measure_default(trials: int, rounds: int) -> None:
     """What a free slot and an evaluation cost late in a sweep: median milliseconds of each call."""
     space, _ = parse_space(ARGUMENTS, {})
-    valid = Valid(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
+    valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
     stream, way = random.Random(0), build_policy(DEFAULT)
     spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,7 +116,7 @@ def measure_default(trials: int, rounds: int) -> None:
                 study.tell(number, curves[-1].held_out[-1])
         for number in range(trials, trials + 3 * rounds, 3):  # those that finish
             seconds, foreseen = timed(partial(way.predict, curves))
-            asked, point = timed(partial(study.ask, valid, "tpe", number, foreseen=foreseen))
+            asked, point = timed(partial(study.ask, valid, "tpe", number, predicted=foreseen))
             assert point is not None
             curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
             judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves))

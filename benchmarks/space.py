@@ -18,7 +18,7 @@ from grposweep.config.session import Session, open_session
 from grposweep.config.to_setting import read_setting
 from grposweep.search.grid import GridValidity, evaluate_grid
 from grposweep.search.parse import parse_space
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 
 GRID = [
     "lr=1e-6,3e-6,1e-5,3e-5,1e-4,3e-4,1e-3,3e-3,1e-2,3e-2",
@@ -36,7 +36,7 @@ def judged(session: Session, arguments: list[str]) -> tuple[float, GridValidity]
     """Seconds to judge a whole space, everything included, and its census."""
     since = time.perf_counter()
     space, fixed = parse_space(arguments, {})
-    census = evaluate_grid(Judge(space, Points(session.compose, fixed)))
+    census = evaluate_grid(Validator(space, Points(session.compose, fixed)))
     return time.perf_counter() - since, census
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     with open_session() as session:
         session.compose([])  # what Hydra reads once is nobody's cost
         seconds, census = judged(session, GRID)
-        points = random.Random(0).sample(list(census.judge.space.finite_points()), SAMPLE)
+        points = random.Random(0).sample(list(census.validator.space.finite_points()), SAMPLE)
         valid = {frozenset(point.items()) for point in census.valid_points()}
         since = time.perf_counter()
         agree = 0

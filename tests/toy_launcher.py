@@ -13,7 +13,7 @@ from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
@@ -48,11 +48,11 @@ def composed(*arguments: str) -> tuple[Space, Remembered]:
 def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolicy, *arguments: str) -> Controller:
     """A controller of a grid, such as ``lr=1e-3,2e-3``, that knows nothing but the folder."""
     space, points = composed(*arguments)
-    search, judge = points.base.search, Judge(space, points)
+    search, validator = points.base.search, Validator(space, points)
     (folder.path / "trials").mkdir(exist_ok=True)
     study, _ = open_study(folder, space, "maximize", search.metric)
-    queue = TrialQueue(study, judge, search, "grid", list(space.finite_points()))
-    recorder = OutcomeRecorder(folder, study, judge, search)
+    queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
+    recorder = OutcomeRecorder(folder, study, validator, search)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)
     return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor)
 

@@ -41,7 +41,7 @@ def rehearse(pool: Pool, seed: int, budget: float) -> Outcome:
     trainings, left, outcome = draw_trainings(pool, seed), list(range(len(pool.places))), Outcome()
     most = max(len(training.held_out) for training in trainings)
     fidelity = neps.HPOInteger(lower=1, upper=most, is_fidelity=True)
-    space = neps.SearchSpace({item.name: dial(item) for item in pool.space.dials} | {"evaluations": fidelity})
+    space = neps.SearchSpace({item.name: dial(item) for item in pool.space.parameters} | {"evaluations": fidelity})
     search = neps.AskAndTell(neps.algorithms.asha(space))
     places: dict[str, int] = {}  # NePS's name of a point, without its rung -> place
     for _ in range(ASKS * len(pool.places)):

@@ -93,7 +93,7 @@ class Pool:
         return [self._coordinates(place.point) for place in self.places]
 
     def _coordinates(self, point: Point) -> list[float | Label]:
-        return [_coordinate(dial, point.get(dial.name)) for dial in self.space.dials]
+        return [_coordinate(dial, point.get(dial.name)) for dial in self.space.parameters]
 
 
 def _coordinate(dial: Parameter, label: Label) -> float | Label:

@@ -20,7 +20,7 @@ from grposweep.search.early_stopping import (
     StoppingPolicy,
     build_policy,
 )
-from grposweep.search.sampler import Valid
+from grposweep.search.sampler import ValidPoints
 from grposweep.search.study import SweepStudy
 
 ORACLE = "oracle"
@@ -98,16 +98,16 @@ class Rehearsal:
         return [trial.curve for trial in self.trials]
 
     def _start(self) -> int:
-        """Ask for a point, and start the recorded one that is nearest to it."""
+        """SamplerRequest for a point, and start the recorded one that is nearest to it."""
         curves = self._curves()
         foreseen = self.stopping.predict(curves)
-        point = self.study.ask(Valid(lambda _: True, ()), self.policy.sampler, self.seed, foreseen=foreseen)
+        point = self.study.ask(ValidPoints(lambda _: True, ()), self.policy.sampler, self.seed, predicted=foreseen)
         assert point is not None
         place = self.pool.nearest(point, self.left)
         self.left.remove(place)
         recorded = self.trainings[place]
         point = self.pool.places[place].point
-        number = self.study.add({dial.name: point[dial.name] for dial in self.pool.space.dials}, {})
+        number = self.study.add({dial.name: point[dial.name] for dial in self.pool.space.parameters}, {})
         curve = Curve(number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start)
         self.trials.append(RunningAttempt(place, recorded, curve))
         self.outcome.started.append(place)

@@ -205,7 +205,7 @@ class Trainer:
     DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
 
     The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
-    that launches one): dials override it, what no dial touches stays. ``python`` is the interpreter of the program's
+    that launches one): parameters override it, what no parameter touches stays. ``python`` is the interpreter of the program's
     environment (null: this one), ``workdir`` the folder it runs in (null: this one), ``arguments`` come last on its
     command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
     says how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
@@ -295,7 +295,7 @@ class Search:
     more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
     ``one_factor`` every point runs on that many seeds, the search's own among them.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
-    ``enqueue`` holds points to try first, each a mapping from dial to value.
+    ``enqueue`` holds points to try first, each a mapping from parameter to value.
     ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
     results tell the sampler where the space, the objective and the training are the same.
     ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
@@ -348,7 +348,7 @@ class Rules:
 
 @dataclass
 class Experiment:
-    """One resolved configuration: the dials at the root, then one section a group.
+    """One resolved configuration: the parameters at the root, then one section a group.
 
     ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
     the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs a recorded single run again.

@@ -15,7 +15,7 @@ from grposweep.files import PROJECT
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 
 Compose = Callable[[list[str]], DictConfig]
 Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make
@@ -106,10 +106,10 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     space, fixed = parse_space(shared, {str(name): content for name, content in params.items()})
     points = Points(compose, fixed)
     check_words(points.base)
-    judge = Judge(space, points)
-    judge.check_dials()
-    middle = {dial.name: dial.domain.at(0.5) for dial in space.dials if isinstance(dial.domain, Interval)}
-    assert any(judge.is_valid({**point, **middle}) for point in space.finite_points())
+    validator = Validator(space, points)
+    validator.check_parameters()
+    middle = {dial.name: dial.domain.at(0.5) for dial in space.parameters if isinstance(dial.domain, Interval)}
+    assert any(validator.is_valid({**point, **middle}) for point in space.finite_points())
 
 
 def test_conf_sweeps_is_the_sweeps_folder() -> None:

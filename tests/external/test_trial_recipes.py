@@ -12,7 +12,7 @@ from grposweep.config.base_recipe import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.space import Space
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 
 Recipe = Callable[..., dict[str, Any]]
 
@@ -84,7 +84,7 @@ def test_the_validator_reads_what_no_dial_can_say(points: Callable[..., Points],
     """The tensor parallelism of vLLM stands in the recipe alone, and two does not divide one process."""
     vllm = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: 2\n"
     (here / "recipe.yaml").write_text((here / "recipe.yaml").read_text() + vllm)
-    verdict = Judge(Space(), points()).verdict({})
+    verdict = Validator(Space(), points()).verdict({})
     assert not verdict.is_valid
     assert "vllm_tensor_parallel_size" in verdict.reasons()[0]["message"]
 

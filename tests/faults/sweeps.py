@@ -30,7 +30,7 @@ from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, N
 from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from grposweep.storage import lease
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep import build, run
@@ -274,10 +274,10 @@ def survive_all(
         for config in stage.sweep.glob("trials/*/config.yaml"):
             stage.points.read(config)
         gc.freeze()
-        judge = Judge(stage.space, stage.points)
-        evaluate_grid(judge)
+        validator = Validator(stage.space, stage.points)
+        evaluate_grid(validator)
         for trial in undisturbed:
-            assert judge.verdict(trial[3], trial[4].get("seed")).experiment
+            assert validator.validate(trial[3], trial[4].get("seed")).experiment
         chosen = choose(calls)
 
         def share(worker: int) -> int:

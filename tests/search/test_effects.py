@@ -9,15 +9,15 @@ from grposweep.errors import UserError
 from grposweep.search.grid import validate_one_factor
 from grposweep.search.parse import parse_space
 from grposweep.search.replication import Candidate, Effect, find_effects
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 
 SEEDS = range(5)
 
 
-def build_judge(compose: Compose, arguments: list[str], fixed: list[str]) -> Judge:
+def build_judge(compose: Compose, arguments: list[str], fixed: list[str]) -> Validator:
     """The judge of a space over a base configuration."""
     space, _ = parse_space(arguments, {})
-    return Judge(space, Points(compose, fixed))
+    return Validator(space, Points(compose, fixed))
 
 
 def effects(**means: float) -> dict[str, Effect]:
@@ -53,7 +53,7 @@ def test_a_dial_under_a_condition_is_refused(compose: Compose) -> None:
     """Its condition would have to be turned with it."""
     space, _ = parse_space([], {"kl": "none,low", "kl.beta": {"when": {"kl": ["low"]}, "space": "0.1,0.2"}})
     with pytest.raises(UserError, match=r"kl\.beta is asked only under kl"):
-        validate_one_factor(Judge(space, Points(compose, [])))
+        validate_one_factor(Validator(space, Points(compose, [])))
 
 
 def test_effects_are_called_better_worse_or_tied() -> None:

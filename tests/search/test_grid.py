@@ -14,7 +14,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from support import executed_lines
 
 Compose = Callable[[list[str]], DictConfig]
@@ -27,30 +27,32 @@ WIDE = (
 )  # fmt: skip
 
 
-def build_judge(compose: Compose, arguments: list[str], params: dict[str, Any] | None = None) -> Judge:
+def build_validator(compose: Compose, arguments: list[str], params: dict[str, Any] | None = None) -> Validator:
     """The judge of a space."""
     space, fixed = parse_space(arguments, params or {})
-    return Judge(space, Points(compose, fixed))
+    return Validator(space, Points(compose, fixed))
 
 
 @pytest.mark.slow
 def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
     """At 60 random points of a space of groups, values, a conditional and a continuous dial, and interpolations."""
-    judge = build_judge(compose, *WIDE)
+    validator = build_validator(compose, *WIDE)
     choose = random.Random(1)
-    points = choose.sample(list(judge.space.finite_points()), 60)
+    points = choose.sample(list(validator.space.finite_points()), 60)
     for point in points:
         point["lr"] = 10 ** choose.uniform(-5, -2)
-        assert judge.fields.setting(point) == read_setting(judge.points.experiment(judge.space.values(point)))
+        assert validator.fields.setting(point) == read_setting(
+            validator.points.experiment(validator.space.values(point))
+        )
 
 
 def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> None:
     """Totals, the valid points in order, and the counts of each rule."""
     arguments = [argument for argument in WIDE[0] if not argument.startswith(("lr", "task", "loss", "schedule"))]
-    judge = build_judge(compose, arguments, WIDE[1])
-    census = evaluate_grid(judge)
-    points = list(judge.space.finite_points())
-    found = [{problem.code for problem in errors(check(judge.fields.setting(point)))} for point in points]
+    validator = build_validator(compose, arguments, WIDE[1])
+    census = evaluate_grid(validator)
+    points = list(validator.space.finite_points())
+    found = [{problem.code for problem in errors(check(validator.fields.setting(point)))} for point in points]
     assert census.total == len(points)
     assert list(census.valid_points()) == [point for point, codes in zip(points, found, strict=True) if not codes]
     assert list(census.invalid_points()) == [point for point, codes in zip(points, found, strict=True) if codes]
@@ -60,23 +62,25 @@ def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> Non
 
 def test_a_conditional_dial_never_hides_a_branch(compose: Compose) -> None:
     """kl=none has one point, the others one for each coefficient."""
-    judge = build_judge(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
-    assert list(evaluate_grid(judge).valid_points()) == [
+    validator = build_validator(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
+    assert list(evaluate_grid(validator).valid_points()) == [
         {"kl": "none"}, {"kl": "low", "kl.beta": 0.01}, {"kl": "low", "kl.beta": 0.1},
     ]  # fmt: skip
 
 
 def test_a_combination_is_valid_where_some_value_of_a_continuous_dial_is(compose: Compose) -> None:
     """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
-    census = evaluate_grid(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
+    census = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
     assert (census.total, census.valid) == (2, 2)
-    census = evaluate_grid(build_judge(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
+    census = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
     assert [point["kl"] for point in census.valid_points()] == ["low"]
 
 
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     """One process holds no group of open_r1_medium."""
-    census = evaluate_grid(build_judge(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"]))
+    census = evaluate_grid(
+        build_validator(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"])
+    )
     assert census.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
     assert census.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
 
@@ -84,22 +88,22 @@ def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
 @pytest.mark.slow
 def test_a_million_points_are_judged(compose: Compose) -> None:
     """960,000 combinations of nine dials; benchmarks/space.py measures the seconds."""
-    judge = build_judge(
+    validator = build_validator(
         compose,
         ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
          "batch.num_generations=2,4,6,8,12", "kl=none,low,high,sync_ref", "kl.beta=0,0.001,0.01,0.04,0.1",
          "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8",
          "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
     )  # fmt: skip
-    census = evaluate_grid(judge)
+    census = evaluate_grid(validator)
     assert (census.total, census.invalid) == (960_000, 604_320)
-    assert all(judge.is_valid(point) for point in islice(census.valid_points(), 50))
+    assert all(validator.is_valid(point) for point in islice(census.valid_points(), 50))
 
 
 def test_a_dial_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
     """Points are not visited one by one: a hundred times as many by other seeds are judged in about the same lines."""
     space = ["batch=small,open_r1_medium", "cluster.processes=1,2,4", "kl=none,low"]
-    few, many = (build_judge(compose, [*space, f"seed=range({seeds})"]) for seeds in (10, 1000))
+    few, many = (build_validator(compose, [*space, f"seed=range({seeds})"]) for seeds in (10, 1000))
     assert evaluate_grid(many).total == 12_000
     assert executed_lines(lambda: evaluate_grid(many), 10**7) < 2 * executed_lines(lambda: evaluate_grid(few), 10**7)
 
@@ -108,4 +112,4 @@ def test_more_points_than_memory_holds_are_bad_input(compose: Compose) -> None:
     """A hundred million combinations."""
     arguments = [f"{name}=range(100)" for name in ("seed", "schedule.evaluations", "search.seed", "cluster.threads")]
     with pytest.raises(UserError, match="100,000,000"):
-        evaluate_grid(build_judge(compose, arguments))
+        evaluate_grid(build_validator(compose, arguments))

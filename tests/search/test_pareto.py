@@ -12,7 +12,7 @@ from grposweep.config.compose import split_objectives
 from grposweep.errors import UserError
 from grposweep.schema import Search
 from grposweep.search.pareto import ExtraObjectives, pareto_front
-from grposweep.search.sampler import Valid
+from grposweep.search.sampler import ValidPoints
 from grposweep.search.space import Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 
@@ -25,7 +25,7 @@ def study(tmp_path: Path) -> SweepStudy:
     """Twelve trials, worth more and costing more from one to the next, but the last: it costs most for the least."""
     found = SweepStudy(tmp_path / "study.journal", SPACE, "maximize")
     costs = {number: float(number) for number in range(12)}
-    found.weigh(ExtraObjectives({"gpu_hours": "minimize"}, lambda trial: (costs[trial.number],)))
+    found.use_objectives(ExtraObjectives({"gpu_hours": "minimize"}, lambda trial: (costs[trial.number],)))
     for number in range(12):
         value = 0.0 if number == 11 else number / 10
         found.add_ended({"lr": 1e-4 * (number + 1)}, {"experiment": str(number)}, value, {1: 0.1})
@@ -65,7 +65,7 @@ def test_tpe_is_asked_with_all_objectives(study: SweepStudy, monkeypatch: pytest
         return sample(self, history, *rest)
 
     monkeypatch.setattr(TPESampler, "sample_independent", spy)
-    assert study.ask(Valid(lambda _: True, ({},)), "tpe", 0) is not None
+    assert study.ask(ValidPoints(lambda _: True, ({},)), "tpe", 0) is not None
     assert seen[0][0] == [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE]
     assert seen[0][1][:2] == [[0.0, 0.0], [0.1, 1.0]]
     assert study.study.direction == StudyDirection.MAXIMIZE

@@ -26,7 +26,7 @@ def space_of(*arguments: str, **params: Any) -> Space:
 
 def dial(argument: str) -> Choice | Interval:
     """The domain of a single dial."""
-    (only,) = space_of(argument).dials
+    (only,) = space_of(argument).parameters
     return only.domain
 
 
@@ -140,8 +140,8 @@ def loader() -> Iterator[ConfigLoader]:
 def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
     """``batch=glob(open_r1_*)`` follows the folder; one that matches nothing is told."""
     space, _ = parse_space(["batch=glob(open_r1_*)", "kl=glob(*,exclude=[high,s*])"], {}, loader)
-    assert space.dials[0].domain == Choice(*(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),)))
-    assert space.dials[1].domain == Choice(*(2 * (("low", "none"),)))
+    assert space.parameters[0].domain == Choice(*(2 * (("open_r1_large", "open_r1_medium", "open_r1_small"),)))
+    assert space.parameters[1].domain == Choice(*(2 * (("low", "none"),)))
     for empty in ("batch=glob(nothing*)", "seed=glob(*)"):
         with pytest.raises(UserError, match="no value is left"):
             parse_space([empty], {}, loader)
@@ -151,7 +151,7 @@ def test_the_command_line_wins_over_the_sweep_file() -> None:
     """A dial of the file is replaced, or fixed; the rest of the file stays."""
     params = {"lr": "1e-3,1e-4", "batch": "small,medium", "seed": 3}
     space, fixed = parse_space(["lr=0.1,0.2,0.3", "batch=small"], params)
-    assert [(d.name, d.domain.values) for d in space.dials] == [("lr", (0.1, 0.2, 0.3))]  # type: ignore[union-attr]
+    assert [(d.name, d.domain.values) for d in space.parameters] == [("lr", (0.1, 0.2, 0.3))]  # type: ignore[union-attr]
     assert sorted(fixed) == ["batch=small", "seed=3"]
 
 
@@ -160,14 +160,14 @@ def test_a_forced_override_also_wins_over_the_sweep_file(prefix: str) -> None:
     """``++kl.beta=0.1`` is the same dial, said louder."""
     params = {"kl.beta": "0.001,0.04"}
     assert parse_space([f"{prefix}kl.beta=0.1"], params) == (Space(), [f"{prefix}kl.beta=0.1"])
-    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].dials] == ["kl.beta"]
+    assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].parameters] == ["kl.beta"]
 
 
 def test_a_dial_given_twice_takes_its_last_values() -> None:
     """As Hydra does with any override; one dial must not become two."""
     assert space_of("lr=1,2", "lr=3,4") == space_of("lr=3,4")
     space, fixed = parse_space(["lr=1,2", "seed=1,2", "lr=5"], {})
-    assert ([d.name for d in space.dials], fixed) == (["seed"], ["lr=5"])
+    assert ([d.name for d in space.parameters], fixed) == (["seed"], ["lr=5"])
     assert parse_space(["lr=5", "lr=1,2"], {}) == (space_of("lr=1,2"), [])
 
 
@@ -175,8 +175,8 @@ def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
     """A single value is no dial; a condition names another dial and its labels."""
     params = {"kl.beta": {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}, "kl": "none,low", "seed": 7}
     space, fixed = parse_space([], params)
-    assert [d.name for d in space.dials] == ["kl", "kl.beta"]
-    assert space.dials[1].when == {"kl": ("low",)}
+    assert [d.name for d in space.parameters] == ["kl", "kl.beta"]
+    assert space.parameters[1].when == {"kl": ("low",)}
     assert fixed == ["seed=7"]
 
 
@@ -200,7 +200,7 @@ def test_a_malformed_entry_of_a_sweep_file_is_bad_input(content: object) -> None
 def test_a_single_label_under_when_needs_no_list() -> None:
     """``when: {kl: low}``."""
     space = space_of(**{"kl": "none,low", "kl.beta": {"when": {"kl": "low"}, "space": "1,2"}})
-    assert space.dials[1].when == {"kl": ("low",)}
+    assert space.parameters[1].when == {"kl": ("low",)}
     assert len(list(space.finite_points())) == 3
 
 
@@ -222,6 +222,6 @@ def test_dials_are_ordered_by_their_conditions() -> None:
     """A dial comes after those that it depends on, a circle is refused."""
     c = Choice((1, 2), (1, 2))
     space = build_space([Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)])
-    assert [d.name for d in space.dials] == ["a", "b", "c"]
+    assert [d.name for d in space.parameters] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="a waits for b"):
         build_space([Parameter("a", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)})])

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.replication import FIRST_LOOK, Candidate, Standing, difference, estimate, fresh_seeds, race
+from grposweep.search.replication import FIRST_LOOK, Candidate, Ranking, difference, estimate, fresh_seeds, race
 
 SEEDS = fresh_seeds(0, 6)
 
 
-def run_race(values: Mapping[int, Mapping[int, float | None]]) -> tuple[Standing, int]:
+def run_race(values: Mapping[int, Mapping[int, float | None]]) -> tuple[Ranking, int]:
     """A whole race, one replicate at a time, as a controller with one slot runs it; and what it cost."""
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
     spent = 0

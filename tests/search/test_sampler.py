@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.files import PROJECT
-from grposweep.search.sampler import Valid, choose_sampler, continuous
+from grposweep.search.sampler import ValidPoints, choose_sampler, continuous
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy
 
@@ -39,9 +39,9 @@ def fits(point: Point) -> bool:
     return 8 * processes % generations == 0 and not (processes > 4 and lr < 1e-4)
 
 
-def valid_of(space: Space, is_valid: Callable[[Point], bool]) -> Valid:
+def valid_of(space: Space, is_valid: Callable[[Point], bool]) -> ValidPoints:
     """What judging the space would know."""
-    return Valid(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
+    return ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
 
 
 MOSTLY_INVALID = valid_of(MIXED, fits)
@@ -59,8 +59,8 @@ def open_study(folder: Path, space: Space = MIXED) -> SweepStudy:
     return SweepStudy(folder / "study.journal", space, "maximize")
 
 
-def search(study: SweepStudy, valid: Valid, sampler: str, asks: int, seed: int = 0) -> list[Point]:
-    """Ask and tell in turns; the points, up to the first None."""
+def search(study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed: int = 0) -> list[Point]:
+    """SamplerRequest and tell in turns; the points, up to the first None."""
     points = []
     for _ in range(asks):
         point = study.ask(valid, sampler, seed)
@@ -107,7 +107,7 @@ def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
     dials = tuple(Parameter(name, choice(*range(10))) for name in "abc")
     valid = valid_of(Space(dials), lambda point: list(point.values()) == [7, 7, 7])
     assert open_study(tmp_path, Space(dials)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
-    assert open_study(tmp_path, Space(dials)).ask(Valid(lambda _: False, ()), "tpe", 0) is None
+    assert open_study(tmp_path, Space(dials)).ask(ValidPoints(lambda _: False, ()), "tpe", 0) is None
 
 
 def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:

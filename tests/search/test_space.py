@@ -47,7 +47,7 @@ def test_a_conditional_dial_is_not_asked_where_its_condition_fails() -> None:
 
 def test_a_dial_depending_on_one_that_is_not_asked_is_not_asked() -> None:
     """Conditions chain."""
-    extra = next(dial for dial in CONDITIONAL.dials if dial.name == "extra")
+    extra = next(dial for dial in CONDITIONAL.parameters if dial.name == "extra")
     assert not extra.is_active({"kl": "high"})
     assert extra.is_active({"kl": "high", "kl.beta": 0.04})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from grposweep.search.sampler import Valid
+from grposweep.search.sampler import ValidPoints
 from grposweep.search.space import Choice, Interval, Parameter, Space
 from grposweep.search.study import SamplerView, SweepStudy
 
@@ -74,7 +74,7 @@ def test_a_replicate_counts_for_nothing_in_the_search(journal: Path) -> None:
 
 def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(journal: Path) -> None:
     """Ten earlier results end TPE's random start: it asks elsewhere than a study that knows nothing."""
-    valid = Valid(lambda _: True, ({"kl": "none"}, {"kl": "low"}))
+    valid = ValidPoints(lambda _: True, ({"kl": "none"}, {"kl": "low"}))
     study = open_study(journal)
     unknowing = study.ask(valid, "tpe", 0)
     study.learn([({"lr": 1e-4 * (i + 1), "kl": "low"}, i / 10) for i in range(12)])

@@ -15,7 +15,7 @@ from grposweep.schema import Search
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from grposweep.sweep.budget import Budget, CostModel
 from grposweep.sweep.trial_queue import TrialQueue
 
@@ -24,10 +24,10 @@ HOUR = 3600.0
 Compose = Callable[[list[str]], DictConfig]
 
 
-def build_validator(compose: Compose, *arguments: str) -> Judge:
+def build_validator(compose: Compose, *arguments: str) -> Validator:
     """The validator of a space, such as ``lr=interval(1e-5,1e-2)``, and of what every trial has."""
     space, fixed = parse_space(list(arguments), {})
-    return Judge(space, Points(compose, fixed))
+    return Validator(space, Points(compose, fixed))
 
 
 def finished(number: int, steps: int, lr: float) -> Any:
@@ -76,7 +76,7 @@ def test_a_budget_says_how_many_trials_fit(expectation: CostModel) -> None:
         "about 12 of 30 trials fit search.budget_gpu_hours=50, at 4 each"
     )
     assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
-    unknown = Budget(50.0, CostModel(expectation.judge))
+    unknown = Budget(50.0, CostModel(expectation.validator))
     assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
     assert unknown.holds({"schedule.max_steps": SHORT, "lr": 1e-3}, spent=0.0, promised=0.0)
 

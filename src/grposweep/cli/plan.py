@@ -112,19 +112,19 @@ def show_space(arguments: Sequence[str]) -> int:
     from grposweep.config.session import open_session
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.search.validity import Judge
+    from grposweep.search.validity import Validator
     from grposweep.sweep.summary import invalid_rows
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session() as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
-        if not space.dials:
+        if not space.parameters:
             raise UserError(
                 "nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
             )
-        judge = Judge(space, Points(session.compose, fixed))
-        judge.check_dials()
-        census = evaluate_grid(judge)
+        validator = Validator(space, Points(session.compose, fixed))
+        validator.check_parameters()
+        census = evaluate_grid(validator)
         console = build_console()
         console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
         if census.invalid:

@@ -83,7 +83,7 @@ def _composer(loader: ConfigLoader, name: str | None) -> Compose:
 def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
     from grposweep.sweep.run import run_sweep  # optuna and rich: 0.3 s that --help and --cfg should not pay
 
-    searched = {dial.name for dial in space.dials}
+    searched = {dial.name for dial in space.parameters}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer
     if is_external(trainer.kind):  # model and task are the program's

@@ -1,6 +1,6 @@
 """A person's recipe as the base of a sweep: its numbers in our words, and a point's numbers back in its own.
 
-Only what a point changes is written into the recipe; whatever no dial touches stays as its author wrote it.
+Only what a point changes is written into the recipe; whatever no parameter touches stays as its author wrote it.
 
 What a program of its own needs in a trial's folder: the point's recipe, what the point changed in it, and its command.
 """

@@ -78,8 +78,10 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
         return f"{group}={value}: there is no group {group}. The groups are {', '.join(GROUPS)} and sweeps."
     near = get_close_matches(value, available, n=1, cutoff=0.6)
     meant = f" Did you mean {group}={near[0]}?" if near else ""
-    dial = f" To set a number use {DIALS[group]}." if group in DIALS and not near else ""
-    return f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{dial}"
+    parameter = f" To set a number use {DIALS[group]}." if group in DIALS and not near else ""
+    return (
+        f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{parameter}"
+    )
 
 
 def malformed(argument: str, error: Exception) -> str:

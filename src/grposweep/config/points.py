@@ -61,13 +61,13 @@ class Points:
         if recipe := recipe_options(self._base):
             self._overrides = [*overrides, *recipe]
             self._base = self._composed([])
-        self._single: dict[tuple[str, str], Experiment] = {}  # at one dial's value: judged again and again
+        self._single: dict[tuple[str, str], Experiment] = {}  # at one parameter's value: judged again and again
         self._sections: dict[tuple[str, str], Any] = {}
         self._typed_sections: dict[tuple[str, str], Any] = {}
 
     @cached_property
     def base(self) -> Experiment:
-        """The experiment with every dial where the configuration leaves it."""
+        """The experiment with every parameter where the configuration leaves it."""
         return to_experiment(self._base)
 
     def experiment(self, values: Mapping[str, Any]) -> Experiment:

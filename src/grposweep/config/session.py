@@ -92,7 +92,7 @@ class Session:
             raise UserError(message(error)) from error
 
     def sweep_params(self, overrides: list[str]) -> dict[str, Any]:
-        """The dials of a sweep file, where the overrides name one."""
+        """The parameters of a sweep file, where the overrides name one."""
         shared = [override for override in overrides if override.startswith("sweeps=")]
         params = OmegaConf.to_container(self.compose(shared).hydra.sweeper.params)
         return {str(name): content for name, content in params.items()} if isinstance(params, dict) else {}

@@ -24,7 +24,7 @@ def effects_table(comparison: Comparison, metric: str) -> Table:
     table.add_row("", "as configured", "", worth_text(comparison.worth), "", "", style="bold")
     for effect in comparison.effects:
         style = "dim" if effect.verdict in ("failed", "unknown") else ""
-        turned = (str(effect.trial), effect.dial, label_text(effect.label))
+        turned = (str(effect.trial), effect.parameter, label_text(effect.label))
         table.add_row(*turned, worth_text(effect.worth), effect_text(effect), effect.verdict, style=style)
     return table
 
@@ -45,7 +45,7 @@ def effect_text(effect: Effect) -> str:
 def importances(view: SweepView) -> dict[str, float]:
     """Each dial's share, most first; empty where there are too few finished trials or dials, or the space is unreadable."""
     try:
-        dials = {dial.name: dial for dial in read_space(view.settings.get("space") or ()).dials}
+        dials = {dial.name: dial for dial in read_space(view.settings.get("space") or ()).parameters}
     except (KeyError, TypeError, AttributeError):
         return {}
     finished = [trial for trial in view.ranked if trial.role == "search" and set(trial.point) <= set(dials)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.replication import CONFIRM, Replicate, Replication, estimate
-from grposweep.search.replication import Standing as Race
+from grposweep.search.replication import Ranking as Race
 
 NORMAL = 1.96  # standard errors, at 95 %
 ON_FRONT = "Pareto front"
@@ -97,7 +97,7 @@ def race_of(trials: Iterable[TrialView], direction: Direction, replication: Repl
     found = {t.number: value for t in ended if t.role == "search" and (value := worth[t.number]) is not None}
     said = ((t.attributes.get("of"), t.attributes.get("seed"), worth[t.number]) for t in ended if t.role == CONFIRM)
     known = [Replicate(of, seed, value) for of, seed, value in said if isinstance(of, int) and isinstance(seed, int)]
-    return replication.standing(found, known)
+    return replication.ranking(found, known)
 
 
 def _standing(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> Standing:

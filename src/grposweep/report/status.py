@@ -63,7 +63,7 @@ def _effects_json(view: SweepView) -> list[dict[str, Any]]:
     """Each change of one factor: its difference to the base configuration, half of its interval (null: one seed)."""
     effects = view.comparison.effects if view.comparison else ()
     return [
-        {"trial": e.trial, "dial": e.dial, "value": e.label, "verdict": e.verdict}
+        {"trial": e.trial, "dial": e.parameter, "value": e.label, "verdict": e.verdict}
         | {"effect": None if e.effect is None else e.effect.mean}
         | {"half_interval_95": None if e.effect is None or e.effect.count < 2 else e.effect.margin}
         for e in effects
@@ -119,7 +119,7 @@ def _effects(view: SweepView) -> RenderableType | None:
     """Each change of one factor with its effect."""
     if view.comparison is None or not view.comparison.effects:
         return None
-    said = [f"{short({e.dial: e.label})}: {effect_text(e)} {e.verdict}" for e in view.comparison.effects]
+    said = [f"{short({e.parameter: e.label})}: {effect_text(e)} {e.verdict}" for e in view.comparison.effects]
     title = f"on {view.metric} against the base configuration, ± 95 % all together"
     return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in said))
 

@@ -23,7 +23,7 @@ from grposweep.report.ranking import Standing, race_of, standings
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.pareto import pareto_front, signs_of
 from grposweep.search.replication import Comparison, build_replication, compare
-from grposweep.search.replication import Standing as Race
+from grposweep.search.replication import Ranking as Race
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.records import SweepProgress
 

@@ -1,9 +1,9 @@
-"""Counting a finite space's valid and invalid points without visiting each: per rule, over the dials that it reads.
+"""Validate all points of a space: a grid, or one factor at a time.
 
-Every rule is judged on the combinations of just those dials that its fields depend on; the verdicts are then spread over
-the whole grid as arrays. A million points cost about as much as the largest of these combinations.
-
-One factor at a time: the base configuration, then every value of every dial with all others left as they are.
+A grid is counted without visiting each point. Every rule is evaluated on the combinations of just those parameters that its
+fields depend on, and the results are broadcast over the whole grid as arrays. A million points cost about as much as the
+largest of these combinations. One factor at a time means the base configuration, then every value of every parameter with
+all others left as they are; these points are validated one by one.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.rules.registry import Rule, choose
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
-from grposweep.search.validity import Judge, Verdict
+from grposweep.search.validity import ValidationResult, Validator
 
 MOST_POINTS = 50_000_000  # one byte each
-PROBES = 3  # values tried of a continuous dial: the middle, both ends
+PROBES = 3  # values tried of a continuous parameter: the middle, both ends
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class _Absent:
-    """The label of a conditional dial that is not asked."""
+    """The label of a conditional parameter that is not active."""
 
 
 ABSENT = _Absent()
@@ -37,52 +37,52 @@ ABSENT = _Absent()
 
 @dataclass(frozen=True)
 class GridAxis:
-    """One dial as an axis of the grid; a conditional one has a place for not being asked, a continuous one its probes."""
+    """One parameter as an axis of the grid; a conditional one has a place for being absent, a continuous one its probes."""
 
-    dial: Parameter
+    parameter: Parameter
     labels: tuple[Any, ...]
 
     @property
     def is_probed(self) -> bool:
-        """Whether the labels are only samples of a continuous dial."""
-        return not isinstance(self.dial.domain, Choice)
+        """Return whether the labels are only samples of a continuous parameter."""
+        return not isinstance(self.parameter.domain, Choice)
 
 
 @dataclass
 class GridValidity:
-    """The verdict on every combination of a space's finite dials; valid where some probe of the continuous ones is."""
+    """The validity of every combination of a space's finite parameters; valid if some probe of the continuous ones is."""
 
-    judge: Judge
+    validator: Validator
     axes: tuple[GridAxis, ...]
-    exists: Flags  # which places of the grid are points at all: a dial is absent exactly where its condition fails
+    exists: Flags  # which places of the grid are points at all: a parameter is absent exactly where its condition fails
     broken: dict[str, Flags] = field(default_factory=dict)  # by rule, broadcastable over the grid
 
     @property
     def total(self) -> int:
-        """How many combinations there are."""
+        """Return the number of combinations."""
         return int(self._over_probes(self.exists).sum())
 
     @property
     def invalid(self) -> int:
-        """How many of them no probe makes valid."""
+        """Return how many combinations no probe makes valid."""
         return self.total - self.valid
 
     @property
     def valid(self) -> int:
-        """How many of them are valid."""
+        """Return how many of them are valid."""
         return int(self._over_probes(self._valid_places()).sum())
 
     def by_rule(self) -> dict[str, int]:
-        """How many combinations each rule prunes by itself, most first."""
+        """Return how many combinations each rule prunes by itself, most first."""
         counts = {code: self._pruned_by(code) for code in self.broken}
         return dict(sorted(((code, n) for code, n in counts.items() if n), key=lambda item: -item[1]))
 
     def valid_points(self) -> Iterator[Point]:
-        """The valid combinations in the order of Hydra's grid, continuous dials at their first valid probe."""
+        """Yield the valid combinations in the order of Hydra's grid, continuous parameters at their first valid probe."""
         yield from self._places(self._valid_places())
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
-        """Invalid combinations (of one rule), in the same order; continuous dials in the middle."""
+        """Yield invalid combinations (of one rule) in the same order, continuous parameters in the middle."""
         bad = self.exists & ~self._valid_places()
         if code is not None:
             bad = bad & self.broken[code]
@@ -90,12 +90,12 @@ class GridValidity:
             bad = bad & ~self._over_probes(self._valid_places(), keep=True)
         yield from self._places(bad)
 
-    def first(self, code: str) -> Verdict:
-        """The first combination that a rule prunes."""
-        return self.judge.verdict(next(self.invalid_points(code)))
+    def first(self, code: str) -> ValidationResult:
+        """Return the first combination that a rule prunes."""
+        return self.validator.validate(next(self.invalid_points(code)))
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
-        """For each finite dial and label: how many of its combinations are valid, of how many."""
+        """Return for each finite parameter and label how many of its combinations are valid, of how many."""
         valid, found = self._valid_places(), {}
         for index, axis in enumerate(self.axes):
             if axis.is_probed:
@@ -103,7 +103,7 @@ class GridValidity:
             others = tuple(i for i in range(len(self.axes)) if i != index)
             good = self._over_probes(valid, keep=True).sum(axis=others)
             whole = self._over_probes(self.exists, keep=True).sum(axis=others)
-            found[axis.dial.name] = {
+            found[axis.parameter.name] = {
                 label: (int(good[place]), int(whole[place]))
                 for place, label in enumerate(axis.labels)
                 if label is not ABSENT
@@ -125,11 +125,11 @@ class GridValidity:
         return int((self._over_probes(self.exists) & ~spared).sum())
 
     def _over_probes(self, flags: Flags, keep: bool = False) -> Flags:
-        """Reduce the probes of continuous dials: a combination counts where any of them does."""
+        """Reduce the probes of continuous parameters: a combination counts if any of them does."""
         return np.asarray(flags.any(axis=self._probed, keepdims=keep)) if self._probed else flags
 
     def _places(self, flags: Flags) -> Iterator[Point]:
-        """The points at marked places, one for each finite combination."""
+        """Yield the points at marked places, one for each finite combination."""
         seen: set[tuple[int, ...]] = set()
         finite = [index for index in range(len(self.axes)) if index not in self._probed]
         for place in np.argwhere(flags):
@@ -138,49 +138,49 @@ class GridValidity:
                 continue
             seen.add(key)
             yield {
-                axis.dial.name: label
+                axis.parameter.name: label
                 for axis, index in zip(self.axes, place, strict=True)
                 if (label := axis.labels[int(index)]) is not ABSENT
             }
 
 
-def evaluate_grid(judge: Judge) -> GridValidity:
-    """Judge a whole space.
+def evaluate_grid(validator: Validator) -> GridValidity:
+    """Validate a whole space.
 
     Raises UserError for a space with more combinations than memory should hold.
     """
-    axes = tuple(_axis(dial) for dial in judge.space.dials)
+    axes = tuple(_axis(parameter) for parameter in validator.space.parameters)
     shape = tuple(len(axis.labels) for axis in axes)
     if prod(shape) > MOST_POINTS:
         raise UserError(
             f"the space has {prod(shape):,} combinations, more than the {MOST_POINTS:,} that can be judged at once. "
-            f"Search some dials as intervals, or fewer values of them."
+            f"Search some parameters as intervals, or fewer values of them."
         )
-    census = GridValidity(judge, axes, _exists(axes, shape))
-    for dials, rules in _rules_by_dials(judge).items():
-        for code, flags in _broken(judge, axes, dials, rules).items():
+    grid = GridValidity(validator, axes, _exists(axes, shape))
+    for parameters, rules in _rules_by_parameters(validator).items():
+        for code, flags in _broken(validator, axes, parameters, rules).items():
             if flags.any():
-                census.broken[code] = flags
-    return census
+                grid.broken[code] = flags
+    return grid
 
 
-def _axis(dial: Parameter) -> GridAxis:
-    if isinstance(dial.domain, Choice):
-        labels: tuple[Any, ...] = dial.domain.labels
+def _axis(parameter: Parameter) -> GridAxis:
+    if isinstance(parameter.domain, Choice):
+        labels: tuple[Any, ...] = parameter.domain.labels
     else:
-        labels = tuple(dial.domain.at(share) for share in (0.5, 0.0, 1.0)[:PROBES])
-    return GridAxis(dial, (*labels, ABSENT) if dial.when else labels)
+        labels = tuple(parameter.domain.at(share) for share in (0.5, 0.0, 1.0)[:PROBES])
+    return GridAxis(parameter, (*labels, ABSENT) if parameter.when else labels)
 
 
 def _exists(axes: tuple[GridAxis, ...], shape: tuple[int, ...]) -> Flags:
-    """A place is a point where each conditional dial is absent exactly when its condition fails."""
+    """Mark the places that are points: each conditional parameter is absent exactly when its condition fails."""
     exists = np.ones(shape, dtype=np.bool_)
-    by_name = {axis.dial.name: index for index, axis in enumerate(axes)}
+    by_name = {axis.parameter.name: index for index, axis in enumerate(axes)}
     for index, axis in enumerate(axes):
-        if not axis.dial.when:
+        if not axis.parameter.when:
             continue
         active: Any = np.ones((1,) * len(axes), dtype=np.bool_)
-        for name, labels in axis.dial.when.items():
+        for name, labels in axis.parameter.when.items():
             other = by_name[name]
             active = active & _along([label in labels for label in axes[other].labels], other, len(axes))
         present = _along([label is not ABSENT for label in axis.labels], index, len(axes))
@@ -189,119 +189,122 @@ def _exists(axes: tuple[GridAxis, ...], shape: tuple[int, ...]) -> Flags:
 
 
 def _along(flags: list[bool], index: int, dimensions: int) -> Flags:
-    """A vector as an array that broadcasts along one axis."""
+    """Return a vector as an array that broadcasts along one axis."""
     return np.array(flags, dtype=np.bool_).reshape([-1 if i == index else 1 for i in range(dimensions)])
 
 
-def _rules_by_dials(judge: Judge) -> dict[frozenset[str], list[Rule]]:
-    """The rules that can prune, by the dials that their fields depend on."""
+def _rules_by_parameters(validator: Validator) -> dict[frozenset[str], list[Rule]]:
+    """Return the rules that can prune, by the parameters that their fields depend on."""
     needs = {
-        rule: frozenset().union(*(judge.fields.dials(name) for name in rule.reads))
-        for rule in choose(judge.ignore, (), judge.fields.framework)
+        rule: frozenset().union(*(validator.fields.parameters(name) for name in rule.reads))
+        for rule in choose(validator.ignore, (), validator.fields.framework)
         if rule.severity == "error"
     }
     found: dict[frozenset[str], list[Rule]] = {}
-    for rule, dials in sorted(needs.items(), key=lambda item: -len(item[1])):
-        # Making a setting costs more than judging it: a rule joins another that reads all its dials and more.
-        found.setdefault(next((known for known in found if dials <= known), dials), []).append(rule)
+    for rule, parameters in sorted(needs.items(), key=lambda item: -len(item[1])):
+        # Making a setting costs more than judging it: a rule joins another that reads all its parameters and more.
+        found.setdefault(next((known for known in found if parameters <= known), parameters), []).append(rule)
     return found
 
 
-def _broken(judge: Judge, axes: tuple[GridAxis, ...], dials: frozenset[str], rules: list[Rule]) -> dict[str, Flags]:
-    """Which combinations of these dials break which of these rules."""
-    shape = tuple(len(axis.labels) if axis.dial.name in dials else 1 for axis in axes)
+def _broken(
+    validator: Validator, axes: tuple[GridAxis, ...], parameters: frozenset[str], rules: list[Rule]
+) -> dict[str, Flags]:
+    """Return which combinations of these parameters break which of these rules."""
+    shape = tuple(len(axis.labels) if axis.parameter.name in parameters else 1 for axis in axes)
     flags = {rule.code: np.zeros(shape, dtype=np.bool_) for rule in rules}
-    labels = [axis.labels if axis.dial.name in dials else (ABSENT,) for axis in axes]
+    labels = [axis.labels if axis.parameter.name in parameters else (ABSENT,) for axis in axes]
     judges = [(rule.find, flags[rule.code]) for rule in rules]
     for place in product(*(range(size) for size in shape)):
         point = {
-            axis.dial.name: label
+            axis.parameter.name: label
             for axis, names, index in zip(axes, labels, place, strict=True)
             if (label := names[index]) is not ABSENT
         }
-        setting = judge.fields.setting(point)
+        setting = validator.fields.setting(point)
         for breaks, broken in judges:
             if breaks(setting):
                 broken[place] = True
     return flags
 
 
-BASELINE: Point = {}  # no dial is turned
+BASELINE: Point = {}  # no parameter is changed
 
 
 def single_points(space: Space) -> Iterator[Point]:
-    """The baseline, then one value of one dial at a time, in the order of the space."""
+    """Yield the baseline, then one value of one parameter at a time, in the order of the space."""
     yield dict(BASELINE)
-    for dial in space.dials:
-        if isinstance(dial.domain, Choice):
-            for label in dial.domain.labels:
-                yield {dial.name: label}
+    for parameter in space.parameters:
+        if isinstance(parameter.domain, Choice):
+            for label in parameter.domain.labels:
+                yield {parameter.name: label}
 
 
 @dataclass(frozen=True)
 class OneFactorGrid:
-    """The verdicts on these points: what ``GridValidity`` says of a grid, for a list that is short enough to look at."""
+    """The results of these points; the same contract as ``GridValidity``, for a short list."""
 
-    judge: Judge
-    verdicts: tuple[Verdict, ...]
+    validator: Validator
+    results: tuple[ValidationResult, ...]
 
     @property
     def total(self) -> int:
-        """How many points there are."""
-        return len(self.verdicts)
+        """Return the number of points."""
+        return len(self.results)
 
     @property
     def valid(self) -> int:
-        """How many of them are valid."""
-        return sum(verdict.is_valid for verdict in self.verdicts)
+        """Return how many of them are valid."""
+        return sum(result.is_valid for result in self.results)
 
     @property
     def invalid(self) -> int:
-        """How many are not."""
+        """Return how many are not."""
         return self.total - self.valid
 
     def valid_points(self) -> Iterator[Point]:
-        """The valid ones, the baseline first."""
-        return (verdict.point for verdict in self.verdicts if verdict.is_valid)
+        """Return the valid ones, the baseline first."""
+        return (result.point for result in self.results if result.is_valid)
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
-        """The invalid ones (of one rule)."""
-        return (v.point for v in self.verdicts if not v.is_valid and (code is None or code in _codes(v)))
+        """Return the invalid ones (of one rule)."""
+        return (v.point for v in self.results if not v.is_valid and (code is None or code in _codes(v)))
 
     def by_rule(self) -> dict[str, int]:
-        """How many points each rule prunes by itself, most first."""
-        return dict(Counter(code for verdict in self.verdicts for code in _codes(verdict)).most_common())
+        """Return how many points each rule prunes by itself, most first."""
+        return dict(Counter(code for result in self.results for code in _codes(result)).most_common())
 
-    def first(self, code: str) -> Verdict:
-        """The first point that a rule prunes."""
-        return next(verdict for verdict in self.verdicts if code in _codes(verdict))
+    def first(self, code: str) -> ValidationResult:
+        """Return the first point that a rule prunes."""
+        return next(result for result in self.results if code in _codes(result))
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
-        """For each dial and label: whether it is valid (1 of 1) or not (0 of 1)."""
+        """Return for each parameter and label whether it is valid (1 of 1) or not (0 of 1)."""
         found: dict[str, dict[Label, tuple[int, int]]] = {}
-        for verdict in self.verdicts:
-            for name, label in verdict.point.items():
-                found.setdefault(name, {})[label] = (int(verdict.is_valid), 1)
+        for result in self.results:
+            for name, label in result.point.items():
+                found.setdefault(name, {})[label] = (int(result.is_valid), 1)
         return found
 
 
-def validate_one_factor(judge: Judge) -> OneFactorGrid:
-    """Judge the baseline and what differs from it in one dial.
+def validate_one_factor(validator: Validator) -> OneFactorGrid:
+    """Validate the baseline and every point that differs from it in one parameter.
 
-    Raises UserError where the baseline itself is invalid, or a dial has a condition: only one dial is ever turned.
+    Raises UserError where the baseline itself is invalid, or a parameter has a condition: only one parameter is ever turned.
     """
-    for dial in judge.space.dials:
-        if dial.when:
+    for parameter in validator.space.parameters:
+        if parameter.when:
             raise UserError(
-                f"{dial.name} is asked only under {', '.join(dial.when)}, and search=one_factor turns one dial at a time. "
+                f"{parameter.name} is asked only under {', '.join(parameter.when)}, and search=one_factor turns one parameter "
+                "at a time. "
                 "Drop the condition, and set what it needs in the base configuration."
             )
-    verdicts = tuple(judge.verdict(point) for point in single_points(judge.space))
-    if broken := errors(verdicts[0].problems):
-        text = render_problem(verdicts[0].setting, broken[0], judge.ignore)
+    results = tuple(validator.validate(point) for point in single_points(validator.space))
+    if broken := errors(results[0].problems):
+        text = render_problem(results[0].setting, broken[0], validator.ignore)
         raise UserError(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
-    return OneFactorGrid(judge, verdicts)
+    return OneFactorGrid(validator, results)
 
 
-def _codes(verdict: Verdict) -> set[str]:
-    return {problem.code for problem in errors(verdict.problems)}
+def _codes(result: ValidationResult) -> set[str]:
+    return {problem.code for problem in errors(result.problems)}

@@ -1,7 +1,7 @@
-"""Which dials decide whether a point is among the best: Optuna's PED-ANOVA, which needs neither scikit-learn nor a model.
+"""Which parameters decide whether a point is among the best: Optuna's PED-ANOVA, which needs neither scikit-learn nor a model.
 
 Source: Watanabe, Bansal and Hutter 2023, PED-ANOVA: Efficiently quantifying hyperparameter importance in arbitrary subspaces.
-Dials that only some points ask (conditional ones) are left out: they cannot be compared with the others.
+Parameters that only some points ask (conditional ones) are left out: they cannot be compared with the others.
 """
 
 import random
@@ -16,10 +16,10 @@ MOST = 1000  # trials looked at, drawn at random: as good as all of them, and fi
 
 
 def find_importances(
-    dials: Mapping[str, Parameter], points: Sequence[Point], values: Sequence[float], maximize: bool
+    parameters: Mapping[str, Parameter], points: Sequence[Point], values: Sequence[float], maximize: bool
 ) -> dict[str, float]:
-    """Each dial's share, most first, from points and what they are worth; empty where there are too few of either."""
-    if len(dials) < 2 or len(points) < ENOUGH:
+    """Each parameter's share, most first, from points and what they are worth; empty where there are too few of either."""
+    if len(parameters) < 2 or len(points) < ENOUGH:
         return {}
     import optuna  # 0.8 s that only whoever asks pays
 
@@ -27,7 +27,7 @@ def find_importances(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize" if maximize else "minimize")
-    kinds = {name: distribution(dial) for name, dial in dials.items()}
+    kinds = {name: distribution(parameter) for name, parameter in parameters.items()}
     looked_at = random.Random(0).sample(list(zip(points, values, strict=True)), min(len(points), MOST))
     try:
         for point, value in looked_at:

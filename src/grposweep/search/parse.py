@@ -1,4 +1,4 @@
-"""From Hydra's sweep syntax to dials: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
+"""From Hydra's sweep syntax to parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -54,27 +54,27 @@ def parse_space(
 ) -> tuple[Space, list[str]]:
     """The space that command line and sweep file span, and the overrides that are no sweep.
 
-    The command line wins over the file's ``params``: a dial given there is replaced, or fixed.
-    Raises UserError for what Hydra cannot parse and for empty dials.
+    The command line wins over the file's ``params``: a parameter given there is replaced, or fixed.
+    Raises UserError for what Hydra cannot parse and for empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
     typed = _last([_parse(parser, argument) for argument in arguments])
     names = {_key(override) for override in typed}
-    dials: list[Parameter] = []
+    parameters: list[Parameter] = []
     fixed: list[str] = []
     for name, content in params.items():
         if name not in names:
-            _sort(parser, name, content, dials, fixed)
+            _sort(parser, name, content, parameters, fixed)
     for override in typed:
         if override.is_sweep_override():
-            dials.append(Parameter(_key(override), _domain(override)))
+            parameters.append(Parameter(_key(override), _domain(override)))
         else:
             fixed.append(str(override.input_line))
     try:
-        return build_space(dials), fixed
+        return build_space(parameters), fixed
     except ValueError as error:
         raise UserError(
-            f"{error}, so its condition can never be judged. Add that dial, or drop the condition."
+            f"{error}, so its condition can never be judged. Add that parameter, or drop the condition."
         ) from error
 
 
@@ -84,9 +84,9 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     Raises UserError for several values of one key.
     """
     space, fixed = parse_space(split_tokens(arguments), {}, loader)
-    if space.dials:
+    if space.parameters:
         raise UserError(
-            f"{space.dials[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
+            f"{space.parameters[0].name} has several values, and a rerun is one run. Give one, or sweep with run.py -m."
         )
     parser = OverridesParser.create()
     return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
@@ -104,14 +104,14 @@ def _last(typed: list[Override]) -> list[Override]:
     return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
-def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Parameter], fixed: list[str]) -> None:
-    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {dial: [labels]}, space: string}``."""
+def _sort(parser: OverridesParser, name: str, content: Any, parameters: list[Parameter], fixed: list[str]) -> None:
+    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``."""
     when: dict[str, tuple[Label, ...]] = {}
     if isinstance(content, Mapping):
         unknown = set(content) - {"when", "space"}
         if unknown or "space" not in content:
             raise UserError(
-                f"{name}: a dial with a condition has the keys 'when' and 'space', not {', '.join(map(str, content))}. "
+                f"{name}: a parameter with a condition has the keys 'when' and 'space', not {', '.join(map(str, content))}. "
                 f"Write {name}: {{when: {{kl: [low, high]}}, space: 'interval(0.001, 0.1)'}}."
             )
         for other, labels in (content.get("when") or {}).items():
@@ -119,7 +119,7 @@ def _sort(parser: OverridesParser, name: str, content: Any, dials: list[Paramete
         content = content["space"]
     override = _parse(parser, f"{name}={content}")
     if override.is_sweep_override():
-        dials.append(Parameter(name, _domain(override), when))
+        parameters.append(Parameter(name, _domain(override), when))
     else:
         fixed.append(f"{name}={content}")
 

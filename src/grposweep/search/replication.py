@@ -14,7 +14,7 @@ end is tied with it.
 
 Replicates: trials of the same points on other seeds. A search never sees them; only they decide which point wins.
 
-What turning one dial does: its effect against the baseline, from shared seeds, with an interval that holds for all at once.
+What turning one parameter does: its effect against the baseline, from shared seeds, with an interval that holds for all at once.
 """
 
 import math
@@ -112,7 +112,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Ranking:
     """A race at one moment: those still in it (best first once it is over), the others with the reason, what is wanted next."""
 
     alive: tuple[Candidate, ...]
@@ -142,8 +142,8 @@ def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
     return tuple(own + APART * (index + 1) for index in range(count))
 
 
-def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Standing:
-    """The standing of these runners, the search's best one first, over these fresh seeds (two or more)."""
+def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
+    """The ranking of these runners, the search's best one first, over these fresh seeds (two or more)."""
     alive, out = list(runners), dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
     looks = range(first, len(seeds) + 1)
@@ -154,14 +154,14 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Standing:
         opened = seeds[:count]
         wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
         if wanted:
-            return Standing(tuple(alive), out, tuple(wanted))
+            return Ranking(tuple(alive), out, tuple(wanted))
         alive.sort(key=lambda runner: -runner.mean(opened))  # stable: of two equal ones the search's better
         beaten = [runner for runner in alive[1:] if _is_beaten(runner, alive[0], opened, chance)]
         out |= {runner.number: f"worse on {count} fresh seeds" for runner in beaten}
         alive = [runner for runner in alive if runner not in beaten]
         if len(alive) == 1 < len(runners):
             break  # more seeds would change no decision
-    return Standing(tuple(alive), out)
+    return Ranking(tuple(alive), out)
 
 
 def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chance: float) -> bool:
@@ -206,7 +206,7 @@ class Replication:
         """How many replicates that are at most."""
         return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
 
-    def standing(self, found: Mapping[int, float], replicates: Iterable[Replicate]) -> Standing:
+    def ranking(self, found: Mapping[int, float], replicates: Iterable[Replicate]) -> Ranking:
         """Where the race is: ``found`` is what the search's finished trials are worth, larger is better, by number."""
         ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
         results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
@@ -219,11 +219,11 @@ class Replication:
     def _own(self, value: float) -> dict[int, float | None]:
         return {} if self.own is None else {self.own: value}
 
-    def _series(self, runners: Sequence[Candidate]) -> Standing:
+    def _series(self, runners: Sequence[Candidate]) -> Ranking:
         """All of them on all seeds."""
         wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
-        return Standing(tuple(best_first), wanted=tuple(wanted))
+        return Ranking(tuple(best_first), wanted=tuple(wanted))
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:
@@ -235,9 +235,9 @@ def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Repl
 
 @dataclass(frozen=True)
 class Effect:
-    """One value of one dial: its trial, what it is worth, and its difference to the baseline (both None: it failed)."""
+    """One value of one parameter: its trial, what it is worth, and its difference to the baseline (both None: it failed)."""
 
-    dial: str
+    parameter: str
     label: Label
     trial: int
     worth: Estimate | None
@@ -262,7 +262,7 @@ def compare(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int
 
 
 def find_effects(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int) -> list[Effect]:
-    """The effects of all points that turn one dial, in the order of their trials.
+    """The effects of all points that turn one parameter, in the order of their trials.
 
     Values of runners are larger where better; ``sign`` turns them back. Each interval is a paired t-interval that misses
     with a chance of CHANCE / (number of effects), so that all of them hold together with a chance of 1 - CHANCE
@@ -274,21 +274,27 @@ def find_effects(points: Mapping[int, Point], runners: Sequence[Candidate], sign
     turned = {number: next(iter(point.items())) for number, point in sorted(points.items()) if point}
     chance = CHANCE / max(len(turned), 1)
     return [
-        _effect(dial, label, number, by_trial.get(number), baseline, sign, chance)
-        for number, (dial, label) in turned.items()
+        _effect(parameter, label, number, by_trial.get(number), baseline, sign, chance)
+        for number, (parameter, label) in turned.items()
     ]
 
 
 def _effect(
-    dial: str, label: Label, number: int, runner: Candidate | None, baseline: Candidate | None, sign: int, chance: float
+    parameter: str,
+    label: Label,
+    number: int,
+    runner: Candidate | None,
+    baseline: Candidate | None,
+    sign: int,
+    chance: float,
 ) -> Effect:
     if runner is None or runner.has_failed or not runner.values:
-        return Effect(dial, label, number, None, None, "failed")
+        return Effect(parameter, label, number, None, None, "failed")
     worth = worth_of(runner, sign)
     if baseline is None or not runner.values.keys() & baseline.values.keys():
-        return Effect(dial, label, number, worth, None, "unknown")
+        return Effect(parameter, label, number, worth, None, "unknown")
     gain = difference(runner.values, baseline.values, chance)
-    return Effect(dial, label, number, worth, Estimate(sign * gain.mean, gain.margin, gain.count), _verdict(gain))
+    return Effect(parameter, label, number, worth, Estimate(sign * gain.mean, gain.margin, gain.count), _verdict(gain))
 
 
 def worth_of(runner: Candidate, sign: int) -> Estimate:

@@ -1,7 +1,8 @@
-"""Asking any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
+"""SamplerRequest any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
 
-Optuna has no sampler for hard constraints. Here candidates are drawn from an in-memory copy of the study until one is
-valid; where none comes, combinations of the finite dials known to be valid are filled up by the same sampler.
+Optuna has no sampler for hard constraints. Candidates are drawn from an in-memory copy of the study until one is valid. If
+none is, the sampler fills up combinations of the finite parameters that are known to be valid. A new sampler is a function
+``build_...(seed, common)`` and a line in ``grposweep.registries.SAMPLERS``.
 """
 
 import warnings
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from grposweep.registries import SAMPLERS
+from grposweep.schema import AUTO
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
@@ -19,23 +22,22 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna.trial import FrozenTrial
 
 
-ADAPTIVE = "tpe"  # what auto is where a space has no list of points
-LISTED = ("grid", "one_factor")  # all their points are known beforehand
-FREE_DRAWS = 64  # candidates before turning to the list of valid combinations
-GP_DRAWS = 2  # the Gaussian process proposes the same optimum again and again
+ADAPTIVE = "tpe"  # what auto means for a space without a list of points
+
+Common = Mapping[str, "BaseDistribution"]  # the parameters that every trial has
 
 
 @dataclass(frozen=True)
-class Valid:
-    """What judging a space knows: a verdict on any point, and the valid combinations of its finite dials."""
+class ValidPoints:
+    """What validating a space found: a test of any point, and the valid combinations of its finite parameters."""
 
     is_valid: Callable[[Point], bool]
     finite: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One question to a sampler: everything that its answer depends on besides the told history."""
+class SamplerRequest:
+    """One request for a point: everything that the answer depends on, apart from the told history."""
 
     sampler: str
     seed: int
@@ -44,67 +46,85 @@ class Ask:
 
     @property
     def random(self) -> Random:
-        """The ask's own stream, the same whenever this trial is asked for."""
+        """Return the request's own random stream, the same whenever this trial is asked for."""
         return Random(f"{self.seed}:{self.number}")
 
 
 def choose_sampler(name: str, space: Space, objectives: int = 1) -> str:
-    """``auto`` resolved: a grid where the space is finite, otherwise the adaptive sampler that has earned it.
-
-    Of the adaptive ones TPE knows several objectives.
-    """
-    if name == "auto":
+    """Resolve ``auto``: a grid if the space is finite, otherwise the adaptive sampler (TPE for several objectives)."""
+    if name == AUTO:
         return "grid" if space.is_finite else ADAPTIVE if objectives == 1 else "tpe"
     return name
 
 
-def propose(candidates: Iterator[Point], valid: Valid, taken: Collection[object]) -> Point | None:
-    """The first valid candidate that is none of ``taken`` (frozen points); None where none is left."""
+def lists_points(name: str) -> bool:
+    """Return whether a sampler knows all its points before the first trial."""
+    return name in SAMPLERS and SAMPLERS[name].lists_points
+
+
+def propose(candidates: Iterator[Point], valid: ValidPoints, taken: Collection[object]) -> Point | None:
+    """Return the first valid candidate that is not in ``taken`` (frozen points), or None."""
     return next((p for p in candidates if not (taken and freeze(p) in taken) and valid.is_valid(p)), None)
 
 
-def candidates(study: "Study", space: Space, ask: Ask, finite: Collection[Point]) -> Iterator[Point]:
-    """Free draws first, then every valid finite combination, in random order, filled up by the sampler.
+def candidates(study: "Study", space: Space, request: SamplerRequest, finite: Collection[Point]) -> Iterator[Point]:
+    """Yield free draws, then every valid finite combination in random order, filled up by the sampler.
 
-    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers do not look at.
+    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
     """
-    random = ask.random
-    dials = {dial.name: distribution(dial) for dial in space.dials}
-    sampler = build_sampler(ask.sampler, random, {dial.name: dials[dial.name] for dial in space.dials if not dial.when})
-    for _ in range(GP_DRAWS if ask.sampler == "gp" else FREE_DRAWS):
-        yield _draw(study, space, dials, sampler, ask.fixed)
-    agreeing = [p for p in finite if all(p[name] == label for name, label in ask.fixed.items() if name in p)]
+    random, kind = request.random, SAMPLERS[request.sampler]
+    distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
+    common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
+    sampler = _build(request.sampler, random.randrange(2**31), common)
+    for _ in range(kind.draws):
+        yield _draw(study, space, distributions, sampler, request.fixed)
+    agreeing = [p for p in finite if all(p[name] == label for name, label in request.fixed.items() if name in p)]
     random.shuffle(agreeing)
     for point in agreeing:
-        yield _draw(study, space, dials, sampler, {**point, **ask.fixed})
+        yield _draw(study, space, distributions, sampler, {**point, **request.fixed})
 
 
-def build_sampler(name: str, random: Random, common: Mapping[str, "BaseDistribution"]) -> "BaseSampler":
-    """The Optuna sampler behind a name, seeded from the ask's stream; ``common`` are the dials that every trial has."""
+def _build(name: str, seed: int, common: Common) -> "BaseSampler":
+    build = SAMPLERS[name].build or build_random
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # conditional parameters are sampled independently, announced at each ask
+        sampler: BaseSampler = build(seed, common)
+    return sampler
+
+
+def build_tpe(seed: int, common: Common) -> "BaseSampler":
+    """Return Optuna's TPE sampler, told which parameters every trial has."""
     from optuna import samplers
 
     class Tpe(samplers.TPESampler):
-        """Draws the dials that every trial has together; Optuna would look for them in all trials, which takes most of an ask."""
+        """Draws the common parameters together; Optuna would search all trials for them, which takes most of an ask."""
 
         def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
-            several = len(study.directions) > 1  # then it draws each dial by itself
-            return {} if several else {name: dial for name, dial in sorted(common.items()) if not dial.single()}
+            several = len(study.directions) > 1  # then it draws each parameter by itself
+            return {} if several else {name: kind for name, kind in sorted(common.items()) if not kind.single()}
 
-    seed = random.randrange(2**31)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # conditional dials are sampled independently, which is announced at each ask
-        if name == "tpe":
-            return Tpe(seed=seed, warn_independent_sampling=False)
-        if name == "gp":
-            return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
-        return samplers.RandomSampler(seed=seed)
+    return Tpe(seed=seed, warn_independent_sampling=False)
 
 
-def distribution(dial: Parameter) -> "BaseDistribution":
-    """The dial as Optuna's distribution."""
+def build_gp(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments
+    """Return Optuna's Gaussian process sampler, which imports torch."""
+    from optuna import samplers
+
+    return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+
+
+def build_random(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments
+    """Return Optuna's random sampler."""
+    from optuna import samplers
+
+    return samplers.RandomSampler(seed=seed)
+
+
+def distribution(parameter: Parameter) -> "BaseDistribution":
+    """Return the parameter as Optuna's distribution."""
     from optuna import distributions
 
-    domain = dial.domain
+    domain = parameter.domain
     if isinstance(domain, Choice):
         return distributions.CategoricalDistribution(domain.labels)
     if domain.integer:
@@ -115,27 +135,27 @@ def distribution(dial: Parameter) -> "BaseDistribution":
 def _draw(
     study: "Study",
     space: Space,
-    dials: Mapping[str, "BaseDistribution"],
+    distributions: Mapping[str, "BaseDistribution"],
     sampler: "BaseSampler",
     fixed: Mapping[str, Label],
 ) -> Point:
-    """One candidate by Optuna's own ask and suggest; dials whose condition does not hold are not asked."""
+    """Return one candidate by Optuna's own ask and suggest, without parameters whose condition does not hold."""
     import optuna
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PartialFixedSampler and GPSampler say that they are experimental
-        known = {name: label for name, label in fixed.items() if name in dials}
+        known = {name: label for name, label in fixed.items() if name in distributions}
         study.sampler = optuna.samplers.PartialFixedSampler(known, sampler) if known else sampler
         trial = study.ask()
         point: Point = {}
-        for dial in space.dials:
-            if dial.is_active(point):
-                point[dial.name] = trial._suggest(dial.name, dials[dial.name])  # the suggest_* behind one name
+        for parameter in space.parameters:
+            if parameter.is_active(point):  # _suggest is what stands behind all suggest_* methods
+                point[parameter.name] = trial._suggest(parameter.name, distributions[parameter.name])
         # study.tell() would copy the whole trial, which costs as much as drawing it
         study._storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.FAIL)
     return point
 
 
 def continuous(space: Space) -> list[str]:
-    """The dials that no grid can list."""
-    return [dial.name for dial in space.dials if isinstance(dial.domain, Interval)]
+    """Return the names of the parameters that no grid can list."""
+    return [parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)]

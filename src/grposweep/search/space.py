@@ -1,4 +1,4 @@
-"""What a sweep searches: dials with their values, and the points they span. No Hydra, no Optuna."""
+"""What a sweep searches: parameters with their values, and the points that they span. No Hydra, no Optuna."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from functools import cached_property
 from typing import Any
 
 Label = str | int | float | bool | None
-Point = dict[str, Label]  # dial -> value, active dials only
+Point = dict[str, Label]  # parameter -> label, active parameters only
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A finite dial. ``labels`` name the values in tables and studies; ``values`` are what the configuration gets."""
+    """A finite parameter. ``labels`` name the values in tables and studies; ``values`` are what the configuration gets."""
 
     labels: tuple[Label, ...]
     values: tuple[Any, ...]
 
     def value(self, label: Label) -> Any:
-        """The configuration's value behind a label (1 and 1.0 and True are different labels)."""
+        """Return the configuration's value behind a label (1, 1.0 and True are different labels)."""
         for known, value in zip(self.labels, self.values, strict=True):
             if known == label and type(known) is type(label):
                 return value
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Interval:
-    """A continuous or integer dial over [low, high]; ``log`` searches its logarithm."""
+    """A continuous or integer parameter over [low, high]; ``log`` searches its logarithm."""
 
     low: float
     high: float
@@ -34,25 +34,25 @@ class Interval:
     integer: bool = False
 
     def at(self, share: float) -> float | int:
-        """The value at a share of the way from low to high, on the dial's own scale."""
+        """Return the value at a share of the way from low to high, on the parameter's own scale."""
         value = self.low * (self.high / self.low) ** share if self.log else self.low + (self.high - self.low) * share
         return round(value) if self.integer else value
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One searched key; ``when`` maps other dials to the labels under which it is asked at all."""
+    """One searched key; ``when`` maps other parameters to the labels under which it is active."""
 
     name: str
     domain: Choice | Interval
     when: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
 
     def is_active(self, point: Point) -> bool:
-        """Whether the point so far asks this dial."""
+        """Return whether the parameter is active, given the point so far."""
         return all(name in point and point[name] in labels for name, labels in self.when.items())
 
     def describe(self) -> dict[str, Any]:
-        """The dial as ``sweep.yaml`` and the sweep's identity hold it."""
+        """Return the parameter as ``sweep.yaml`` and the sweep's identity hold it."""
         if isinstance(self.domain, Choice):
             content: dict[str, Any] = {"dial": self.name, "choices": list(self.domain.labels)}
         else:
@@ -65,57 +65,57 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Space:
-    """All dials, unconditional ones first, each conditional one after those it depends on."""
+    """All parameters: unconditional ones first, each conditional one after those that it depends on."""
 
-    dials: tuple[Parameter, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether every dial has a list of values."""
-        return all(isinstance(dial.domain, Choice) for dial in self.dials)
+        """Return whether every parameter has a list of values."""
+        return all(isinstance(parameter.domain, Choice) for parameter in self.parameters)
 
     def finite_points(self) -> Iterator[Point]:
-        """Every assignment of the finite dials, in the order of Hydra's own grid (the last dial moves fastest)."""
+        """Yield every assignment of the finite parameters in the order of Hydra's own grid (the last one changes fastest)."""
         yield from self._extend({}, 0)
 
     def _extend(self, point: Point, index: int) -> Iterator[Point]:
-        if index == len(self.dials):
+        if index == len(self.parameters):
             yield dict(point)
             return
-        dial = self.dials[index]
-        if isinstance(dial.domain, Interval) or not dial.is_active(point):
+        parameter = self.parameters[index]
+        if isinstance(parameter.domain, Interval) or not parameter.is_active(point):
             yield from self._extend(point, index + 1)
             return
-        for label in dial.domain.labels:
-            yield from self._extend(point | {dial.name: label}, index + 1)
+        for label in parameter.domain.labels:
+            yield from self._extend(point | {parameter.name: label}, index + 1)
 
     def finite_part(self, point: Point) -> Point:
-        """The point without its continuous dials: what the grid of finite dials judged."""
-        finite = {dial.name for dial in self.dials if isinstance(dial.domain, Choice)}
+        """Return the point without its continuous parameters."""
+        finite = {parameter.name for parameter in self.parameters if isinstance(parameter.domain, Choice)}
         return {name: label for name, label in point.items() if name in finite}
 
     def values(self, point: Point) -> dict[str, Any]:
-        """The configuration values behind a point's labels."""
-        domains = {dial.name: dial.domain for dial in self.dials}
+        """Return the configuration values behind a point's labels."""
+        domains = {parameter.name: parameter.domain for parameter in self.parameters}
         return {
             name: domain.value(label) if isinstance(domain := domains[name], Choice) else label
             for name, label in point.items()
         }
 
     def describe(self) -> list[dict[str, Any]]:
-        """The space as ``sweep.yaml`` and the sweep's identity hold it."""
-        return [dial.describe() for dial in self.dials]
+        """Return the space as ``sweep.yaml`` and the sweep's identity hold it."""
+        return [parameter.describe() for parameter in self.parameters]
 
 
 def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
-    """The space behind ``Space.describe``: its labels stand for themselves, since the values behind them are not told.
+    """Return the space behind ``Space.describe``; labels stand for themselves, since the values are not recorded.
 
-    Raises KeyError or TypeError for what is no description.
+    Raises KeyError or TypeError for a malformed description.
     """
-    return Space(tuple(_read_dial(content) for content in description))
+    return Space(tuple(_read_parameter(content) for content in description))
 
 
-def _read_dial(content: Mapping[str, Any]) -> Parameter:
+def _read_parameter(content: Mapping[str, Any]) -> Parameter:
     if "choices" in content:
         labels = tuple(content["choices"])
         domain: Choice | Interval = Choice(labels, labels)
@@ -125,23 +125,25 @@ def _read_dial(content: Mapping[str, Any]) -> Parameter:
 
 
 def freeze(point: Point) -> tuple[tuple[str, str, Label], ...]:
-    """A point as a key of sets and dictionaries, in which 1, 1.0 and True stay apart."""
+    """Return a point as a hashable key, in which 1, 1.0 and True differ."""
     return tuple(sorted((name, type(label).__name__, label) for name, label in point.items()))
 
 
-def build_space(dials: list[Parameter]) -> Space:
-    """A space from dials in any order.
+def build_space(parameters: list[Parameter]) -> Space:
+    """Return a space of parameters given in any order.
 
-    Raises ValueError where a condition names a dial that is not there, or conditions form a circle.
+    Raises ValueError if a condition names an unknown parameter, or if conditions form a cycle.
     """
     done: list[Parameter] = []
-    waiting = list(dials)
+    waiting = list(parameters)
     while waiting:
-        names = {dial.name for dial in done}
-        ready = [dial for dial in waiting if set(dial.when) <= names]
+        names = {parameter.name for parameter in done}
+        ready = [parameter for parameter in waiting if set(parameter.when) <= names]
         if not ready:
-            dial = waiting[0]
-            raise ValueError(f"{dial.name} waits for {', '.join(dial.when)}, which the space does not search before it")
+            parameter = waiting[0]
+            raise ValueError(
+                f"{parameter.name} waits for {', '.join(parameter.when)}, which the space does not search before it"
+            )
         done += ready
-        waiting = [dial for dial in waiting if dial not in ready]
+        waiting = [parameter for parameter in waiting if parameter not in ready]
     return Space(tuple(done))

@@ -1,7 +1,4 @@
-"""The in-memory copy of a study that samplers draw from: what they may know of each trial, and nothing else.
-
-The study on disk: an Optuna journal that one controller writes, and the in-memory copy that samplers draw from.
-"""
+"""The sweep's study: an Optuna journal that one controller writes, and the in-memory copy that samplers draw from."""
 
 import json
 import os
@@ -17,10 +14,11 @@ import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from grposweep.registries import SAMPLERS
 from grposweep.search.journal import Direction, open_journal, open_study
 from grposweep.search.pareto import ExtraObjectives, pareto_front
-from grposweep.search.replication import Replicate, Replication, Standing, is_replicate
-from grposweep.search.sampler import Ask, Valid, candidates, distribution, propose
+from grposweep.search.replication import Ranking, Replicate, Replication, is_replicate
+from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
 
 FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
@@ -29,35 +27,35 @@ FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
 class SamplerView:
     """An in-memory copy of a study's told and running trials, for samplers to draw from.
 
-    Invalid and failed trials stay out; running ones are in, and TPE steers clear of them. A trial that has not finished, or
-    was stopped early, counts as finished where somebody foresees its value.
+    Invalid and failed trials are left out. Running ones are in, and TPE avoids them. A trial that is unfinished, or was
+    stopped early, counts as finished if the early-stopping policy predicts its final value.
     """
 
     def __init__(
         self, direction: Direction, prior: Sequence[FrozenTrial] = (), further: ExtraObjectives | None = None
     ) -> None:
-        """``prior`` are finished trials of earlier sweeps, which samplers know as well."""
+        """Begin with ``prior``, finished trials of earlier sweeps."""
         self._direction, self._prior, self._further = direction, prior, further
         self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
         self._seen = 0  # trials looked at
         self._study = self._begun()
 
-    def updated(self, trials: Sequence[FrozenTrial], foreseen: Mapping[int, float] | None = None) -> optuna.Study:
-        """The copy as of now; made anew once failed draws make up most of it, because every ask walks past them."""
+    def updated(self, trials: Sequence[FrozenTrial], predicted: Mapping[int, float] | None = None) -> optuna.Study:
+        """Return the copy as of now; rebuilt once failed draws make up most of it, because every request walks past them."""
         if len(self._study.get_trials(deepcopy=False)) > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS:
             self._open, self._seen = {}, 0
             self._study = self._begun()
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
                 self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
-                self._study.add_trial(trial if self._further is None else _unweighed(trial))
+                self._study.add_trial(trial if self._further is None else _without_values(trial))
         self._seen = len(trials)
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
             if self._further is None:
-                _become(copies[copied], trials[number], (foreseen or {}).get(number))
+                _update_copy(copies[copied], trials[number], (predicted or {}).get(number))
             else:
-                _weigh(copies[copied], trials[number], self._further)
+                _update_objectives(copies[copied], trials[number], self._further)
             if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
                 del self._open[number]
         return self._study
@@ -69,27 +67,27 @@ class SamplerView:
         return study
 
 
-def _become(copied: FrozenTrial, trial: FrozenTrial, foreseen: float | None) -> None:
-    """The copy in an in-memory study as its sampler is to see it; in place, for Optuna lets no finished trial change."""
+def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | None) -> None:
+    """Update a trial's copy in place as samplers should see it; Optuna lets no finished trial change."""
     if trial.state == TrialState.COMPLETE:
         copied.state, copied.values = TrialState.COMPLETE, trial.values
-    elif foreseen is not None:
-        copied.state, copied.values = TrialState.COMPLETE, [foreseen]
+    elif predicted is not None:
+        copied.state, copied.values = TrialState.COMPLETE, [predicted]
     else:
         known = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
         copied.state, copied.values = trial.state if known else TrialState.FAIL, trial.values
         copied.intermediate_values = trial.intermediate_values  # what samplers know a stopped trial by
 
 
-def _unweighed(trial: FrozenTrial) -> FrozenTrial:
-    """A trial for a study of several objectives, before anybody knows what it is worth there."""
+def _without_values(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial for a study of several objectives, before its values are known."""
     return optuna.trial.create_trial(
         state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=trial.user_attrs
     )
 
 
-def _weigh(copied: FrozenTrial, trial: FrozenTrial, further: ExtraObjectives) -> None:
-    """As ``_become``, with the values of all objectives; nobody foresees these."""
+def _update_objectives(copied: FrozenTrial, trial: FrozenTrial, further: ExtraObjectives) -> None:
+    """Update a trial's copy with the values of all objectives; nothing predicts these."""
     values = further.values(trial) if trial.state == TrialState.COMPLETE else None
     ended = TrialState.FAIL if values is None else TrialState.COMPLETE
     copied.state = TrialState.RUNNING if trial.state == TrialState.RUNNING else ended
@@ -109,22 +107,22 @@ class SweepStudy:
         self.space = space
         self.study = open_study(storage, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
-        self.further: ExtraObjectives | None = None  # set by ``weigh``
+        self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
-        self._scratch = SamplerView(direction)
-        self._trials: list[FrozenTrial] | None = None  # as of our last change: nobody else writes this study
+        self._view = SamplerView(direction)
+        self._trials: list[FrozenTrial] | None = None  # as of our last change: only the controller writes this study
         self._sorted = 0  # trials whose number is among these, where it belongs: what a trial is never changes
         self._started, self._searched = list[int](), list[int]()
 
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
-        """Let samplers know what earlier sweeps found at points of this space; the study itself stays as it is."""
+        """Tell samplers what earlier sweeps found at points of this space; the study itself stays as it is."""
         self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
-        self._scratch = SamplerView(self._direction, self._prior)
+        self._view = SamplerView(self._direction, self._prior)
 
-    def weigh(self, further: ExtraObjectives) -> None:
+    def use_objectives(self, further: ExtraObjectives) -> None:
         """Let samplers search for several objectives; the study itself holds the first, results have the others."""
         self.further = further
-        self._scratch = SamplerView(self._direction, self._prior, further)
+        self._view = SamplerView(self._direction, self._prior, further)
 
     @property
     def front(self) -> list[FrozenTrial]:
@@ -137,7 +135,7 @@ class SweepStudy:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials, invalid ones among them, in the order of their numbers."""
+        """Return all trials by number, invalid ones included."""
         if self._trials is None:
             self._trials = self.study.get_trials(deepcopy=False)
             for trial in self._trials[self._sorted :]:
@@ -150,13 +148,13 @@ class SweepStudy:
 
     @property
     def started(self) -> list[FrozenTrial]:
-        """All trials that were started, now or by an earlier controller; recorded invalid points are none."""
+        """Return all trials that this or an earlier controller started, without recorded invalid points."""
         trials = self.trials
         return [trials[number] for number in self._started]
 
     @property
     def searched(self) -> list[FrozenTrial]:
-        """The started trials of the search itself, without replicates on fresh seeds."""
+        """Return the started trials of the search itself, without replicates on fresh seeds."""
         trials = self.trials
         return [trials[number] for number in self._searched]
 
@@ -166,8 +164,8 @@ class SweepStudy:
         return 1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
 
     @property
-    def standing(self) -> Standing | None:
-        """The race of the leaders on fresh seeds; None where there is none."""
+    def ranking(self) -> Ranking | None:
+        """Return the race of the leaders on fresh seeds, or None if there is none."""
         if self.replication is None:
             return None
         ended = [trial for trial in self.started if trial.state.is_finished()]
@@ -179,15 +177,16 @@ class SweepStudy:
         replicates = (
             Replicate(t.user_attrs["of"], t.user_attrs["seed"], worth[t.number]) for t in ended if is_replicate(t)
         )
-        return self.replication.standing(found, replicates)
+        return self.replication.ranking(found, replicates)
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The trial of the search whose point won on fresh seeds; before that, or without any, the best finished one
-        (the earlier of two equal ones).
+        """Return the trial whose point won on fresh seeds; before that, or without seeds, the best finished one.
+
+        Of two equal ones it is the earlier.
         """
-        if (standing := self.standing) is not None and standing.winner is not None:
-            return self.trials[standing.winner.number]
+        if (ranking := self.ranking) is not None and ranking.winner is not None:
+            return self.trials[ranking.winner.number]
         finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE and trial.value is not None]
         return min(finished, key=lambda trial: (-self.sign * (trial.value or 0.0), trial.number), default=None)
 
@@ -196,9 +195,9 @@ class SweepStudy:
         """The trials whose models may still be wanted: the best one's, and as long as a race goes on those still in it."""
         if self.further is not None:
             return {trial.number for trial in self.front}
-        standing = self.standing
-        if standing is not None and standing.wanted:
-            return {runner.number for runner in standing.alive}
+        ranking = self.ranking
+        if ranking is not None and ranking.wanted:
+            return {runner.number for runner in ranking.alive}
         return set() if self.best is None else {self.best.number}
 
     def drawn(self, target: int) -> list[Point]:
@@ -261,26 +260,26 @@ class SweepStudy:
 
     def ask(
         self,
-        valid: Valid,
+        valid: ValidPoints,
         sampler: str,
         seed: int,
         fixed: Mapping[str, Label] | None = None,
-        foreseen: Mapping[int, float] | None = None,
+        predicted: Mapping[int, float] | None = None,
         ahead: int = 0,
     ) -> Point | None:
-        """A valid point for the next trial, or one so far ahead; None where none is left.
+        """Return a valid point for the next trial, or for one ``ahead`` of it; None if none is left.
 
-        ``foreseen`` are values of trials that have none, by number.
+        ``predicted`` are values of trials that have none, by number.
         """
         trials = self.trials
-        ask = Ask(sampler, seed, len(trials) + ahead, fixed or {})
-        history = self._scratch.updated(trials, foreseen)
-        drawn = candidates(history, self.space, ask, valid.finite)
-        if sampler == "gp":
-            # The helper proposes the same optimum again and again: where all of it is taken or invalid, any other
-            # valid point will do.
-            others = candidates(history, self.space, replace(ask, sampler="random"), valid.finite)
-            drawn = chain(self._gaussian_process(ask, valid.finite, foreseen or {}), others)
+        request = SamplerRequest(sampler, seed, len(trials) + ahead, fixed or {})
+        history = self._view.updated(trials, predicted)
+        drawn = candidates(history, self.space, request, valid.finite)
+        if SAMPLERS[sampler].imports_torch:
+            # The helper proposes the same optimum again and again: if all of it is taken or invalid, any other valid
+            # point will do.
+            others = candidates(history, self.space, replace(request, sampler="random"), valid.finite)
+            drawn = chain(self._ask_helper(request, valid.finite, predicted or {}), others)
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
@@ -288,19 +287,23 @@ class SweepStudy:
         self.study.add_trial(self._trial(point, state, attributes, **end))
 
     def _trial(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
-        dials = {dial.name: distribution(dial) for dial in self.space.dials if dial.name in point}
+        parameters = {
+            parameter.name: distribution(parameter) for parameter in self.space.parameters if parameter.name in point
+        }
         return optuna.trial.create_trial(
-            state=state, params=dict(point), distributions=dials, user_attrs=dict(attributes), **end
+            state=state, params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )
 
-    def _gaussian_process(self, ask: Ask, finite: Collection[Point], foreseen: Mapping[int, float]) -> Iterator[Point]:
-        """Candidates from a helper process: Optuna's Gaussian process imports torch, which stays out of this one."""
-        worth = {**foreseen, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
+    def _ask_helper(
+        self, request: SamplerRequest, finite: Collection[Point], predicted: Mapping[int, float]
+    ) -> Iterator[Point]:
+        """Yield candidates of a sampler that imports torch, from a helper process."""
+        worth = {**predicted, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
         found = [(trial, worth.get(trial.number)) for trial in self.searched]
         told = [(t, value) for t, value in [*((t, t.value) for t in self._prior), *found] if value is not None]
         question = {
             "direction": self.study.direction.name.lower(),
-            "ask": {"sampler": ask.sampler, "seed": ask.seed, "number": ask.number, "fixed": dict(ask.fixed)},
+            "ask": {**vars(request), "fixed": dict(request.fixed)},
             "finite": list(finite)[:64],
             "space": self.space.describe(),
             "told": [
@@ -329,6 +332,8 @@ def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the Gaussian process asks for greenlet at every start
     study = optuna.create_study(direction=direction)
     for trial in told:
-        dials = {name: json_to_distribution(text) for name, text in trial["distributions"].items()}
-        study.add_trial(optuna.trial.create_trial(params=trial["params"], distributions=dials, value=trial["value"]))
+        parameters = {name: json_to_distribution(text) for name, text in trial["distributions"].items()}
+        study.add_trial(
+            optuna.trial.create_trial(params=trial["params"], distributions=parameters, value=trial["value"])
+        )
     return study

@@ -1,6 +1,6 @@
-"""A point's setting by table look-up: a field depends on a few dials only, so few combinations are ever composed.
+"""Validate points: which are valid, which rules the others break, and which fixes there are.
 
-Judging points: which are valid, which rules the others break, and what would mend them; by look-up, not by composing.
+A point's setting comes from tables: a field depends on a few parameters only, so few combinations are ever composed.
 """
 
 import math
@@ -37,81 +37,94 @@ _RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on n
 
 
 class RuleInputs:
-    """Settings of a space's points; equal to composing each point and reading it, which a test shows."""
+    """The settings of a space's points, equal to composing each point and reading it (shown by a test)."""
 
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
-        values = {dial.name: dial.domain.values for dial in space.dials if isinstance(dial.domain, Choice)}
+        values = {
+            parameter.name: parameter.domain.values
+            for parameter in space.parameters
+            if isinstance(parameter.domain, Choice)
+        }
         raw = points.raw_values(values)
         self._references = {key: set().union(*map(_referred, found)) for key, found in raw.items()}
         self._whole = {key: found[0][2:-1] for key, found in raw.items() if _is_one_reference(found)}
-        self._continuous = {dial.name for dial in space.dials if isinstance(dial.domain, Interval)}
-        self._dials = {field: self._depends(field) for field in SOURCES}
-        self._direct = {field: dial for field in SOURCES if (dial := self._carried(field)) is not None}
+        self._continuous = {parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)}
+        self._parameters = {field: self._depends(field) for field in SOURCES}
+        self._direct = {field: name for field in SOURCES if (name := self._carried(field)) is not None}
         self._tables: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, Any]]] = {}
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
 
     @property
     def framework(self) -> FrameworkTraits:
-        """Whose rules judge the points."""
+        """Return the framework whose rules apply."""
         return self._base.framework
 
-    def dials(self, field: str) -> frozenset[str]:
-        """The dials that a realised field of the setting can depend on."""
+    def parameters(self, field: str) -> frozenset[str]:
+        """Return the parameters that a realised field of the setting can depend on."""
         if field in COUNTED and self._base.framework.unit == "prompts":
             sources: tuple[str, ...] = COUNTED_FROM
         else:
-            sources = REALISED_FROM if field in REALISED and self._dials["auto"] | self._base_auto else (field,)
-        return frozenset().union(*(self._dials.get(source, frozenset()) for source in sources))
+            sources = REALISED_FROM if field in REALISED and self._parameters["auto"] | self._base_auto else (field,)
+        return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
 
     def setting(self, point: Point) -> Setting:
-        """The setting at a point, its ``auto`` sizes solved."""
+        """Return the setting at a point, its ``auto`` sizes resolved."""
         fields: dict[str, Any] = {}
-        for dials, table in self._tables.items():
-            fields |= self._row(dials, table, point)
-        for field, dial in self._direct.items():
-            if dial in point:
-                fields[field] = point[dial]
+        for parameters, table in self._tables.items():
+            fields |= self._row(parameters, table, point)
+        for field, parameter in self._direct.items():
+            if parameter in point:
+                fields[field] = point[parameter]
         return resolve_auto(self._base.replace(fields))
 
     @cached_property
     def _base_auto(self) -> frozenset[str]:
-        """Not empty where the base leaves sizes to the planner."""
+        """Return the sizes that the base leaves to the planner."""
         return read_fields(self._points.base)["auto"]  # type: ignore[no-any-return]  # a mapping of Any
 
     def _row(
-        self, dials: tuple[str, ...], table: dict[tuple[Any, ...], dict[str, Any]], point: Point
+        self, parameters: tuple[str, ...], table: dict[tuple[Any, ...], dict[str, Any]], point: Point
     ) -> dict[str, Any]:
-        """The fields that depend on just these dials, composed once for each combination of their labels."""
-        key = tuple((point[name], type(point[name])) if name in point else None for name in dials)
+        """Return the fields that depend on just these parameters, composed once for each combination of their labels."""
+        key = tuple((point[name], type(point[name])) if name in point else None for name in parameters)
         if key not in table:
-            values = self._space.values({name: point[name] for name in dials if name in point})
+            values = self._space.values({name: point[name] for name in parameters if name in point})
             experiment = self._points.experiment(values)
             fields = read_fields(experiment, self._prepared.get(prepared_key(experiment)))
-            table[key] = {field: fields[field] for field in SOURCES if self._table_of(field) == dials}
+            table[key] = {field: fields[field] for field in SOURCES if self._table_of(field) == parameters}
         return table[key]
 
     def _table_of(self, field: str) -> tuple[str, ...]:
-        """The dials under which a field is tabled; a continuous dial that is the field's value needs no table."""
-        return tuple(sorted(self._dials[field] - {self._direct.get(field)}))
+        """Return the parameters of a field's table; a continuous parameter that is the field's value needs none."""
+        return tuple(sorted(self._parameters[field] - {self._direct.get(field)}))
 
     def _depends(self, field: str) -> frozenset[str]:
-        """All dials that touch a field's keys, by themselves or through interpolations."""
+        """Return all parameters that touch a field's keys, by themselves or through interpolations."""
         return frozenset(
-            dial.name for dial in self._space.dials for key in SOURCES[field] if self._touches(dial.name, key, set())
+            parameter.name
+            for parameter in self._space.parameters
+            for key in SOURCES[field]
+            if self._touches(parameter.name, key, set())
         )
 
-    def _touches(self, dial: str, key: str, seen: set[str]) -> bool:
-        if dial == "debug" or key == "*" or dial == key or key.startswith(f"{dial}.") or dial.startswith(f"{key}."):
+    def _touches(self, parameter: str, key: str, seen: set[str]) -> bool:
+        if (
+            parameter == "debug"
+            or key == "*"
+            or parameter == key
+            or key.startswith(f"{parameter}.")
+            or parameter.startswith(f"{key}.")
+        ):
             return True
         seen.add(key)
         inside = [ref for known, refs in self._references.items() if _within(known, key) for ref in refs]
-        return any(self._touches(dial, ref, seen) for ref in inside if ref not in seen)
+        return any(self._touches(parameter, ref, seen) for ref in inside if ref not in seen)
 
     def _carried(self, field: str) -> str | None:
-        """The continuous dial whose value is the field's, as it is: its own key, or all that its key refers to."""
+        """Return the continuous parameter whose value is the field's: its own key, or the one that its key refers to."""
         keys = SOURCES[field]
         if len(keys) != 1 or keys[0] in GROUPS:
             return None
@@ -123,7 +136,7 @@ def _within(known: str, key: str) -> bool:
 
 
 def _referred(value: Any) -> set[str]:
-    """The keys that a raw value refers to; ``*`` for a reference that is no plain absolute key: it may be anything."""
+    """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain absolute key."""
     if not isinstance(value, str) or "${" not in value:
         return set()
     plain = set(_PLAIN.findall(value))
@@ -131,12 +144,12 @@ def _referred(value: Any) -> set[str]:
 
 
 def _is_one_reference(found: list[Any]) -> bool:
-    """Whether a key's value is taken from one other key, whole, wherever it is set."""
+    """Return whether a key's value is always exactly the value of one other key."""
     return len(set(map(str, found))) == 1 and isinstance(found[0], str) and _PLAIN.fullmatch(found[0]) is not None
 
 
-class Judge:
-    """Judges a space's points; ``learn`` adds what preparation counted for each model and task."""
+class Validator:
+    """Validates a space's points; ``learn`` adds what preparation counted for each model and task."""
 
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any] | None = None) -> None:
         self.space, self.points = space, points
@@ -144,45 +157,47 @@ class Judge:
         self.learn(prepared or {})
 
     def learn(self, prepared: Mapping[str, Any]) -> None:
-        """Judge with these counts from now on."""
-        self._last: Verdict | None = None  # asked for several times in a row; composing its experiment takes 20 ms
+        """Use these counts from now on."""
+        self._last: ValidationResult | None = (
+            None  # requested several times in a row; composing its experiment takes 20 ms
+        )
         self.fields = RuleInputs(self.space, self.points, prepared)
 
-    def verdict(self, point: Point, seed: int | None = None) -> "Verdict":
-        """The verdict on one point, on another seed than the configured one where one is given.
+    def validate(self, point: Point, seed: int | None = None) -> "ValidationResult":
+        """Return the result of one point, with another seed if one is given.
 
-        Raises UserError where the configuration does not exist at all (unknown key or option).
+        Raises UserError if the configuration does not exist at all (unknown key or option).
         """
         if self._last is None or (self._last.point, self._last.seed) != (point, seed):
             setting = self.fields.setting(point)
             if seed is not None:
                 setting = setting.replace({"seed": seed})
-            self._last = Verdict(point, setting, tuple(check(setting, self.ignore)), self, seed)
+            self._last = ValidationResult(point, setting, tuple(check(setting, self.ignore)), self, seed)
         return self._last
 
     def is_valid(self, point: Point) -> bool:
-        """Whether a point breaks no rule."""
-        return self.verdict(point).is_valid
+        """Return whether a point breaks no rule."""
+        return self.validate(point).is_valid
 
-    def check_dials(self) -> None:
-        """Every value of every dial on its own must exist and fit its key's type.
+    def check_parameters(self) -> None:
+        """Check that every value of every parameter exists and fits its key's type, and that ignored rules exist.
 
-        Raises UserError for the first that does not, before anything is judged; and for unknown rules to ignore.
+        Raises UserError for the first that does not.
         """
         unknown = [
             code for code in self.ignore if code not in REGISTRY and code not in {known[:2] for known in REGISTRY}
         ]
         if unknown:
             raise UserError(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
-        for dial in self.space.dials:
-            if isinstance(dial.domain, Choice):
-                for value in dial.domain.values:
-                    check_words(self.points.experiment({dial.name: value}))
+        for parameter in self.space.parameters:
+            if isinstance(parameter.domain, Choice):
+                for value in parameter.domain.values:
+                    check_words(self.points.experiment({parameter.name: value}))
             else:
-                self._check_interval(dial.name, dial.domain)
+                self._check_interval(parameter.name, parameter.domain)
 
     def _check_interval(self, name: str, domain: Interval) -> None:
-        """An interval's inner values must fit as well: a whole number's key takes no fractions."""
+        """Check an interval's inner values as well: a whole number's key takes no fractions."""
         try:
             for share in (0.0, 1.0, 1 / math.pi):
                 check_words(self.points.experiment({name: domain.at(share)}))
@@ -195,11 +210,11 @@ class Judge:
             ) from error
 
 
-class Verdicts(Protocol):
-    """The verdicts on all points that a sweep may try: a grid's are counted (Census), a short list's looked at (OneByOne)."""
+class SpaceValidity(Protocol):
+    """The validity of all points that a sweep may try: counted (GridValidity), or one by one (OneFactorGrid)."""
 
     @property
-    def judge(self) -> Judge: ...
+    def validator(self) -> Validator: ...
     @property
     def total(self) -> int: ...
     @property
@@ -209,42 +224,42 @@ class Verdicts(Protocol):
     def valid_points(self) -> Iterator[Point]: ...
     def invalid_points(self, code: str | None = None) -> Iterator[Point]: ...
     def by_rule(self) -> dict[str, int]: ...
-    def first(self, code: str) -> "Verdict": ...
+    def first(self, code: str) -> "ValidationResult": ...
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One point with its setting and what is wrong with it."""
+class ValidationResult:
+    """One point with its setting and its problems."""
 
     point: Point
     setting: Setting
     problems: tuple[Problem, ...]
-    judge: Judge
+    validator: Validator
     seed: int | None = None  # a replicate's
 
     @property
     def is_valid(self) -> bool:
-        """Whether no error prunes it."""
+        """Return whether no error prunes it."""
         return not errors(self.problems)
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The point's whole experiment, composed when somebody wants it (20 ms)."""
-        return self.judge.points.experiment(self.values)
+        """Return the point's whole experiment, composed on demand (20 ms)."""
+        return self.validator.points.experiment(self.values)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The configuration values that make it of the base configuration."""
-        return self.judge.space.values(self.point) | ({} if self.seed is None else {"seed": self.seed})
+        """Return the configuration values that differ from the base configuration."""
+        return self.validator.space.values(self.point) | ({} if self.seed is None else {"seed": self.seed})
 
     def reasons(self) -> list[dict[str, Any]]:
-        """What is wrong, as ``invalid.jsonl`` and the study keep it."""
+        """Return the problems as ``invalid.jsonl`` and the study keep them."""
         return [
             {"code": problem.code, "message": problem.message, "fixes": [dict(fix.keys) for fix in fixes]}
-            for problem, fixes in self.mended()
+            for problem, fixes in self.fixes()
         ]
 
-    def mended(self) -> list[tuple[Problem, list[Any]]]:
-        """Each error with its verified fixes."""
-        return [(p, find_fixes(self.setting, p, self.judge.ignore)) for p in errors(self.problems)]
+    def fixes(self) -> list[tuple[Problem, list[Any]]]:
+        """Return each error with its verified fixes."""
+        return [(p, find_fixes(self.setting, p, self.validator.ignore)) for p in errors(self.problems)]

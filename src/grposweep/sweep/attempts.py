@@ -9,7 +9,7 @@ from grposweep.errors import UserError
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.schema import is_external
 from grposweep.search.space import Point
-from grposweep.search.validity import Verdict
+from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind, ControlRequest, OpenAttempt
@@ -68,7 +68,7 @@ class Attempts:
     provenance: dict[str, Any]
     is_dry: bool = False  # nothing is submitted, so no attempt is noted
 
-    def submit(self, folder: TrialFolder, verdict: Verdict) -> RunningAttempt:
+    def submit(self, folder: TrialFolder, verdict: ValidationResult) -> RunningAttempt:
         """Write the intent, submit the attempt, write its job id."""
         begun = folder.open_attempt()
         (folder.path / paths.CONTROL).unlink(missing_ok=True)
@@ -82,7 +82,7 @@ class Attempts:
         self._note(folder, number, AttemptEventKind.STARTED, job_id=job_id)
         return running_attempt(folder, verdict, OpenAttempt(number, job_id, time.time()))
 
-    def find(self, folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -> RunningAttempt | None:
+    def find(self, folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt | None:
         """Return the attempt if it has outlived its controller, or None."""
         found = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
         if found is None:
@@ -106,7 +106,7 @@ class Attempts:
         return self.launcher.submit(job)
 
 
-def running_attempt(folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -> RunningAttempt:
+def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt:
     """Return an attempt under way, with what its folder says of it."""
     minutes = verdict.experiment.cluster.stall_min
     return RunningAttempt(
@@ -123,7 +123,7 @@ def running_attempt(folder: TrialFolder, verdict: Verdict, begun: OpenAttempt) -
     )
 
 
-def _job(folder: TrialFolder, number: int, verdict: Verdict) -> Job:
+def _job(folder: TrialFolder, number: int, verdict: ValidationResult) -> Job:
     experiment = verdict.experiment
     starts_ranks = is_external(experiment.trainer.kind)
     return Job(folder.path, number, experiment.cluster, experiment.generation, starts_ranks=starts_ranks)

@@ -15,7 +15,7 @@ from grposweep.labels import count
 from grposweep.plan import build_plan
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from grposweep.setting import Setting
 from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder
@@ -36,7 +36,7 @@ class CostEstimate:
 class CostModel:
     """Costs of trials that ran to their end, by the settings that decide about them; the learning rate does not."""
 
-    judge: Judge
+    validator: Validator
     _noted: dict[int, tuple[Point, CostEstimate]] = field(default_factory=dict)
     _digested: int = 0  # of these
     _alike: dict[Effective, list[CostEstimate]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class CostModel:
         if not self.is_known:
             return None
         self._digest()
-        setting = self.judge.fields.setting(point)
+        setting = self.validator.fields.setting(point)
         if alike := self._alike.get(effective(setting)):
             return _mean(alike)
         return self._by_work(find_work(setting)) or self.mean
@@ -83,7 +83,7 @@ class CostModel:
     def _digest(self) -> None:
         """Sort what is new by its settings; only where somebody asks."""
         for point, cost in list(self._noted.values())[self._digested :]:
-            setting = self.judge.fields.setting(point)
+            setting = self.validator.fields.setting(point)
             self._alike.setdefault(effective(setting), []).append(cost)
             if (work := find_work(setting)) is not None:
                 self._seen.append((work, cost))

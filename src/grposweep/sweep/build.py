@@ -15,7 +15,7 @@ from grposweep.report.tables import invalid_table
 from grposweep.search.early_stopping import build_policy, choose_policy
 from grposweep.search.journal import Direction
 from grposweep.search.replication import build_replication
-from grposweep.search.sampler import LISTED
+from grposweep.search.sampler import lists_points
 from grposweep.search.space import freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.storage.folders import SweepFolder
@@ -44,18 +44,18 @@ def build_controller(
     provenance: Mapping[str, Any],
 ) -> Controller:
     """Open the study, tell it what is known, and hand everything to a controller; says what was found and repaired."""
-    base, judge = judged.base, judged.judge
+    base, validator = judged.base, judged.validator
     study = _open(console, folder, judged)
     _record_invalid(console, folder, study, judged)
-    warm = open_warm_start(folder, base, judge)
+    warm = open_warm_start(folder, base, validator)
     _teach(study, folder, judged, warm)
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
     first = [*judged.enqueued, *warm.first]
     valid = list(judged.census.valid_points())
-    queue = TrialQueue(study, judge, base.search, judged.sampler, valid, first, base.force)
+    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
     queue.known_oom = partial(known_oom, folder)
-    outcomes = OutcomeRecorder(folder, study, judge, base.search, base.trainer.keep)
+    outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died between an end and this
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
@@ -80,7 +80,7 @@ def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm:
     """What the study cannot know of itself: further objectives, earlier sweeps, seeds."""
     base = judged.base
     if base.search.further:
-        study.weigh(further_of(folder, base.search.further))
+        study.use_objectives(further_of(folder, base.search.further))
     else:  # what earlier sweeps were worth in further objectives is not taken over
         study.learn([(seen.point, seen.value) for seen in warm.observations])
     study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
@@ -95,11 +95,11 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     never = [f"{d}={label}" for d, labels in census.valid_by_label().items() for label, n in labels.items() if not n[0]]
     if never:
         console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
-    write_invalid(folder, map(census.judge.verdict, census.invalid_points()), census.invalid)
-    if judged.sampler in LISTED:
+    write_invalid(folder, map(census.validator.validate, census.invalid_points()), census.invalid)
+    if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(census.invalid_points(), RECORDED_INVALID):
             if freeze(point) in known:
                 continue
-            problems = errors(census.judge.verdict(point).problems)
+            problems = errors(census.validator.validate(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])

@@ -10,7 +10,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from grposweep.launchers.base import End, Launcher, LauncherBusy
-from grposweep.search.validity import Verdict
+from grposweep.search.validity import ValidationResult
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
@@ -49,8 +49,8 @@ class Controller:
     busy_until: float = 0.0  # time.monotonic()
 
     def __post_init__(self) -> None:
-        self.study, self.judge, self.search = self.queue.study, self.queue.judge, self.queue.search
-        budget = Budget(self.search.budget_gpu_hours, CostModel(self.judge))
+        self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
+        budget = Budget(self.search.budget_gpu_hours, CostModel(self.validator))
         self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
         self.attempts = Attempts(self.launcher, self.provenance, self.is_dry)
         self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
@@ -162,7 +162,7 @@ class Controller:
             return False
         self.early_stopping.go_on(promoted)
         logger.info("promoted: it goes on from its last checkpoint", extra=about(promoted))
-        verdict = self.judge.verdict(dict(trial.params))
+        verdict = self.validator.validate(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         return True
 
@@ -222,7 +222,7 @@ class Controller:
         if self._is_paused(self.trial_folder(trial)):
             self.early_stopping.pause(trial.number)
             return
-        verdict = self.judge.verdict(dict(trial.params), trial.user_attrs.get("seed"))
+        verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()
         if begun is not None and (running := self.attempts.find(folder, verdict, begun)):
@@ -260,10 +260,10 @@ class Controller:
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
-    def _write(self, number: int, verdict: Verdict, attributes: dict[str, Any]) -> TrialFolder:
+    def _write(self, number: int, verdict: ValidationResult, attributes: dict[str, Any]) -> TrialFolder:
         return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
 
-    def _submit(self, folder: TrialFolder, verdict: Verdict) -> None:
+    def _submit(self, folder: TrialFolder, verdict: ValidationResult) -> None:
         self.running[folder.number] = running = self.attempts.submit(folder, verdict)
         logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))
 

@@ -16,7 +16,7 @@ NAME = "effects.json"
 
 def show_effects(folder: SweepFolder, study: SweepStudy, metric: str) -> Table:
     """Write down what each dial does, and show it."""
-    standing = study.standing
+    standing = study.ranking
     runners = standing.alive if standing is not None else ()
     points = {trial.number: dict(trial.params) for trial in study.searched}
     found = compare(points, runners, study.sign)
@@ -31,7 +31,7 @@ def _content(found: Comparison, metric: str) -> dict[str, Any]:
         "baseline": {"trial": found.baseline, "worth": _interval(found.worth)},
         "effects": [
             {
-                "dial": effect.dial,
+                "dial": effect.parameter,
                 "value": effect.label,
                 "trial": effect.trial,
                 "worth": _interval(effect.worth),

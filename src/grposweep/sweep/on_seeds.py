@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grposweep.report.tables import Row
-from grposweep.search.replication import Standing, on_fresh_seeds
+from grposweep.search.replication import Ranking, on_fresh_seeds
 
 
-def with_seeds(rows: Sequence[Row], standing: Standing | None) -> list[Row]:
+def with_seeds(rows: Sequence[Row], standing: Ranking | None) -> list[Row]:
     """The rows of the search with what fresh seeds made of them: the winner first, then those tied with it."""
     if standing is None:
         return list(rows)
@@ -21,7 +21,7 @@ def with_seeds(rows: Sequence[Row], standing: Standing | None) -> list[Row]:
     ]
 
 
-def words_on_seeds(standing: Standing | None) -> list[str]:
+def words_on_seeds(standing: Ranking | None) -> list[str]:
     """The race's outcome in sentences; none where no replicate was wanted."""
     if standing is None or not (standing.alive or standing.out):
         return []

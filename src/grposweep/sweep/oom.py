@@ -18,7 +18,7 @@ from grposweep.files import append_line, read_lines
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.plan import build_plan
 from grposweep.schema import Experiment
-from grposweep.search.validity import Verdict
+from grposweep.search.validity import ValidationResult
 from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -57,7 +57,7 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
 SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
 
 
-def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:
     """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
     batch = apply_oom_fix(trial.path, verdict.experiment).batch
     size = batch.per_device_train_batch_size
@@ -65,7 +65,7 @@ def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None
     append_line(sweep.path / paths.MEMORY, {"trial": trial.number, "sizes": sizes, "same": _same(verdict.experiment)})
 
 
-def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> None:
+def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:
     """This trial finished: what it reserved at most, beside what it was estimated to, where its GPU is known."""
     memory = estimate(verdict.setting)
     if memory is None or verdict.setting.gpu_memory_gib is None:
@@ -79,7 +79,7 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: Verdict) -> Non
         )
 
 
-def known_oom(sweep: SweepFolder, verdict: Verdict) -> int | None:
+def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
     """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
     for line in read_lines(sweep.path / paths.MEMORY, sizes=dict):
         if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
@@ -104,7 +104,7 @@ def correction(sweep: SweepFolder) -> tuple[float, int] | None:
     return min(max(ratio, SMALLEST), LARGEST), trial
 
 
-def _sizes(verdict: Verdict) -> dict[str, int]:
+def _sizes(verdict: ValidationResult) -> dict[str, int]:
     """What a rank holds at once: completions in a backward pass, and tokens of one."""
     plan = build_plan(verdict.setting)
     return {

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from grposweep.launchers.base import End
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy
-from grposweep.search.validity import Judge, Verdict
+from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import (
@@ -50,7 +50,7 @@ class RetryDecision:
         return self.step in (*GOES_ON, Step.STOP)
 
 
-def decide_retry(folder: TrialFolder, verdict: Verdict, end: End, moved: bool | None = None) -> RetryDecision:
+def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None) -> RetryDecision:
     """Classify a failed attempt and choose: retry, heal or fail; ``moved``: whether its heartbeat did before the end.
 
     A launcher that says ``again`` took the attempt away. That is no failure of the trial; the launcher counts these.
@@ -86,7 +86,7 @@ def _report(folder: TrialFolder, end: End) -> FailureReport:
     return FailureReport(kind, message, tuple(folder.last_lines()))
 
 
-def _apply_heal(folder: TrialFolder, verdict: Verdict, failure: Failure, attempt: int) -> bool:
+def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure, attempt: int) -> bool:
     """Write smaller micro-batches for further attempts; False if there are none that change no number."""
     changes = heal(verdict.setting, verdict.experiment.rules.ignore)
     before = OomFix.read(folder.path)
@@ -132,7 +132,7 @@ class OutcomeRecorder:
 
     folder: SweepFolder
     study: SweepStudy
-    judge: Judge
+    validator: Validator
     search: Search
     keep: str = "best"  # trainer.keep
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
@@ -159,7 +159,7 @@ class OutcomeRecorder:
         elif end.code == ExitCode.FINISHED and (value := running.folder.result.value) is not None:
             logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
             self._note_end(running, end)
-            record_peak(self.folder, running.folder, self.judge.verdict(running.point, running.seed))
+            record_peak(self.folder, running.folder, self.validator.validate(running.point, running.seed))
             self._close(running.folder, None)
         else:
             self._record_failure(running, end)
@@ -190,7 +190,7 @@ class OutcomeRecorder:
             self._delete_models(finished)
 
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
-        verdict, folder = self.judge.verdict(running.point, running.seed), running.folder
+        verdict, folder = self.validator.validate(running.point, running.seed), running.folder
         decision = decide_retry(folder, verdict, end, moved=not running.hangs)
         if not decision.goes_on and decision.failure is Failure.GPU_MEMORY:
             record_oom(self.folder, folder, verdict)  # before the result says that the trial is over

@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial
 
 from grposweep.files import read_lines
 from grposweep.search.journal import Direction, cut
-from grposweep.search.sampler import LISTED, choose_sampler
+from grposweep.search.sampler import choose_sampler, lists_points
 from grposweep.search.space import Point, Space
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.storage import paths
@@ -102,7 +102,9 @@ def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) 
 def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Point, list[str]]]:
     """The invalid points of a grid that the study does not hold yet, in their order, with their problems."""
     search = (folder.settings() or {}).get("search")
-    if choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space) not in LISTED:
+    if not lists_points(
+        choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space)
+    ):
         return
     known = sum(bool(trial.user_attrs.get("invalid")) for trial in study.trials)
     lines = read_lines(folder.path / paths.INVALID, point=dict, problems=list)

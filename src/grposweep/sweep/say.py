@@ -31,7 +31,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     at_once = min(controller.launcher.slots, max(controller.queue.target, 1))
     recorded = f", {done} of them recorded already" if done else ""
     proposals = controller.queue
-    what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.dials else "one run"
+    what = f"{proposals.target} trials ({proposals.sampler})" if controller.study.space.parameters else "one run"
     if replicates := proposals.planned - proposals.target:
         what += f", then up to {replicates} on fresh seeds"
     console.print(
@@ -42,7 +42,7 @@ def say_scale(console: Console, controller: Controller, base: Experiment) -> Non
     warnings = {
         (problem.code, problem.message): problem
         for point in controller.queue.valid_points[:WARNED_POINTS]
-        for problem in controller.judge.verdict(point).problems
+        for problem in controller.validator.validate(point).problems
         if problem.severity == "warning"
     }
     for (code, message), problem in list(warnings.items())[:5]:
@@ -81,7 +81,7 @@ def trial_line(controller: Controller, trial: FrozenTrial) -> str:
 def words_of_importances(study: SweepStudy) -> str:
     """Which dials decided, in one line; empty where too few trials have finished to tell."""
     finished = [trial for trial in study.searched if trial.state == TrialState.COMPLETE and trial.value is not None]
-    dials = {dial.name: dial for dial in study.space.dials}
+    dials = {dial.name: dial for dial in study.space.parameters}
     points, values = [dict(trial.params) for trial in finished], [trial.value or 0.0 for trial in finished]
     shares = find_importances(dials, points, values, maximize=study.sign > 0)
     return "what decided: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) if shares else ""
@@ -109,7 +109,7 @@ def say_results(controller: Controller, console: Console) -> None:
         console.print(_winner(next(row for row in table if row.number == best.number)), highlight=False)
         if text := words_of_front(controller.study):
             console.print(text, highlight=False)
-        for line in [] if compares else words_on_seeds(controller.study.standing):
+        for line in [] if compares else words_on_seeds(controller.study.ranking):
             console.print(line, highlight=False)
         model = controller.trial_folder(best).path / "model"
         if model.is_dir():

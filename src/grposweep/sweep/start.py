@@ -26,9 +26,9 @@ from grposweep.report.compare import differences
 from grposweep.report.tables import invalid_table
 from grposweep.schema import Experiment
 from grposweep.search.grid import evaluate_grid, validate_one_factor
-from grposweep.search.sampler import LISTED, choose_sampler, continuous
+from grposweep.search.sampler import choose_sampler, continuous, lists_points
 from grposweep.search.space import Point, Space, freeze
-from grposweep.search.validity import Judge, Verdict, Verdicts
+from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.provenance import difference
@@ -40,34 +40,34 @@ from grposweep.sweep.trial_queue import read_enqueued
 class ValidatedSpace:
     """What a sweep knows of its space before its folder exists, and better once it is prepared."""
 
-    judge: Judge
+    validator: Validator
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
-    census: Verdicts
+    census: SpaceValidity
     enqueued: Sequence[Point]  # to be tried first
 
     @property
     def base(self) -> Experiment:
         """The experiment with every dial where the configuration leaves it."""
-        return self.judge.points.base
+        return self.validator.points.base
 
     @property
     def space(self) -> Space:
         """What is swept."""
-        return self.judge.space
+        return self.validator.space
 
     def learn(self, prepared: dict[str, Any], console: Console) -> "ValidatedSpace":
         """Judged again with what preparation counted."""
-        self.judge.learn(prepared)
-        return replace(self, census=_census(console, self.judge, self.sampler))
+        self.validator.learn(prepared)
+        return replace(self, census=_census(console, self.validator, self.sampler))
 
     def preparable(self) -> dict[str, Experiment]:
         """One experiment for each model and task among the valid points that really train."""
-        dials = [dial.name for dial in self.space.dials if dial.name.split(".")[0] in ("model", "task", "trainer")]
+        dials = [dial.name for dial in self.space.parameters if dial.name.split(".")[0] in ("model", "task", "trainer")]
         distinct = {
             freeze({name: point[name] for name in dials if name in point}): point
             for point in self.census.valid_points()
         }
-        experiments = [self.judge.verdict(point).experiment for point in distinct.values()]
+        experiments = [self.validator.validate(point).experiment for point in distinct.values()]
         return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
 
 
@@ -78,10 +78,10 @@ def validate_space(console: Console, space: Space, points: Points) -> ValidatedS
     without a valid point.
     """
     sampler = _sampler(points.base, space)
-    judge = Judge(space, points)
-    judge.check_dials()
-    census = _census(console, judge, sampler)
-    return ValidatedSpace(judge, sampler, census, read_enqueued(points.base.search.enqueue, space, judge))
+    validator = Validator(space, points)
+    validator.check_parameters()
+    census = _census(console, validator, sampler)
+    return ValidatedSpace(validator, sampler, census, read_enqueued(points.base.search.enqueue, space, validator))
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -89,16 +89,16 @@ def _sampler(base: Experiment, space: Space) -> str:
 
     Raises UserError where it does not go with the space, or ``force`` not with a sweep.
     """
-    if space.dials and base.force:
+    if space.parameters and base.force:
         raise UserError("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
-    if base.search.seeds and any(dial.name == "seed" for dial in space.dials):
+    if base.search.seeds and any(dial.name == "seed" for dial in space.parameters):
         raise UserError(
             "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
-    if sampler in LISTED and not space.is_finite:
+    if lists_points(sampler) and not space.is_finite:
         dials = ", ".join(continuous(space))
         raise UserError(
             f"search={sampler}: {dials} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
@@ -106,16 +106,16 @@ def _sampler(base: Experiment, space: Space) -> str:
     return sampler
 
 
-def _census(console: Console, judge: Judge, sampler: str) -> Verdicts:
+def _census(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
     """The verdicts on the whole space.
 
     Raises UserError where no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    census: Verdicts = validate_one_factor(judge) if sampler == "one_factor" else evaluate_grid(judge)
+    census: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else evaluate_grid(validator)
     if census.valid:
         return census
-    if not judge.space.dials:
-        verdict = judge.verdict({})
+    if not validator.space.parameters:
+        verdict = validator.validate({})
         raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
     console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
     raise UserError(
@@ -146,7 +146,7 @@ OURS = {
 
 def default_name(hint: str, space: Space, identity: str) -> str:
     """A short readable identity: model, task, dials, and the head of the identity's hash."""
-    dials = [dial.name.rsplit(".", 1)[-1] for dial in space.dials]
+    dials = [dial.name.rsplit(".", 1)[-1] for dial in space.parameters]
     return "-".join([hint, *(dials[:4] or ["run"]), identity[:6]])
 
 
@@ -248,7 +248,7 @@ def describe_sweep(
     write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-def write_invalid(folder: SweepFolder, invalid: Iterable[Verdict], total: int) -> None:
+def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:
     """invalid.jsonl: the invalid combinations of the finite dials with their problems and fixes; a last line counts
     those beyond the first ten thousand.
     """

@@ -9,7 +9,7 @@ from grposweep.labels import label_text, short, short_names
 from grposweep.report.live import Active, Snapshot
 from grposweep.report.tables import InvalidRow, Row
 from grposweep.search.space import Point
-from grposweep.search.validity import Verdicts
+from grposweep.search.validity import SpaceValidity
 from grposweep.storage.records import SweepProgress, read_metrics
 from grposweep.sweep.attempts import RunningAttempt
 from grposweep.sweep.controller import Controller
@@ -72,7 +72,7 @@ def rows(controller: Controller) -> list[Row]:
     """Every started trial of the search for the leaderboard, with what replicates on fresh seeds made of it."""
     study = controller.study
     found = [row(controller, trial) for trial in study.searched]
-    return with_further(with_seeds(found, study.standing), study)
+    return with_further(with_seeds(found, study.ranking), study)
 
 
 def row(controller: Controller, trial: FrozenTrial) -> Row:
@@ -101,15 +101,15 @@ def dials(point: Point) -> dict[str, str]:
     return {names[name]: label_text(label) for name, label in point.items()}
 
 
-def invalid_rows(census: Verdicts) -> list[InvalidRow]:
+def invalid_rows(census: SpaceValidity) -> list[InvalidRow]:
     """The rules that prune points, each with its first example and that example's verified fixes."""
     return [_invalid_row(census, code, count) for code, count in census.by_rule().items()]
 
 
-def _invalid_row(census: Verdicts, code: str, count: int) -> InvalidRow:
+def _invalid_row(census: SpaceValidity, code: str, count: int) -> InvalidRow:
     verdict = census.first(code)
-    problem, fixes = next((p, fixes) for p, fixes in verdict.mended() if p.code == code)
-    example = short(census.judge.space.finite_part(verdict.point)) if verdict.point else ""
+    problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
+    example = short(census.validator.space.finite_part(verdict.point)) if verdict.point else ""
     return InvalidRow(code, count, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
 
 

@@ -17,18 +17,18 @@ from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
-from grposweep.search.sampler import LISTED, Valid
+from grposweep.search.sampler import ValidPoints, lists_points
 from grposweep.search.space import Choice, Label, Parameter, Point, Space, freeze
 from grposweep.search.study import SweepStudy
-from grposweep.search.validity import Judge, Verdict
+from grposweep.search.validity import ValidationResult, Validator
 
 
-def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judge) -> list[Point]:
+def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator) -> list[Point]:
     """The points of ``search.enqueue``; dials left out are filled in by the sampler.
 
     Raises UserError for a dial that is not searched, a value outside its dial, and a whole point that is invalid.
     """
-    dials = {dial.name: dial for dial in space.dials}
+    dials = {dial.name: dial for dial in space.parameters}
     points: list[Point] = []
     for entry in wanted:
         point: Point = {}
@@ -37,7 +37,7 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, judge: Judg
                 known = ", ".join(dials) or "none"
                 raise UserError(f"search.enqueue: {name} is not searched here. The dials of this sweep are {known}.")
             point[name] = _label(dials[name], value)
-        _check(point, space, judge)
+        _check(point, space, validator)
         points.append(point)
     return points
 
@@ -71,14 +71,14 @@ def _label(dial: Parameter, value: Any) -> Label:
     return int(number) if domain.integer else number
 
 
-def _check(point: Point, space: Space, judge: Judge) -> None:
+def _check(point: Point, space: Space, validator: Validator) -> None:
     """A point that leaves nothing to the sampler must be valid itself."""
-    if any(dial.is_active(point) and dial.name not in point for dial in space.dials):
+    if any(dial.is_active(point) and dial.name not in point for dial in space.parameters):
         return
-    verdict = judge.verdict(point)
+    verdict = validator.validate(point)
     broken = errors(verdict.problems)
     if broken:
-        text = render_problem(verdict.setting, broken[0], judge.ignore)
+        text = render_problem(verdict.setting, broken[0], validator.ignore)
         raise UserError(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
 
 
@@ -92,7 +92,7 @@ DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 class QueuedTrial(NamedTuple):
     """A valid point that nobody has tried, judged, and what the study is to remember of it."""
 
-    verdict: Verdict
+    verdict: ValidationResult
     attributes: dict[str, Any]
 
 
@@ -101,13 +101,15 @@ class TrialQueue:
     """What has been started of a space, and what comes next."""
 
     study: SweepStudy
-    judge: Judge
+    validator: Validator
     search: Search
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
     valid_points: list[Point]  # valid combinations of the finite dials
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
-    known_oom: Callable[[Verdict], int | None] = lambda _verdict: None  # the trial that ran out of memory with less
+    known_oom: Callable[[ValidationResult], int | None] = lambda _verdict: (
+        None
+    )  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
@@ -123,14 +125,14 @@ class TrialQueue:
     def target(self) -> int:
         """How many trials the search itself starts in all."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
-        wanted = self.search.trials or (most if self.sampler in LISTED and most is not None else DEFAULT_TRIALS)
+        wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
         return max(wanted, self._repeats)
 
     @property
     def planned(self) -> int:
         """How many trials the sweep starts in all, replicates among them; while these race, at most."""
-        standing, replication = self.study.standing, self.study.replication
+        standing, replication = self.study.ranking, self.study.replication
         if standing is None or replication is None:
             return self.target
         is_over = len(self.study.searched) >= self.target and not standing.wanted
@@ -166,12 +168,12 @@ class TrialQueue:
         return None if point is None else self._proposal(point)
 
     def _proposal(self, point: Point, **noted: Any) -> QueuedTrial:
-        verdict = self.judge.verdict(point)
+        verdict = self.validator.validate(point)
         return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
     def _next_replicate(self) -> QueuedTrial | None:
         """The next fresh seed of a leader, as the race on these seeds stands."""
-        standing = self.study.standing
+        standing = self.study.ranking
         if standing is None or not standing.wanted:
             return None
         begun = {(t.user_attrs["of"], t.user_attrs["seed"]) for t in self.study.started if is_replicate(t)}
@@ -179,7 +181,7 @@ class TrialQueue:
         if wanted is None:
             return None
         number, seed = wanted
-        verdict = self.judge.verdict(dict(self.study.trials[number].params), seed)
+        verdict = self.validator.validate(dict(self.study.trials[number].params), seed)
         identity = experiment_id(verdict.experiment, verdict.setting)
         return QueuedTrial(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
 
@@ -191,7 +193,7 @@ class TrialQueue:
                 return True
             if freeze(point) in self._known or freeze(point) in self.doubles or point in self._drawn:
                 return False
-            verdict = self.judge.verdict(point)
+            verdict = self.validator.validate(point)
             if not verdict.is_valid:
                 return False
             if (trial := self.known_oom(verdict)) is not None:
@@ -202,14 +204,14 @@ class TrialQueue:
                 return False
             return True
 
-        if self.sampler in LISTED:
+        if lists_points(self.sampler):
             left = (p for p, name in self._frozen if self.repeat or name not in self._known)
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in self._in_order(agreeing) if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
 
         def draw(ahead: int = 0) -> Point | None:
-            valid = Valid(is_new, finite)
+            valid = ValidPoints(is_new, finite)
             foreseen = {} if self.sampler == "random" else self.foreseen()
             return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
 

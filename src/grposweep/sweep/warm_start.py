@@ -17,7 +17,7 @@ from grposweep.errors import UserError
 from grposweep.files import read_json, write_json
 from grposweep.schema import GROUPS, Experiment, Search
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
-from grposweep.search.validity import Judge
+from grposweep.search.validity import Validator
 from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
@@ -71,7 +71,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
         )
     baseline = settings.get("baseline")
     task = baseline.get("task") if isinstance(baseline, dict) else None
-    searched = {dial.name.split(".")[0] for dial in space.dials}
+    searched = {dial.name.split(".")[0] for dial in space.parameters}
     if isinstance(task, dict) and "task" not in searched and task != asdict(base.task):
         keys = ", ".join(f"task.{name}" for name, value in asdict(base.task).items() if task.get(name) != value)
         raise UserError(
@@ -81,12 +81,12 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     return {"sweep": str(source.path), "identity": settings.get("identity")}
 
 
-def open_warm_start(folder: SweepFolder, base: Experiment, judge: Judge) -> WarmStart:
+def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
     """What was taken over at the first start; taken over now where this is it."""
     path = folder.path / paths.WARM_START
     found = read_json(path)
     if found is None and named_sweeps(base.search):
-        found = asdict(_take_over(base, judge))
+        found = asdict(_take_over(base, validator))
         write_json(path, found)
     if found is None:
         return WarmStart()
@@ -99,13 +99,15 @@ def words_of_warm_start(warm: WarmStart) -> str:
     return f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results of {sweeps} known to the sampler"
 
 
-def _take_over(base: Experiment, judge: Judge) -> WarmStart:
+def _take_over(base: Experiment, validator: Validator) -> WarmStart:
     first: dict[object, Point] = {}
     observations: list[Observation] = []
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
         ranked = sorted(_finished(source), key=lambda pair: _worst_last(pair[1], base.search))
-        placed = [(folder, value, *found) for folder, value in ranked if (found := _place(folder, judge)) is not None]
+        placed = [
+            (folder, value, *found) for folder, value in ranked if (found := _place(folder, validator)) is not None
+        ]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
         first |= {freeze(point): point for point in best}
         observations += [
@@ -129,7 +131,7 @@ def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
             yield folder, value
 
 
-def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
+def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | None:
     """The point of this space that learns what an earlier trial learnt, and whether their results are alike; None: none."""
     try:
         past = load_experiment(folder.path / paths.CONFIG)
@@ -137,10 +139,10 @@ def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
         return None
     setting = read_setting(past)
     wanted, told = learning(past, setting), numbers(setting)
-    for _, point in zip(range(MOST_LOOKED_AT), _candidates(judge.space, past, setting), strict=False):
-        if numbers(judge.fields.setting(point)) != told or not judge.is_valid(point):
+    for _, point in zip(range(MOST_LOOKED_AT), _candidates(validator.space, past, setting), strict=False):
+        if numbers(validator.fields.setting(point)) != told or not validator.is_valid(point):
             continue
-        verdict = judge.verdict(point)
+        verdict = validator.validate(point)
         found = learning(verdict.experiment, verdict.setting)
         if is_same_point(found, wanted):
             return point, found == wanted
@@ -150,7 +152,7 @@ def _place(folder: TrialFolder, judge: Judge) -> tuple[Point, bool] | None:
 def _candidates(space: Space, past: Experiment, setting: Setting, point: Point | None = None) -> Iterator[Point]:
     """Points that may be the earlier experiment: its own values where a dial is one, every option where that has to be tried."""
     point = point or {}
-    dial = next((dial for dial in space.dials if dial.name not in point and dial.is_active(point)), None)
+    dial = next((dial for dial in space.parameters if dial.name not in point and dial.is_active(point)), None)
     if dial is None:
         yield point
         return

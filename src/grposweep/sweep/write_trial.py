@@ -16,7 +16,7 @@ from grposweep.memory.estimate import memory_gib
 from grposweep.plan import build_plan
 from grposweep.redaction import redact
 from grposweep.schema import is_external
-from grposweep.search.validity import Verdict
+from grposweep.search.validity import ValidationResult
 from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -26,7 +26,7 @@ from grposweep.storage.records import TrialRecord
 def write_trial(
     sweep: SweepFolder,
     number: int,
-    verdict: Verdict,
+    verdict: ValidationResult,
     overrides: list[str],
     values: Mapping[str, Any],
     provenance: dict[str, Any],

@@ -61,7 +61,7 @@ def _effect(found: Effect) -> dict[str, Any]:
     effect = found.effect
     mean, half = (None, None) if effect is None else (_rounded(effect.mean, 6), _rounded(effect.margin, 6))
     return {
-        "name": short({found.dial: found.label}),
+        "name": short({found.parameter: found.label}),
         "trial": found.trial,
         "mean": mean,
         "half": half,
