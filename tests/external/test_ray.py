@@ -107,8 +107,8 @@ def test_the_same_dials_are_verls_own_keys(made: Made) -> None:
 
 def test_sizes_that_are_no_whole_prompts_are_pruned(points: Callable[..., Points]) -> None:
     """512 completions a rollout hold no whole groups of seven."""
-    assert Validator(Space(), points("easyr1")).verdict({}).is_valid
-    verdict = Validator(Space(), points("easyr1", "batch.num_generations=7")).verdict({})
+    assert Validator(Space(), points("easyr1")).validate({}).is_valid
+    verdict = Validator(Space(), points("easyr1", "batch.num_generations=7")).validate({})
     assert "GB312" in {problem.code for problem in verdict.problems}
 
 

@@ -84,7 +84,7 @@ def test_the_validator_reads_what_no_dial_can_say(points: Callable[..., Points],
     """The tensor parallelism of vLLM stands in the recipe alone, and two does not divide one process."""
     vllm = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: 2\n"
     (here / "recipe.yaml").write_text((here / "recipe.yaml").read_text() + vllm)
-    verdict = Validator(Space(), points()).verdict({})
+    verdict = Validator(Space(), points()).validate({})
     assert not verdict.is_valid
     assert "vllm_tensor_parallel_size" in verdict.reasons()[0]["message"]
 

@@ -29,8 +29,8 @@ from omegaconf.errors import (
 from grposweep.errors import UserError
 from grposweep.schema import GROUPS, Experiment, Search
 
-# Where a person types the number into the group itself, this is the key that takes it.
-DIALS = {
+# For a number typed as a group option, the key that takes it.
+NUMBER_KEYS = {
     "batch": "batch.prompts_per_step (with batch=auto) or batch.num_generations",
     "kl": "kl.beta (with kl=low)",
     "optimizer": "lr",
@@ -78,7 +78,7 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
         return f"{group}={value}: there is no group {group}. The groups are {', '.join(GROUPS)} and sweeps."
     near = get_close_matches(value, available, n=1, cutoff=0.6)
     meant = f" Did you mean {group}={near[0]}?" if near else ""
-    parameter = f" To set a number use {DIALS[group]}." if group in DIALS and not near else ""
+    parameter = f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
     return (
         f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{parameter}"
     )
