@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.ranking import Ranking, race_of, standings
+from grposweep.report.ranking import Standing, race_of, standings
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
 
@@ -22,7 +22,7 @@ def fresh(number: int, of: int, lr: float, seed: int, value: float | None) -> Tr
     return trial(number, lr, value, role="confirm", of=of, seed=seed)
 
 
-def raced(trials: list[TrialView], seeds: int = 3) -> list[Ranking]:
+def raced(trials: list[TrialView], seeds: int = 3) -> list[Standing]:
     """The standings where the two best run again on seeds 1000, 2000, ..."""
     fresh_seeds = tuple(1000 * (index + 1) for index in range(seeds))
     return standings(trials, "maximize", race_of(trials, "maximize", Replication(fresh_seeds, leaders=2)))
