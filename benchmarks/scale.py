@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.files import write_json
-from grposweep.launchers.base import End, Job
+from grposweep.launchers.base import End, Job, Launcher
 from grposweep.storage import runs
 from grposweep.storage.exit_code import ExitCode
 from grposweep.train.records import HeartbeatFile, MetricsFile
@@ -31,10 +31,10 @@ SPACES = {
 AT_ONCE = 8
 
 
-class Staged:
+class Staged(Launcher):
     """Attempts that are over as soon as they begin."""
 
-    outlives = False
+    kind = "staged"
     slots = AT_ONCE
 
     def submit(self, job: Job) -> str:
@@ -51,22 +51,12 @@ class Staged:
         write_json(folder / "result.json", {**result, "seconds": 0.01, "failure": None})
         return f"staged-{folder.name}"
 
-    def find(self, job: Job, job_id: str | None) -> None:
-        """Nothing goes on without its controller."""
-
     def poll(self, job_id: str) -> End:  # noqa: ARG002 - the contract's arguments
         """Over."""
         return End(ExitCode.FINISHED)
 
-    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
-        """Never."""
-        return ""
-
     def cancel(self, job_id: str) -> None:
         """There is nothing to end."""
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
 
 def control(arguments: list[str]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.files import append_line, write_json
-from grposweep.launchers.base import End, Job
+from grposweep.launchers.base import End, Job, Launcher
 from grposweep.storage.exit_code import ExitCode
 
 SLOTS, TRIALS = 16, 160
@@ -50,10 +50,11 @@ def length(point: dict[str, Any], identity: str) -> float:
     return float(60 * MINUTES * generations * (1 + iterations) / 2 * noise)
 
 
-class Simulated:
+class Simulated(Launcher):
     """A place with many slots, where time is the clock's."""
 
-    outlives, slots = False, SLOTS
+    kind = "simulated"
+    slots = SLOTS
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.ends, self.busy = clock, dict[str, float](), 0.0
@@ -72,22 +73,12 @@ class Simulated:
         heapq.heappush(self.queue, end)
         return name
 
-    def find(self, job: Job, job_id: str | None) -> None:
-        """Nothing goes on without its controller."""
-
     def poll(self, job_id: str) -> End | None:
         """Whether its time has come."""
         return End(ExitCode.FINISHED) if self.ends[job_id] <= self.clock.now else None
 
-    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
-        """Never."""
-        return ""
-
     def cancel(self, job_id: str) -> None:
         """There is nothing to end."""
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def advance(self) -> None:
         """To the next end."""

@@ -9,7 +9,7 @@ from faults.sweeps import EASY, Remembered
 from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
 from grposweep.files import append_line, write_json
-from grposweep.launchers.base import End, Job, LauncherBusy
+from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
@@ -57,9 +57,10 @@ def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolic
     return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor)
 
 
-class Place:
+class Place(Launcher):
     """A launcher whose every attempt takes an hour, and ends as the test says. It outlives controllers."""
 
+    kind = "toy"
     outlives = True
     slots = 2
 
@@ -112,9 +113,6 @@ class Place:
     def cancel(self, job_id: str) -> None:
         self.finish(job_id.removeprefix("job-"), "cancelled")
 
-    def close(self) -> None:
-        """Jobs go on."""
-
     def evaluate(self, name: str, value: float, broken: bool = False) -> None:
         """A job trains a step, and measures what its training is worth so far."""
         job = self.jobs[int(name)]
@@ -147,5 +145,5 @@ def _leave(folder: Path, attempt: int, how: str) -> End:
         write_json(folder / "result.json", {"status": how, "attempt": attempt, "objective": objective, "step": 2})
         return End(ExitCode.FINISHED if how == "finished" else ExitCode.STOPPED)
     if how == "taken":
-        return End(ExitCode.FAILED, "preempted", again=True)
-    return End(ExitCode.FAILED, "cancelled" if how == "cancelled" else "")
+        return End(ExitCode.FAILED, EndState.PREEMPTED, again=True)
+    return End(ExitCode.FAILED, EndState.CANCELLED if how == "cancelled" else EndState.NONE)

@@ -1,4 +1,4 @@
-"""What can be chosen by name: one line for each task, tracker, sampler and early-stopping policy.
+"""What can be chosen by name: one line for each task, tracker, launcher, sampler and early-stopping policy.
 
 The values are imported when they are first used. So configuration checks and command-line choices read the names without
 importing torch or Optuna, and a package below may know the names of what stands above it.
@@ -23,6 +23,11 @@ class Lazy:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.load()(*arguments, **named)
+
+
+def load(entry: Any) -> Any:
+    """Return a registered function or class, imported if it is `Lazy`."""
+    return entry.load() if isinstance(entry, Lazy) else entry
 
 
 @dataclass(frozen=True)
@@ -73,4 +78,11 @@ TRACKERS: dict[str, Callable[..., Any]] = {
     "none": Lazy("train.tracker:Tracker"),
     "wandb": Lazy("train.tracker:WandbTracker"),
     "tensorboard": Lazy("train.tracker:TensorboardTracker"),
+}
+
+# cluster.kind: a subclass of launchers.base.Launcher
+LAUNCHERS: dict[str, Any] = {
+    "local": Lazy("launchers.local:Local"),
+    "slurm": Lazy("launchers.slurm.launcher:Slurm"),
+    "dry_run": Lazy("launchers.dry_run:DryRun"),
 }

@@ -67,7 +67,9 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     assert isinstance(written, dict)
     for section, content in (written if group == "debug" else {group: written}).items():
         plain = {
-            key: value for key, value in content.items() if key not in ("path", "script") and "${" not in str(value)
+            key: value
+            for key, value in content.items()
+            if key not in ("defaults", "path", "script") and "${" not in str(value)
         }
         assert plain == {key: made[str(section)][key] for key in plain}
 

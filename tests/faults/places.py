@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from grposweep.files import read_json
-from grposweep.launchers.base import End, Job
+from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.process import die_with
 from grposweep.storage.exit_code import ExitCode
 from support import is_running
@@ -113,13 +113,14 @@ class Forks:
             os.waitpid(pid, 0)
 
 
-class Elsewhere:
+class Elsewhere(Launcher):
     """A place as Slurm is one: jobs are found again by their attempt, and go on without their controller.
 
     ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one of trial 1; ``deaf`` those
     that hang until they are cancelled.
     """
 
+    kind = "elsewhere"
     outlives = True
 
     def __init__(self, state: Path, slots: int, taken: Mapping[str, int], deaf: Mapping[str, int]) -> None:
@@ -149,10 +150,10 @@ class Elsewhere:
 
     def poll(self, job_id: str) -> End | None:
         path = self._state / f"{job_id}.end"
-        return End(**json.loads(path.read_text())) if path.exists() else None
-
-    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
-        return ""
+        if not path.exists():
+            return None
+        end = json.loads(path.read_text())
+        return End(end["code"], EndState(end.get("kind", "")), again=end.get("again", False))
 
     def cancel(self, job_id: str) -> None:
         job = json.loads((self._state / f"{job_id}.job").read_text())
@@ -162,9 +163,6 @@ class Elsewhere:
         )
         os.kill(begun["pid"], signal.SIGKILL)
         self._end(job_id, {"code": ExitCode.FAILED, "kind": "cancelled"})
-
-    def close(self) -> None:
-        """Jobs go on."""
 
     def _leave(self, job: Job, job_id: str, waiting: int) -> int:
         """Become a session of its own, and leave its child to the system."""

@@ -14,8 +14,7 @@ from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
 from grposweep.errors import UserError
-from grposweep.launchers.local import build_local
-from grposweep.process import SpawnedProcesses
+from grposweep.launchers.local import Local
 from support import Ended, lines, trials
 
 pytestmark = [
@@ -77,4 +76,4 @@ def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     """With what to set instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(UserError, match="a trial needs a GPU a process, and this machine has 1"):
-        build_local(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), 1, SpawnedProcesses())
+        Local.build(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), Path())

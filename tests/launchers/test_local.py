@@ -9,7 +9,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import Job
-from grposweep.launchers.local import TRAINING, TRL, Local, build_local, visible_gpus
+from grposweep.launchers.local import TRAINING, TRL, Local, visible_gpus
 from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
@@ -101,21 +101,24 @@ def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
     assert ended(local, second) == ended(local, third) == 0
 
 
-def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One message that names what would fit."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     experiment = Experiment()
     experiment.cluster.processes = 4
     with pytest.raises(UserError, match=r"cluster\.processes=2"):
-        build_local(experiment, parallel=1, processes=SpawnedProcesses())
+        Local.build(experiment, tmp_path)
 
 
-def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Five GPUs, two a trial, four at once asked for: two."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
     experiment = Experiment()
     experiment.cluster.processes = 2
-    assert build_local(experiment, parallel=4, processes=SpawnedProcesses()).slots == 2
+    experiment.search.parallel = 4
+    assert Local.build(experiment, tmp_path).slots == 2
 
 
 @pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])

@@ -12,7 +12,7 @@ from grposweep.train.vllm_server import server_command
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says where it is; two jobs on a node send their weights over different ports."""
     monkeypatch.setenv("GRPOSWEEP_VLLM_SERVER", "http://n2:31234")
-    monkeypatch.setenv("SLURM_JOB_ID", "71234")
+    monkeypatch.setenv("GRPOSWEEP_JOB_NUMBER", "71234")
     options = vllm_options(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
     assert options["vllm_server_base_url"] == "http://n2:31234"
     assert options["vllm_server_timeout"] == 300

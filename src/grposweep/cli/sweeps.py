@@ -34,7 +34,7 @@ def cancel(
     sweep: Required,
     outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
 ) -> None:
-    """End a sweep's Slurm jobs and only those; its command goes on from their last checkpoints."""
+    """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
 
     def work() -> int:
         from grposweep.sweep.cancel import cancel_sweep

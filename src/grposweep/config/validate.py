@@ -1,5 +1,6 @@
 """Words that only certain values make sense for; types alone cannot say so."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,11 +9,11 @@ from typing import Any
 from grposweep.config.to_setting import read_gpu
 from grposweep.errors import UserError
 from grposweep.external import PROGRAMS
-from grposweep.external.script import check_launcher
 from grposweep.redaction import refuse_secrets
+from grposweep.registries import LAUNCHERS, load
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, Search, Trainer, value_at
 
-WORDS: dict[str, tuple[str, ...]] = {
+WORDS: dict[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
     "trainer.kind": ("trl", "fake", *PROGRAMS),
@@ -20,7 +21,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
     "trainer.sharding": ("none", "zero1", "zero2", "zero3", "fsdp"),
-    "cluster.kind": ("local", "slurm", "dry_run"),
+    "cluster.kind": LAUNCHERS,
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
     "generation.vllm_mode": ("colocate", "server"),
@@ -94,7 +95,8 @@ def check_words(experiment: Experiment) -> None:
         raise UserError(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
-    check_cluster(experiment.cluster, experiment.generation)
+    check_server(experiment.generation)
+    load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
     check_program(experiment.trainer, experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in PROGRAMS:
         raise UserError(
@@ -138,55 +140,18 @@ def check_objectives(search: Search) -> None:
         )
 
 
-def check_cluster(cluster: Cluster, generation: Generation) -> None:
-    """Raise UserError where a Slurm job's shape and its number of ranks disagree, or a line cannot stand in a script."""
-    check_server(cluster, generation)
-    if cluster.kind == "local":
-        return
-    each = cluster.gpus_per_node or cluster.tasks_per_node
-    ranks = max(cluster.nodes * each - generation.vllm_gpus, 1)
-    if cluster.processes != ranks:
-        key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
-        served = (
-            f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
-        )
-        raise UserError(
-            f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
-            f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
-            f"{ranks}. Set those, and leave cluster.processes alone."
-        )
-    for option in (*cluster.extra, *cluster.container):
-        if not option.startswith("-") or "\n" in option:
-            raise UserError(
-                f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
-                "Set for example cluster.extra=[--exclusive]."
-            )
-
-
-def check_server(cluster: Cluster, generation: Generation) -> None:
-    """Raise UserError where a vLLM server is wanted and nothing would start it, or the other way round."""
+def check_server(generation: Generation) -> None:
+    """Raise UserError if GPUs are set apart for a vLLM server that is not wanted, or that runs elsewhere."""
     gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
-    wanted = generation.use_vllm and generation.vllm_mode == "server"
-    if gpus and not wanted:
+    if gpus and not (generation.use_vllm and generation.vllm_mode == "server"):
         raise UserError(
             f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
-    if not wanted:
-        return
     if gpus and url is not None:
         raise UserError(
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
             "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
-        )
-    if cluster.kind != "local" and gpus and not cluster.gpus_per_node:
-        raise UserError(
-            f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
-        )
-    if cluster.kind != "local" and not gpus and url is None:
-        raise UserError(
-            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
-            "generation.vllm_server_base_url to one that runs already."
         )
 
 
@@ -208,8 +173,6 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
             f"trainer={trainer.kind} with cluster.nodes={cluster.nodes}: several nodes need a Ray cluster, which nothing here "
             "starts. Set cluster.nodes=1."
         )
-    if cluster.kind != "local" and not cluster.gpus_per_node:
-        check_launcher(trainer, cluster.processes)
     folder = Path(trainer.workdir or ".")
     if not folder.is_dir():
         raise UserError(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")

@@ -1,50 +1,77 @@
-"""Where attempts run: one contract (submit, poll, cancel) for every launcher.
+"""Where attempts run: `Launcher` is the contract, ``registries.LAUNCHERS`` has one line for each.
 
-Which launcher a configuration means: the registry of the places where attempts run.
+Open attempts of a sweep may belong to several launchers, because ``cluster`` is not part of a sweep's identity.
 """
 
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
-from rich.console import Console
-
 from grposweep.errors import UserError
-from grposweep.launchers.base import Launcher
-from grposweep.launchers.dry_run import DryRun
-from grposweep.launchers.local import build_local
-from grposweep.launchers.preparation import LocalPreparation, Preparer, SlurmPreparation
-from grposweep.launchers.slurm.launcher import build_slurm, code_for
-from grposweep.process import Processes
-from grposweep.schema import Cluster, Experiment, is_external
+from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob
+from grposweep.registries import LAUNCHERS, load
+from grposweep.schema import Experiment, is_external
 
 
-def build_launcher(experiment: Experiment, sweep: Path, processes: Processes, console: Console) -> Launcher:
-    """The launcher of ``cluster.kind``; ``processes`` start what runs on this machine.
+def launcher_class(kind: str) -> type[Launcher]:
+    """Return the class registered for ``cluster.kind``."""
+    found: type[Launcher] = load(LAUNCHERS[kind])
+    return found
 
-    Raises UserError where this machine cannot serve as one.
+
+def build_launcher(experiment: Experiment, sweep: Path, console: Callable[[str], None] = print) -> Launcher:
+    """Return the launcher of ``cluster.kind`` for a sweep; ``console`` prints a line.
+
+    Raises UserError if this machine cannot be one.
     """
-    parallel, gpus = experiment.search.parallel, experiment.generation.vllm_gpus
+    gpus = experiment.generation.vllm_gpus
     if gpus and is_external(experiment.trainer.kind):
         raise UserError(
             f"generation.vllm_gpus={gpus}: trainer={experiment.trainer.kind} starts its ranks itself, so the job has no "
             "server of its own. Set generation=transformers, and let the program or another job run one."
         )
-    match experiment.cluster.kind:
-        case "slurm":
-            return build_slurm(experiment.cluster, sweep, parallel)
-        case "dry_run":
-            code = code_for(experiment.cluster, sweep)
-            return DryRun(sweep, code, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
-        case _:
-            return build_local(experiment, parallel or 1, processes)
+    launcher = launcher_class(experiment.cluster.kind).build(experiment, sweep)
+    launcher.console = console
+    return launcher
 
 
-def build_preparer(cluster: Cluster, sweep: Path, processes: Processes) -> Preparer:
-    """Who prepares models and data: this machine, or with ``cluster.prepare=job`` a job."""
-    if cluster.kind == "slurm" and cluster.prepare == "job":
-        return SlurmPreparation(cluster, code_for(cluster, sweep))
-    return LocalPreparation(processes)
+class RunningJobs:
+    """The jobs of a sweep that wait or run, by launcher. Each scheduler is asked once, and only if it may have jobs."""
+
+    def __init__(self, sweep: Path) -> None:
+        self._sweep = sweep
+        self._list = cache(self._ask)
+
+    def launchers(self, trial: Path, job_id: str | None) -> Iterator[type[Launcher]]:
+        """Yield the launchers that may have started an open attempt in this trial folder."""
+        return (found for found in map(launcher_class, LAUNCHERS) if found.may_have_started(trial, job_id))
+
+    def runs(self, trial: Path, attempt: int, job_id: str | None) -> bool | None:
+        """Return whether an open attempt waits or runs; None if its scheduler does not answer."""
+        answers = [self.has(launcher, trial, attempt, job_id) for launcher in self.launchers(trial, job_id)]
+        return True if True in answers else None if None in answers else False
+
+    def has(self, launcher: type[Launcher], trial: Path, attempt: int, job_id: str | None) -> bool | None:
+        """Return whether one launcher has an attempt that waits or runs; None if it does not answer."""
+        jobs = self._list(launcher)
+        if isinstance(jobs, LauncherUnreachable):
+            return None
+        return any(job.job_id == job_id or (job.trial, job.attempt) == (trial.name, attempt) for job in jobs)
+
+    def _ask(self, launcher: type[Launcher]) -> list[SweepJob] | LauncherUnreachable:
+        try:
+            return launcher.list_jobs(self._sweep)
+        except LauncherUnreachable as error:
+            return error
 
 
-def is_dry(experiment: Experiment) -> bool:
-    """Whether nothing is to run at all."""
-    return experiment.cluster.kind == "dry_run"
+def refuse_other_launcher(launcher: Launcher, trial: Path, attempt: int, job_id: str) -> None:
+    """Raise UserError if an open attempt still runs as a job of another launcher."""
+    jobs = RunningJobs(trial.parent.parent)
+    for other in jobs.launchers(trial, job_id):
+        if other.kind != launcher.kind and jobs.has(other, trial, attempt, job_id):
+            raise UserError(
+                f"cluster={launcher.kind}: an attempt of this sweep's {trial.name} still is {other.job_name} {job_id}, and "
+                f"two would overwrite each other. Set cluster={other.kind} to go on with it, or end it first "
+                f"({other.cancel_command([job_id])})."
+            )

@@ -1,18 +1,32 @@
-"""The contract of a launcher: it starts the ranks of an attempt, says how they ended, and ends them on request."""
+"""The contract of a launcher: one class for each place where attempts run.
 
-from collections.abc import Mapping
+A new launcher is a subclass of `Launcher` and its line in ``registries.LAUNCHERS``. It must start an attempt's ranks, report
+how they ended and end them on request. The rest has defaults, which suit attempts that end with their controller.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
-from grposweep.schema import Cluster, Generation
+from grposweep.errors import UserError
+from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
+from grposweep.schema import Cluster, Experiment, Generation
+from grposweep.storage.records import read_attempts
+from grposweep.storage.runs import read_runs
+
+PREPARATION_POLL_SECONDS = 0.2
+RANKS = "GRPOSWEEP_RANKS"  # names the launcher whose `Launcher.rank_place` a rank must ask for its place
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher is asked to run: the ranks of one attempt in one trial folder, in the shape of ``cluster``.
+    """One attempt to run: the ranks of a trial folder, in the shape of ``cluster``.
 
-    ``starts_ranks``: a program starts its ranks itself, so one process of ours a node has all of the node's GPUs.
+    ``starts_ranks``: an external program starts its ranks itself. Then one process of ours a node gets all of its GPUs.
     """
 
     folder: Path
@@ -23,49 +37,257 @@ class Job:
     starts_ranks: bool = False
 
 
+class EndState(StrEnum):
+    """What a launcher knows of an attempt's end that the exit code does not say; written to attempts.jsonl."""
+
+    NONE = ""
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    STOPPED = "stopped"
+    """A signal that the sweep did not send stopped it at a rollout boundary."""
+    NODE_FAILED = "node_fail"
+    VANISHED = "vanished"
+    """The launcher does not know the attempt any more, and there is no result."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The host's memory."""
+    CANCELLED = "cancelled"
+    SERVER_ENDED = "vllm_server"
+    HANG = "hang"
+    """The sweep ended it, because it showed no sign of life."""
+
+
 @dataclass(frozen=True)
 class End:
     """How an attempt ended; ``code`` is its `ExitCode` (negative: ended by that signal)."""
 
     code: int
-    kind: str = ""
-    """What the place says of it where an exit code does not: timeout, preempted, out_of_memory, cancelled, ..."""
+    kind: EndState = EndState.NONE
     message: str = ""
     again: bool = False
-    """It was taken away and did not fail: a new attempt is to go on from its last checkpoint."""
+    """It was taken away and did not fail: a new attempt continues from its last checkpoint."""
     nodes: str = ""
-    """Where it ran, as the place writes lists of nodes."""
+    """Where it ran, in the launcher's notation for a list of nodes."""
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """A job that waits or runs. ``trial`` and ``attempt`` are set for an attempt of the sweep that was asked about."""
+
+    job_id: str
+    trial: str = ""
+    attempt: int | None = None
+    is_controller: bool = False
+    is_of_sweep: bool = True
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank finds itself in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed counts them.
+
+    ``address`` is that of the first rank's node. ``job_number`` differs between the jobs of a node, so ports follow from it.
+    ``restarts`` is how often the launcher has restarted the job.
+    """
+
+    rank: int
+    local_rank: int
+    ranks: int
+    address: str
+    job_number: int = 0
+    restarts: int = 0
 
 
 class LauncherBusy(Exception):
-    """The place takes no further attempt now (a full queue, a scheduler that does not answer); later it may."""
+    """The launcher takes no further attempt now: a full queue, a scheduler that does not answer. Try again later."""
 
 
-class Launcher(Protocol):
-    """One place where attempts run."""
+class LauncherUnreachable(Exception):
+    """The launcher's scheduler gave no answer."""
 
+
+class Preparer(Protocol):
+    """Runs ``python -m grposweep.train prepare <sweep>`` once."""
+
+    where: str
+    """Where it runs, for the message to the user."""
+
+    def start(self, sweep: Path, log: Path) -> None:
+        """Begin; the output goes to ``log``. Raises UserError if it cannot run there."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it waits or runs; takes about 0.2 seconds."""
+
+    def end(self) -> None:
+        """Stop it now."""
+
+
+class LocalPreparation:
+    """Prepares in a process of this machine."""
+
+    where = "importing torch and trl takes a few seconds"
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes, self._pid = processes, 0
+
+    def start(self, sweep: Path, log: Path) -> None:
+        """Start the process."""
+        self._pid = self._processes.start(["prepare", str(sweep)], {}, log)
+
+    def poll(self) -> int | None:
+        """Return the process's exit code."""
+        return self._processes.poll(self._pid, timeout=PREPARATION_POLL_SECONDS)
+
+    def end(self) -> None:
+        """Kill the process and its children."""
+        end_session(self._pid)
+
+
+class Launcher(ABC):
+    """One place where attempts run.
+
+    Class methods read the configuration or a sweep's folder alone, so they work without a running sweep. An instance
+    serves one controller.
+    """
+
+    kind: ClassVar[str]
+    """The name in ``cluster.kind`` and in ``registries.LAUNCHERS``."""
+    outlives: ClassVar[bool] = False
+    """Whether attempts continue without their controller."""
+    is_dry: ClassVar[bool] = False
+    """Whether attempts are only written to disk."""
+    job_name: ClassVar[str] = "process"
+    """What one job is called in messages, such as ``Slurm job``."""
+    scheduler: ClassVar[str] = "this machine"
+    """What decides when jobs run, in messages."""
     slots: int
     """How many attempts may be there at once."""
-    outlives: bool
-    """Whether attempts go on without their controller."""
+    console: Callable[[str], None] = print
+    """Prints a line to the user."""
 
+    @classmethod
+    def build(cls, experiment: Experiment, sweep: Path) -> Self:
+        """Return the launcher of a sweep. Raises UserError if this machine cannot be one."""
+        raise NotImplementedError(f"{cls.__name__} is registered without `build`")
+
+    @classmethod  # noqa: B027 - a default: every configuration is fine
+    def validate(cls, experiment: Experiment) -> None:
+        """Raise UserError if the configuration cannot work with this launcher; does not look at this machine."""
+
+    @classmethod
+    def devices(cls, cluster: Cluster) -> int:
+        """Return how many devices an attempt holds; a rank without a GPU counts as one."""
+        return cluster.processes
+
+    @classmethod
+    def has_own_environment(cls, cluster: Cluster) -> bool:  # noqa: ARG003 - the contract's arguments
+        """Return whether attempts run in another Python environment than the controller's."""
+        return False
+
+    @abstractmethod
     def submit(self, job: Job) -> str:
-        """Start an attempt; returns an id for poll and cancel. Raises Busy, or UserError for what will never run."""
+        """Start an attempt; return an id for `poll` and `cancel`.
 
-    def find(self, job: Job, job_id: str | None) -> str | None:
-        """The id under which an earlier controller's attempt can be polled and cancelled from now on.
-
-        ``job_id`` None: it was about to submit. None: there is no such attempt.
+        Other launchers must not use the same ids. Raises LauncherBusy, or UserError for a job that can never run.
         """
 
+    def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
+        """Return the id under which an earlier controller's attempt can be polled, or None if there is no such attempt.
+
+        ``job_id`` is None if that controller died while it submitted. Raises LauncherBusy if it cannot tell.
+        """
+        return None
+
+    @abstractmethod
     def poll(self, job_id: str) -> End | None:
-        """How an attempt ended, None while it waits or runs."""
+        """Return how an attempt ended, or None while it waits or runs."""
 
-    def waiting(self, job_id: str) -> str:
-        """Why an attempt does not run yet, in the place's own words; empty while it runs."""
+    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
+        """Return why an attempt does not run yet, in the launcher's words; empty while it runs."""
+        return ""
 
+    @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """End an attempt now."""
+        """End an attempt now; one that has ended already is no error."""
 
-    def close(self) -> None:
-        """End whatever does not outlive its controller, and give everything back."""
+    def close(self) -> None:  # noqa: B027 - a default: attempts outlive their controller
+        """End everything that does not outlive its controller, and release resources."""
+
+    def preparation(self) -> Preparer:
+        """Return what prepares models and data."""
+        return LocalPreparation(SpawnedProcesses(SOURCE))
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the controller must continue as a job (`submit_controller`) instead of here."""
+        return False
+
+    def submit_controller(self, command: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
+        """Submit the command as a job that controls the sweep; return the message to the user."""
+        raise UserError(
+            f"cluster.controller=job: cluster={self.kind} cannot run the controller. Set cluster.controller=here."
+        )
+
+    def detach_message(self, job_ids: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
+        """Return what to tell the user when the controller leaves its attempts; empty if none is left."""
+        return ""
+
+    @classmethod
+    def may_have_started(cls, trial: Path, job_id: str | None) -> bool:  # noqa: ARG003 - the contract's arguments
+        """Return whether an open attempt in this trial folder may be a job of this launcher, by its files alone.
+
+        ``job_id`` is None if the attempt was announced, and its id was never noted.
+        """
+        return False
+
+    @classmethod
+    def may_have_jobs(cls, sweep: Path) -> bool:  # noqa: ARG003 - the contract's arguments
+        """Return whether the sweep's controller, preparation or attempts may be jobs of this launcher, by its files alone."""
+        return False
+
+    @classmethod
+    def list_jobs(cls, sweep: Path) -> list[SweepJob]:  # noqa: ARG003 - the contract's arguments
+        """Return the jobs that wait or run. Raises LauncherUnreachable."""
+        return []
+
+    @classmethod  # noqa: B027 - a default: `list_jobs` lists none
+    def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
+        """End jobs; those that have ended already are no error."""
+
+    @classmethod
+    def cancel_command(cls, job_ids: Sequence[str]) -> str:  # noqa: ARG003 - the contract's arguments
+        """Return the command with which the user ends jobs; empty if there is none."""
+        return ""
+
+    @classmethod
+    def code_of(cls, trial: Path) -> Path | None:  # noqa: ARG003 - the contract's arguments
+        """Return the copy of the code that the trial's last attempt ran, or None if it ran none or the copy is gone."""
+        return None
+
+    @classmethod
+    def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
+        """Return a rank's place in its job.
+
+        Called in a rank in whose environment ``GRPOSWEEP_RANKS`` names this launcher. Without that variable a rank expects
+        torch's own (RANK, WORLD_SIZE, ...).
+        """
+        raise NotImplementedError(f"{cls.__name__} sets torch's variables itself")
+
+
+def limit_requeues(end: End, job: Job) -> End:
+    """Return the end, turned into a failure if the trial was taken away too often (``cluster.requeue_limit``)."""
+    if not end.again:
+        return end
+    taken = sum(bool(event.again) for event in read_attempts(job.folder))
+    taken += sum(run.restarts > 0 for run in read_runs(job.folder))
+    limit = job.cluster.requeue_limit
+    if taken < limit:
+        return end
+    message = (
+        f"{end.message}; it was taken away {taken + 1} times, and cluster.requeue_limit={limit}. "
+        "Set that higher if it made progress, otherwise a longer cluster.walltime_min or more schedule.checkpoints."
+    )
+    return End(end.code, end.kind, message)
+
+
+def is_controller_job() -> bool:
+    """Return whether this process is a controller that runs as a job."""
+    return "GRPOSWEEP_CONTROLLER" in os.environ

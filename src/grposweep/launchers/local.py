@@ -1,4 +1,4 @@
-"""This machine: an attempt is a group of processes, one a rank; GPUs are divided among the attempts that run at once."""
+"""This machine: an attempt is a group of processes, one for each rank. GPUs are divided among attempts that run at once."""
 
 import os
 import shutil
@@ -6,14 +6,15 @@ import socket
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from grposweep.errors import UserError
 from grposweep.external.script import check_launcher
-from grposweep.launchers.base import End, Job
-from grposweep.launchers.slurm.commands import is_alive
+from grposweep.launchers.base import End, Job, Launcher, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.schema import AUTO, Experiment
 from grposweep.storage import paths
+from grposweep.storage.exit_code import ExitCode
 
 TRAINING = ["grposweep.train.worker"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]
@@ -28,10 +29,10 @@ class _Group:
     codes: dict[int, int] = field(default_factory=dict)
 
 
-class Local:
+class Local(Launcher):
     """Starts attempts on this machine, at most ``slots`` at once."""
 
-    outlives = False
+    kind = "local"
 
     def __init__(self, processes: Processes, gpus: list[str], slots: int) -> None:
         self.slots = slots
@@ -39,6 +40,30 @@ class Local:
         self._free_gpus = list(gpus)
         self._has_gpus = bool(gpus)
         self._groups: dict[str, _Group] = {}
+
+    @classmethod
+    def build(cls, experiment: Experiment, sweep: Path) -> Self:  # noqa: ARG003 - the contract's arguments
+        """Return the launcher for this machine; with fewer GPUs than all parallel trials need, fewer run at once.
+
+        Raises UserError if a trial needs more GPUs than there are, or a server that nothing starts.
+        """
+        generation, needed = experiment.generation, experiment.cluster.processes
+        if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
+            raise UserError(
+                "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
+                "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
+            )
+        gpus, slots = visible_gpus(experiment.cluster.gpus), experiment.search.parallel or 1
+        if not gpus:
+            check_launcher(experiment.trainer, needed)
+        elif len(gpus) < needed:
+            raise UserError(
+                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(gpus)}. "
+                f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
+            )
+        else:
+            slots = min(slots, len(gpus) // needed)
+        return cls(build_processes(experiment), gpus, slots)
 
     def submit(self, job: Job) -> str:
         """Start every rank; each writes logs/rank-N.log in the trial folder."""
@@ -59,25 +84,14 @@ class Local:
         self._groups[job_id] = group
         return job_id
 
-    def find(self, job: Job, job_id: str | None) -> str | None:
-        """None: what ran here ended with its controller.
-
-        Raises UserError where the trial's attempt is a Slurm job that still waits or runs.
-        """
-        if job_id is not None and job_id.isdigit() and is_alive(job_id):
-            raise UserError(
-                f"cluster=local: an attempt of this sweep's {job.folder.name} still is Slurm job {job_id}, and two would "
-                f"overwrite each other. Set cluster=slurm to go on with it, or end it first (scancel {job_id})."
-            )
-        return None
-
     def poll(self, job_id: str) -> End | None:
-        """The worst end among the ranks once all have ended; one that crashed takes the others along."""
+        """Return the worst end among the ranks once all have ended; one that crashes ends the others."""
         group = self._groups[job_id]
         for pid in group.pids:
             if pid not in group.codes and (code := self.processes.poll(pid)) is not None:
                 group.codes[pid] = code
-        first_crash = next((code for code in group.codes.values() if code not in (0, 3)), None)
+        fine = (ExitCode.FINISHED, ExitCode.STOPPED)
+        first_crash = next((code for code in group.codes.values() if code not in fine), None)
         if first_crash is not None and len(group.codes) < len(group.pids):
             self.cancel(job_id)
         if len(group.codes) < len(group.pids):
@@ -86,62 +100,31 @@ class Local:
         group.gpus = []
         return End(first_crash if first_crash is not None else max(group.codes.values()))
 
-    def waiting(self, job_id: str) -> str:  # noqa: ARG002 - the contract's arguments
-        """Nothing waits: a slot that is free is used at once."""
-        return ""
-
     def cancel(self, job_id: str) -> None:
-        """Kill every rank that still runs, and what it started."""
+        """Kill every rank that still runs, and its children."""
         group = self._groups[job_id]
         for pid in group.pids:
             if pid not in group.codes:
                 end_session(pid)
 
     def close(self) -> None:
-        """Kill whatever still runs."""
+        """Kill everything that still runs."""
         self.processes.close()
 
-
-def build_local(experiment: Experiment, parallel: int, processes: Processes) -> Local:
-    """The launcher for this machine.
-
-    Raises UserError where a trial needs more GPUs than there are, or a server that nobody starts; fewer GPUs than all
-    parallel trials need means fewer at once.
-    """
-    generation = experiment.generation
-    if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
-        raise UserError(
-            "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
-            "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
-        )
-    needed = experiment.cluster.processes
-    gpus = visible_gpus(experiment.cluster.gpus)
-    slots = parallel
-    if gpus:
-        if len(gpus) < needed:
-            raise UserError(
-                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(gpus)}. "
-                f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
-            )
-        slots = min(parallel, len(gpus) // needed)
-    else:
-        check_launcher(experiment.trainer, needed)
-    return Local(processes, gpus, slots)
+    def preparation(self) -> Preparer:
+        """Return a process of the same server as the trials'."""
+        return LocalPreparation(self.processes)
 
 
 def build_processes(experiment: Experiment) -> Processes:
-    """What starts training processes here: a warm server, or a new interpreter each."""
+    """Return what starts training processes here: a warm server, or a new interpreter for each."""
     preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
     code = Path(experiment.cluster.code or SOURCE)
-    return (
-        ForkServer(preload, code)
-        if experiment.cluster.kind == "local" and experiment.cluster.warm
-        else SpawnedProcesses(code)
-    )
+    return ForkServer(preload, code) if experiment.cluster.warm else SpawnedProcesses(code)
 
 
 def visible_gpus(setting: int | str) -> list[str]:
-    """The ids of the GPUs to use: as CUDA_VISIBLE_DEVICES says, otherwise as nvidia-smi counts them."""
+    """Return the ids of the GPUs to use: those in CUDA_VISIBLE_DEVICES, otherwise those that nvidia-smi lists."""
     if setting == 0:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -163,7 +146,7 @@ def visible_gpus(setting: int | str) -> list[str]:
 
 
 def _free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
+from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.schema import is_external
 from grposweep.search.space import Point
@@ -66,7 +67,6 @@ class Attempts:
 
     launcher: Launcher
     provenance: dict[str, Any]
-    is_dry: bool = False  # nothing is submitted, so no attempt is noted
 
     def submit(self, folder: TrialFolder, verdict: ValidationResult) -> RunningAttempt:
         """Write the intent, submit the attempt, write its job id."""
@@ -84,6 +84,8 @@ class Attempts:
 
     def find(self, folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt | None:
         """Return the attempt if it has outlived its controller, or None."""
+        if begun.job_id is not None and not self.launcher.is_dry:
+            refuse_other_launcher(self.launcher, folder.path, begun.number, begun.job_id)
         found = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
         if found is None:
             return None
@@ -92,7 +94,7 @@ class Attempts:
         return running_attempt(folder, verdict, replace(begun, job_id=found))
 
     def _note(self, folder: TrialFolder, number: int, event: AttemptEventKind, **content: Any) -> None:
-        if not self.is_dry:
+        if not self.launcher.is_dry:  # a dry run submits nothing
             folder.note_attempt(number, event, time=time.time(), **content)
 
     def _launch(self, job: Job, avoided: str) -> str:

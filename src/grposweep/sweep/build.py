@@ -9,7 +9,6 @@ from typing import Any, cast
 from rich.console import Console
 
 from grposweep.check import errors
-from grposweep.launchers import is_dry
 from grposweep.launchers.base import Launcher
 from grposweep.report.tables import invalid_table
 from grposweep.search.early_stopping import build_policy, choose_policy
@@ -60,9 +59,7 @@ def build_controller(
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
     queue.foreseen = monitor.foreseen
-    return Controller(
-        folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, is_dry=is_dry(base)
-    )
+    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
 
 def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> SweepStudy:

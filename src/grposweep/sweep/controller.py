@@ -40,7 +40,6 @@ class Controller:
     overrides: list[str]  # those that every trial shares
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
-    is_dry: bool = False  # nothing is submitted, so no attempt is noted
     running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
@@ -52,7 +51,7 @@ class Controller:
         self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
         budget = Budget(self.search.budget_gpu_hours, CostModel(self.validator))
         self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
-        self.attempts = Attempts(self.launcher, self.provenance, self.is_dry)
+        self.attempts = Attempts(self.launcher, self.provenance)
         self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.files import read_lines
-from grposweep.launchers.base import End
+from grposweep.launchers.base import End, EndState
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.records import Failure, TrialResult
@@ -50,7 +50,7 @@ class Evidence:
     code: int = 0
     """Its exit code; negative: the signal that ended it."""
     state: str = ""
-    """The launcher's word where an exit code does not say it (``launchers.base.End.kind``), or ``hang``."""
+    """What the launcher knows beyond the exit code (an `EndState`)."""
     error: str = ""
     """``kind: message`` of the failure in result.json."""
     progress: bool | None = None
@@ -102,10 +102,11 @@ _ROOTS = (
     Failure.REWARD, Failure.GPU_MEMORY, Failure.HOST_MEMORY, Failure.DISK_FULL, Failure.COLLAPSE, Failure.NON_FINITE,
     Failure.BAD_CONFIGURATION,
 )  # fmt: skip
-# The launcher's word for an end (launch/states.py); ``hang`` is the sweep's own watchdog.
-_STATES = {
-    "out_of_memory": Failure.HOST_MEMORY, "node_fail": Failure.NODE_FAILURE, "preempted": Failure.PREEMPTED,
-    "stopped": Failure.PREEMPTED, "timeout": Failure.TIME_LIMIT, "cancelled": Failure.KILLED, "hang": Failure.HANG,
+# What the launcher, or the sweep itself, knows of an end.
+_STATES: dict[str, Failure] = {
+    EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY, EndState.NODE_FAILED: Failure.NODE_FAILURE,
+    EndState.PREEMPTED: Failure.PREEMPTED, EndState.STOPPED: Failure.PREEMPTED, EndState.TIMEOUT: Failure.TIME_LIMIT,
+    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG,
 }  # fmt: skip
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
@@ -137,8 +138,8 @@ def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
         return Failure.KILLED
     if Failure.COMMUNICATION in said:
         return Failure.COMMUNICATION
-    # Slurm forgot the job and no log says why: its node or its daemon died.
-    return Failure.NODE_FAILURE if evidence.state == "vanished" else _crash(evidence)
+    # The scheduler forgot the job and no log says why: its node or its daemon died.
+    return Failure.NODE_FAILURE if evidence.state == EndState.VANISHED else _crash(evidence)
 
 
 def _crash(evidence: Evidence) -> Failure:

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from grposweep.launchers.base import End
+from grposweep.launchers.base import End, EndState
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
@@ -145,7 +145,7 @@ class OutcomeRecorder:
         where = about(running.folder.number, running.attempt)
         if running.hangs:
             end = replace(
-                end, kind="hang", message="it showed no sign of life for cluster.stall_min minutes", again=False
+                end, kind=EndState.HANG, message="it showed no sign of life for cluster.stall_min minutes", again=False
             )
         stopped = end.code == ExitCode.STOPPED and not end.kind  # it was asked to
         if stopped and running.request.action == Action.PRUNE:

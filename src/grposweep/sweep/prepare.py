@@ -9,7 +9,7 @@ from rich.progress import Progress
 from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
-from grposweep.launchers.preparation import Preparer
+from grposweep.launchers.base import Launcher
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
@@ -25,7 +25,7 @@ class Interrupted(Protocol):
 def prepare(
     folder: SweepFolder,
     experiments: Mapping[str, Experiment],
-    preparer: Preparer,
+    launcher: Launcher,
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
@@ -44,6 +44,7 @@ def prepare(
     log.unlink(missing_ok=True)
     (folder.path / paths.PREPARE_ERROR).unlink(missing_ok=True)
     (folder.path / paths.PREPARE_PROGRESS).unlink(missing_ok=True)
+    preparer = launcher.preparation()
     preparer.start(folder.path, log)
     console.print(f"preparing model and data ({preparer.where})", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,7 +1,6 @@
 """``grposweep rerun``: a trial once more, as it was or changed, as a sweep of its own beside the one that it comes from."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,8 +17,10 @@ from grposweep.config.session import open_session
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
+from grposweep.launchers import launcher_class
 from grposweep.launchers.code_snapshot import is_present_code
 from grposweep.redaction import redact
+from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment, Search, is_external
 from grposweep.search.parse import parse_values
@@ -29,8 +30,6 @@ from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
 from grposweep.storage.provenance import collect_provenance, difference, first_difference
 from grposweep.sweep.run import run_sweep
-
-_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
@@ -86,7 +85,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
         register()
-    code = alone.cluster.code or _snapshot(sweep, trial)
+    code = alone.cluster.code or _snapshot(trial)
     name = f"{sweep.path.name}-{trial.number:04d}-rerun-{sweep_identity([], alone)[:6]}"
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
 
@@ -104,15 +103,11 @@ def _overrides(trial: TrialFolder) -> list[str]:
     return [str(line) for line in found] if isinstance(found, list) else []
 
 
-def _snapshot(sweep: SweepFolder, trial: TrialFolder) -> str | None:
-    """The copy of the code that the trial ran, where the sweep has one and it is not what is running now."""
-    scripts = sorted(trial.path.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]))
-    named = [_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts]
-    for match in reversed([match for match in named if match]):
-        copy = sweep.path / "code" / match[1]
-        if copy.is_dir():
-            return None if is_present_code(copy) else str(copy)
-    return None
+def _snapshot(trial: TrialFolder) -> str | None:
+    """Return the copy of the code that the trial ran, if there is one and it differs from what is running now."""
+    copies = filter(None, (launcher_class(kind).code_of(trial.path) for kind in LAUNCHERS))
+    copy = next(copies, None)
+    return None if copy is None or is_present_code(copy) else str(copy)
 
 
 def _differences(

@@ -11,10 +11,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -24,9 +26,8 @@ from rich.console import Console
 from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.validate import check_tracker, check_words
-from grposweep.launchers import build_launcher, build_preparer, is_dry
-from grposweep.launchers.local import build_processes
-from grposweep.launchers.slurm.controller import hands_over, submit_controller
+from grposweep.files import PROJECT
+from grposweep.launchers import build_launcher
 from grposweep.report.live import Display
 from grposweep.report.tables import build_console
 from grposweep.schema import Search
@@ -41,7 +42,7 @@ from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.prepare import prepare
-from grposweep.sweep.say import detached, say_results, say_scale, trial_line
+from grposweep.sweep.say import say_results, say_scale, trial_line
 from grposweep.sweep.start import ValidatedSpace, default_name, describe_sweep, open_folder, validate_space
 from grposweep.sweep.summary import outlook, snapshot
 from grposweep.sweep.warm_start import check_sources
@@ -197,12 +198,11 @@ def run_sweep(
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
-        processes = build_processes(base)
-        stack.callback(processes.close)
-        preparer = build_preparer(base.cluster, folder.path, processes)
-        launcher = build_launcher(base, folder.path, processes, console)
+        launcher = build_launcher(
+            base, folder.path, partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        )
         stack.callback(launcher.close)
-        if not is_dry(base) and not prepare(folder, judged.preparable(), preparer, console, interrupts):
+        if not launcher.is_dry and not prepare(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(prepared, console)
@@ -214,21 +214,23 @@ def _play(
     console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
 ) -> int:
     """From a controller that is ready to its last word; ``stack`` holds the lease and whatever runs."""
-    base, folder = judged.base, controller.folder
+    base = judged.base
     mirror = _mirror(controller, base.search)
     say_scale(console, controller, base)
-    if hands_over(base.cluster):
+    launcher = controller.launcher
+    if launcher.hands_over:
         stack.close()  # the job takes the lease
-        console.print(submit_controller(base.cluster, folder.path), highlight=False, soft_wrap=True)
+        command = [sys.executable, str(PROJECT / "src" / "run.py"), *sys.argv[1:]]
+        console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
         return ExitCode.FINISHED
-    if is_dry(base):
+    if launcher.is_dry:
         return _write_only(controller, console)
     ended_before = controller.ended
     work(controller, console, interrupts, judged.census.invalid, mirror)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
-    if interrupts.count and controller.launcher.outlives and controller.running:
-        console.print(detached(controller), highlight=False, soft_wrap=True)
+    if interrupts.count and launcher.outlives and controller.running:
+        console.print(_detach_message(controller), highlight=False, soft_wrap=True)
         return ExitCode.INTERRUPTED
     say_results(controller, console)
     if interrupts.count:
@@ -248,10 +250,14 @@ def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
 
 
 def _write_only(controller: Controller, console: Console) -> int:
-    """cluster=dry_run: everything that a submission needs is on disk, and its commands are on the screen."""
+    """Write everything that a submission needs; the launcher prints the commands."""
     controller.lease.check()
     controller.fill()
-    written = f"{len(controller.running)} trials are written in {controller.folder.path} and none is submitted"
-    console.print(f"{written}; the same command with cluster=slurm submits them", soft_wrap=True, highlight=False)
-    console.print(f"results in {controller.folder.path}", soft_wrap=True, highlight=False)
+    console.print(_detach_message(controller), soft_wrap=True, highlight=False)
     return ExitCode.FINISHED
+
+
+def _detach_message(controller: Controller) -> str:
+    """Return what becomes of the attempts that the controller leaves, and where the results are."""
+    message = controller.launcher.detach_message([running.job_id for running in controller.running.values()])
+    return f"{message}\nresults in {controller.folder.path}"

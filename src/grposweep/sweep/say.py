@@ -87,15 +87,6 @@ def words_of_importances(study: SweepStudy) -> str:
     return "what decided: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) if shares else ""
 
 
-def detached(controller: Controller) -> str:
-    """After Ctrl-C, where attempts outlive their controller: what goes on, and how to come back to it or to end it."""
-    ids = " ".join(running.job_id for running in controller.running.values())
-    return (
-        f"detached: {count(len(controller.running), 'job')} in the queue or running go on; the same command comes back "
-        f"to them and submits the rest. To end them: scancel {ids}\nresults in {controller.folder.path}"
-    )
-
-
 def say_results(controller: Controller, console: Console) -> None:
     """The leaderboard, what the winner gained, what failed, and the folder."""
     table = rows(controller)

@@ -26,11 +26,11 @@ def main(arguments: list[str]) -> int:
 
         serve(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):
-        from grposweep.train.process import export_slurm_ranks
+        from grposweep.train.process import take_rank_place
         from grposweep.train.worker import run_attempt
 
         folder = Path(arguments[0])
-        export_slurm_ranks(folder)
+        take_rank_place(folder)
         return run_attempt(folder)
     print(USAGE, file=sys.stderr)
     return ExitCode.BAD_INPUT

@@ -63,9 +63,7 @@ class Attempt:
     @property
     def devices(self) -> int:
         """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
-        cluster = self.experiment.cluster
-        is_job = os.environ.get("GRPOSWEEP_RANKS") == "slurm"
-        return cluster.nodes * cluster.gpus_per_node or cluster.processes if is_job else cluster.processes
+        return watchdog.devices(self.experiment.cluster)
 
     def beat(self, step: int, force: bool = False) -> None:
         """A sign of life, from every rank; the first one writes it down."""

@@ -60,7 +60,7 @@ def train(attempt: Attempt) -> Outcome:
 
 
 def _trial(attempt: Attempt) -> Trial:
-    """The trial as the program's builder wants it; on Slurm this process is one node of the job."""
+    """The trial as the program's builder wants it; in a job of several nodes this process is one of them."""
     place = NodeContext(
         processes=attempt.experiment.cluster.processes,
         node=attempt.rank,

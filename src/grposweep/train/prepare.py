@@ -18,6 +18,7 @@ from datasets import Dataset
 from grposweep.config.compose import load_experiment
 from grposweep.errors import UserError
 from grposweep.files import read_json, write_json, write_text
+from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
@@ -62,14 +63,14 @@ class Reporter:
             write_json(self.path, {"what": what, "done": done, "total": total})
 
 
-def nobody(_what: str, _done: int, _total: int) -> None:
-    """Nobody waits."""
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Report nothing."""
 
 
 def check_vllm(experiment: Experiment) -> None:
-    """Raise UserError where vLLM is to generate and is not installed in the environment that trains, if that is this one."""
+    """Raise UserError if vLLM must generate and is not installed here, unless attempts run in another environment."""
     cluster = experiment.cluster
-    elsewhere = cluster.kind == "slurm" and (cluster.python is not None or cluster.container)
+    elsewhere = launcher_class(cluster.kind).has_own_environment(cluster)
     if experiment.generation.use_vllm and not elsewhere and find_spec("vllm") is None:
         raise UserError(
             f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not installed here, so TRL would refuse "
@@ -77,7 +78,9 @@ def check_vllm(experiment: Experiment) -> None:
         )
 
 
-def prepare_experiment(experiment: Experiment, progress: Callable[[str, int, int], None] = nobody) -> dict[str, Any]:
+def prepare_experiment(
+    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
+) -> dict[str, Any]:
     """The entry of one model and task."""
     check_vllm(experiment)
     data = load_data(experiment.task)
@@ -98,7 +101,7 @@ def prepare_experiment(experiment: Experiment, progress: Callable[[str, int, int
 
 
 def prepare_model(
-    experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = nobody
+    experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = no_progress
 ) -> dict[str, Any]:
     """The model's shape; its tokenizer must be able to read the prompts."""
     from grposweep.train.models import load_model, read_shape

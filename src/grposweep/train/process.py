@@ -1,9 +1,8 @@
-"""A rank that srun started finds its place in Slurm's variables, which torch does not read.
+"""A rank's process: its place among the ranks, and its watchdog.
 
-Every rank's own watchdog: one that shows no sign of life for too long says where it stands, and ends.
-
-The interpreter's faulthandler has a thread for this that needs no lock of the interpreter's, so a rank that hangs in a
-collective or in CUDA is ended too. A process that is stopped as a whole cannot notice; its controller does.
+The watchdog ends a rank that shows no sign of life for too long, with every thread's stack in its log. The interpreter's
+faulthandler has a thread for this that does not need the interpreter's lock, so a rank that hangs in a collective or in CUDA
+is ended too. A process that is stopped as a whole cannot notice; its controller does.
 """
 
 import faulthandler
@@ -15,57 +14,76 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from grposweep.launchers import launcher_class
+from grposweep.launchers.base import RANKS, RankPlace
+from grposweep.schema import Cluster
 from grposweep.storage import paths
 
+RESTARTS, JOB_NUMBER = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_JOB_NUMBER"
 FIRST_PORT, PORTS = 20_000, 10_000  # below what systems give to outgoing connections
 
 
-def export_slurm_ranks(folder: Path) -> None:
+def take_rank_place(folder: Path) -> None:
     """Set what torch.distributed reads, write to logs/rank-N.log, and keep the warning signal until training hears it.
 
-    Only where the job's script says so: an interactive Slurm shell has the same variables.
+    Only if the job's script names a launcher in ``GRPOSWEEP_RANKS``: an interactive shell on a cluster has the same
+    variables. Otherwise the launcher has set torch's own.
     """
-    if os.environ.get("GRPOSWEEP_RANKS") != "slurm":
+    if RANKS not in os.environ:
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # it would end a process that is still importing torch
-    rank = int(os.environ["SLURM_PROCID"])
-    os.environ.update(torchrun_ranks(os.environ))
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    attempt = int(os.environ["GRPOSWEEP_ATTEMPT"]) + restarts
-    os.environ["GRPOSWEEP_ATTEMPT"] = str(attempt)
-    log = os.open(folder / paths.LOGS / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    place = launcher_class(os.environ[RANKS]).rank_place(os.environ)
+    os.environ.update(torch_variables(place, os.environ))
+    os.environ["GRPOSWEEP_ATTEMPT"] = str(int(os.environ["GRPOSWEEP_ATTEMPT"]) + place.restarts)
+    os.environ[RESTARTS], os.environ[JOB_NUMBER] = str(place.restarts), str(place.job_number)
+    log = os.open(folder / paths.LOGS / f"rank-{place.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
 
 
-def torchrun_ranks(slurm: Mapping[str, str]) -> dict[str, str]:
-    """torch.distributed's variables out of srun's; none for a single rank, which needs no company.
+def torch_variables(place: RankPlace, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return torch.distributed's variables; none for a single rank, which needs no group.
 
-    The first rank runs where srun does, on the job's first node; MASTER_ADDR from the job's setup lines wins.
+    MASTER_ADDR and MASTER_PORT from the job's setup lines win.
     """
-    ranks = int(slurm["SLURM_STEP_NUM_TASKS"])
-    if ranks == 1:
+    if place.ranks == 1:
         return {}
     return {
-        "RANK": slurm["SLURM_PROCID"],
-        "LOCAL_RANK": slurm["SLURM_LOCALID"],
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": slurm.get("MASTER_ADDR") or slurm["SLURM_LAUNCH_NODE_IPADDR"],
-        "MASTER_PORT": slurm.get("MASTER_PORT") or str(FIRST_PORT + int(slurm["SLURM_JOB_ID"]) % PORTS),
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(place.ranks),
+        "MASTER_ADDR": environment.get("MASTER_ADDR") or place.address,
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(FIRST_PORT + place.job_number % PORTS),
     }
 
 
+def restarts() -> int:
+    """Return how often the launcher has restarted this rank's job."""
+    return int(os.environ.get(RESTARTS) or 0)
+
+
+def port_of_job(first: int) -> int:
+    """Return a port from ``first`` on that differs between the jobs of a node."""
+    return first + int(os.environ.get(JOB_NUMBER) or 0) % PORTS
+
+
+def devices(cluster: Cluster) -> int:
+    """Return how many devices this rank's attempt holds, by the launcher that started it."""
+    kind = os.environ.get(RANKS)
+    return launcher_class(kind).devices(cluster) if kind else cluster.processes
+
+
 STDERR = 2  # the descriptor: sys.stderr may be something else by now
-SPARED = 0.05  # of the time allowed: as long after one feeding the next are not passed on, each of which starts a thread anew
+SPARED = 0.05  # of the time allowed: calls within it after the last one are ignored, because each starts a new thread
 
 _fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one a process
 
 
 def feed(minutes: float | None) -> None:
-    """This rank lives; it ends with code 1, and every thread's stack in its log, unless fed again in time.
+    """Restart this rank's watchdog: without another call within ``minutes`` (None: never) the rank ends with code 1.
 
-    It may end a twentieth of that time early.
+    Every thread's stack is then in its log. It may end a twentieth of that time early.
     """
     global _fed
     if minutes is None or time.monotonic() - _fed < SPARED * minutes * 60:
@@ -75,7 +93,7 @@ def feed(minutes: float | None) -> None:
 
 
 def release() -> None:
-    """Nothing is watched any more."""
+    """Stop the watchdog."""
     global _fed
     faulthandler.cancel_dump_traceback_later()
     _fed = -math.inf

@@ -33,6 +33,7 @@ from grposweep.schema import Experiment, Generation
 from grposweep.train.attempt import Attempt, Outcome, check_schedule
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
 from grposweep.train.models import Loaded, load_model
+from grposweep.train.process import port_of_job
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -55,7 +56,7 @@ def vllm_options(generation: Generation) -> dict[str, Any]:
     if generation.vllm_mode == "server":
         url = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
         # Two jobs on one node must not meet on the port over which weights are sent.
-        group_port = 40_000 + int(os.environ.get("SLURM_JOB_ID") or 0) % 10_000
+        group_port = port_of_job(40_000)
         return options | {
             "vllm_server_base_url": url,
             "vllm_server_timeout": float(generation.vllm_server_timeout),

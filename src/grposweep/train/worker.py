@@ -3,7 +3,6 @@
 No torch here: the trainer is imported only when it is wanted.
 """
 
-import os
 import signal
 import sys
 import traceback
@@ -51,17 +50,16 @@ def run_attempt(folder: Path) -> int:
 
 
 def _train(attempt: Attempt) -> int:
-    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a Slurm job's warning."""
+    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
     train = _trainer(attempt.experiment.trainer.kind)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
 
     before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # ranks.py has kept it until now
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # take_rank_place() has blocked it
     if attempt.is_main:
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-        runs.start_run(attempt.folder, attempt.number, attempt.devices, restarts)
+        runs.start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts())
     try:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)

@@ -18,6 +18,8 @@ from grposweep.storage.runs import start_run
 from grposweep.sweep.cancel import cancel_sweep
 from support import Ended, lines, read, trials, wait_for
 
+EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll
+
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -35,7 +37,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def slurm(state: Path, tmp_path: Path) -> Slurm:
     """A launcher that reads the queue at each poll."""
-    return Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0, code=tmp_path)
+    return Slurm(tmp_path / "a sweep", EAGER, slots=2, code=tmp_path)
 
 
 def job(tmp_path: Path, attempt: int = 0, **cluster: object) -> Job:
@@ -126,10 +128,10 @@ def test_a_job_is_found_again_by_its_name(slurm: Slurm, tmp_path: Path) -> None:
     """Its controller died between sbatch and writing down the id; another attempt of the trial is another job."""
     wanted = job(tmp_path)
     job_id = slurm.submit(wanted)
-    later = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=0.0, code=tmp_path)
+    later = Slurm(tmp_path / "a sweep", EAGER, slots=2, code=tmp_path)
     assert later.find(wanted, None) == job_id
     assert later.find(job(tmp_path, attempt=1), None) is None
-    assert Slurm(tmp_path / "another", slots=2, poll_seconds=0.0, code=tmp_path).find(wanted, None) is None
+    assert Slurm(tmp_path / "another", EAGER, slots=2, code=tmp_path).find(wanted, None) is None
 
 
 def test_nothing_is_submitted_again_while_the_queue_cannot_be_read(slurm: Slurm, state: Path, tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path:
 
 def test_the_queue_is_read_rarely_while_nothing_happens(state: Path, tmp_path: Path) -> None:
     """One call for all jobs; at the default period that is two a minute."""
-    slurm = Slurm(tmp_path / "a sweep", slots=2, poll_seconds=30.0, code=tmp_path)
+    slurm = Slurm(tmp_path / "a sweep", Cluster(kind="slurm", poll_seconds=30.0), slots=2, code=tmp_path)
     ids = [slurm.submit(job(tmp_path, attempt)) for attempt in range(3)]
     for _ in range(20):
         assert [slurm.poll(job_id) for job_id in ids] == [None] * 3

@@ -1,18 +1,19 @@
-"""Slurm's commands and the text they speak: sbatch, squeue, sacct, scancel. Nothing here remembers anything.
+"""Slurm's commands and the text they print: sbatch, squeue, sacct, scancel; and what its job states mean for an attempt.
 
-What Slurm's job states mean for an attempt: going on, taken away, or failed and why.
+Nothing here keeps state.
 """
 
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.launchers.base import End, LauncherBusy
+from grposweep.launchers.base import End, EndState, LauncherBusy, LauncherUnreachable
 from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
@@ -22,10 +23,10 @@ from grposweep.storage.records import TrialStatus
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
 _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
 
-# What sbatch says where the job would be taken later.
+# sbatch's messages if the job may be taken later.
 _FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
 _UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
-# What sbatch says of what will never be taken, and the key that a person should look at.
+# sbatch's messages on a job that will never be taken, the key to change, and where to look.
 _REFUSED = (
     ("partition", "partition", "sinfo lists the partitions"),
     ("account", "account", "sacctmgr show associations user=$USER lists yours"),
@@ -37,12 +38,8 @@ _REFUSED = (
 )
 
 
-class Unreachable(Exception):
-    """The scheduler gave no answer; what it knew before still holds."""
-
-
 @dataclass(frozen=True)
-class Entry:
+class JobInfo:
     """One job as Slurm shows it; ``status`` is a wait status (exit code times 256, plus a signal)."""
 
     job_id: str
@@ -54,15 +51,20 @@ class Entry:
 
     @property
     def code(self) -> int:
-        """The batch script's exit code; negative for a signal."""
+        """Return the batch script's exit code; negative for a signal."""
         signal = self.status & 0x7F
         return -signal if signal else self.status >> 8
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the job will end, or run again, by itself."""
+        return self.state in ALIVE
+
 
 def submit(script: Path, cluster: Cluster) -> str:
-    """Submit a script; returns the job's id.
+    """Submit a script; return the job's id.
 
-    Raises Busy where it may be taken later, UserError where never.
+    Raises LauncherBusy if Slurm may take it later, UserError if never.
     """
     done = _run(submit_command(script), submit_environment(cluster))
     if done.returncode == 0:
@@ -77,20 +79,20 @@ def submit(script: Path, cluster: Cluster) -> str:
     raise UserError(_refusal(said, done.stderr, cluster, script))
 
 
-def read_queue() -> dict[str, Entry]:
-    """All of this user's jobs, the recently ended ones among them, in one call.
+def read_queue() -> dict[str, JobInfo]:
+    """Return all of this user's jobs by id, recently ended ones included, with one call.
 
-    Raises Unreachable.
+    Raises LauncherUnreachable.
     """
     form = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
     done = _run(["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", f"--Format={form}"])
     if done.returncode:
-        raise Unreachable(_last_error(done.stderr))
+        raise LauncherUnreachable(_last_error(done.stderr))
     return {entry.job_id: entry for entry in map(_entry, done.stdout.splitlines()) if entry is not None}
 
 
-def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
-    """What accounting says of jobs, by their ids or by their name; nothing where a cluster keeps no accounts."""
+def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
+    """Return what accounting has on jobs, by their ids or by their name; empty if a cluster keeps no accounts."""
     which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
     columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
     done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
@@ -99,27 +101,27 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, Entry]:
         job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
         if _is_id(job_id) and state.strip():
-            found[job_id] = Entry(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
+            found[job_id] = JobInfo(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
     return found
 
 
-def cancel(job_ids: list[str]) -> None:
+def cancel(job_ids: Sequence[str]) -> None:
     """End jobs; those that have ended already are no error."""
     if job_ids:
         _run(["scancel", *job_ids])
 
 
-def _entry(line: str) -> Entry | None:
+def _entry(line: str) -> JobInfo | None:
     fields, at = [], 0
     for _, width in _COLUMNS:
         fields.append(line[at : at + width].strip())
         at += width
     job_id, state, status, reason, nodes, name = fields
-    return Entry(job_id, state, wait_status(status), reason, name, nodes) if _is_id(job_id) and state else None
+    return JobInfo(job_id, state, wait_status(status), reason, name, nodes) if _is_id(job_id) and state else None
 
 
 def wait_status(text: str) -> int:
-    """``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
+    """Parse an exit status: ``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
     found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
     if found is None:
         return 0
@@ -128,12 +130,12 @@ def wait_status(text: str) -> int:
 
 
 def _is_id(text: str) -> bool:
-    """Whether this is a job's number; arrays and steps are not ours."""
+    """Return whether this is a job's number; those of arrays and steps are not ours."""
     return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """One command, which dies with this process: a submission must not happen after we are gone."""
+    """Run a command that dies with this process: a submission must not happen after its controller's death."""
     try:
         return subprocess.run(
             command,
@@ -159,7 +161,7 @@ def _last_error(text: str) -> str:
 
 
 def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
-    """Three parts, with the key that Slurm seems to complain about."""
+    """Return the message to the user, with the key that Slurm seems to complain about."""
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
             value = getattr(cluster, key)
@@ -172,36 +174,36 @@ def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
     )
 
 
-# A job in one of these will end, or run again, by itself.
+# A job in one of these states will end, or run again, by itself.
 ALIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
     "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 }  # fmt: skip
-VANISHED = "VANISHED"  # ours: neither the queue nor accounting knows it any more
+VANISHED = "VANISHED"  # not one of Slurm's: neither the queue nor accounting knows the job any more
 
 
 class StateInfo(NamedTuple):
-    """A state's kind in our words, what to tell a person, and whether a new attempt goes on."""
+    """What a job's state means: for every launcher, for the user, and whether a new attempt continues the trial."""
 
-    kind: str
+    kind: EndState
     message: str
     again: bool
 
 
 MEANINGS = {
     "TIMEOUT": StateInfo(
-        "timeout", "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True
+        EndState.TIMEOUT, "the time limit ended it; set cluster.walltime_min higher, or more schedule.checkpoints", True
     ),
-    "DEADLINE": StateInfo("timeout", "its deadline ended it", True),
-    "PREEMPTED": StateInfo("preempted", "another job took its place", True),
-    "NODE_FAIL": StateInfo("node_fail", "a node failed under it", True),
-    "BOOT_FAIL": StateInfo("node_fail", "a node did not come up for it", True),
-    "REVOKED": StateInfo("preempted", "the cluster gave it back", True),
-    VANISHED: StateInfo("vanished", "Slurm does not know it any more, and it left no result", True),
-    "OUT_OF_MEMORY": StateInfo("out_of_memory", "it used more memory than it asked for; set cluster.mem_gb higher", False),
-    "CANCELLED": StateInfo("cancelled", "somebody cancelled it", False),
+    "DEADLINE": StateInfo(EndState.TIMEOUT, "its deadline ended it", True),
+    "PREEMPTED": StateInfo(EndState.PREEMPTED, "another job took its place", True),
+    "NODE_FAIL": StateInfo(EndState.NODE_FAILED, "a node failed under it", True),
+    "BOOT_FAIL": StateInfo(EndState.NODE_FAILED, "a node did not come up for it", True),
+    "REVOKED": StateInfo(EndState.PREEMPTED, "the cluster gave it back", True),
+    VANISHED: StateInfo(EndState.VANISHED, "Slurm does not know it any more, and it left no result", True),
+    "OUT_OF_MEMORY": StateInfo(EndState.OUT_OF_MEMORY, "it used more memory than it asked for; set cluster.mem_gb higher", False),
+    "CANCELLED": StateInfo(EndState.CANCELLED, "somebody cancelled it", False),
 }  # fmt: skip
-# A pending job with one of these reasons stays pending for ever; the key that a person should look at first.
+# A pending job with one of these reasons stays pending for ever; the key to look at first.
 HOPELESS = {
     "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",
     "PartitionConfig": "partition", "InvalidAccount": "account", "InvalidQOS": "qos",
@@ -210,32 +212,22 @@ HOPELESS = {
 }  # fmt: skip
 
 
-def is_alive(job_id: str) -> bool:
-    """Whether Slurm has a job of this user that waits or runs; no where this machine has no Slurm."""
-    try:
-        entry = read_queue().get(job_id)
-    except Unreachable:
-        return False
-    return entry is not None and entry.state in ALIVE
-
-
-def end_of(entry: Entry, status: TrialStatus | None, asked_to_stop: bool) -> End:
-    """How an attempt ended: the job's last state, and the status in the result it left (None: none).
+def end_of(job: JobInfo, status: TrialStatus | None, asked_to_stop: bool) -> End:
+    """Return how an attempt ended: by its job's last state, and the status in the result it left (None: none).
 
     A result outranks the exit code: srun's is the highest of all ranks', and it kills those left over by a signal.
     """
     if status is TrialStatus.FINISHED:
         return End(ExitCode.FINISHED)
-    meaning = MEANINGS.get(entry.state)
+    meaning = MEANINGS.get(job.state)
     if meaning is not None:
-        message = f"Slurm job {entry.job_id} {entry.state}: {meaning.message}"
-        return End(entry.code or ExitCode.FAILED, meaning.kind, message, meaning.again)
-    if entry.code == ExitCode.SERVER_ENDED:
-        return End(
-            ExitCode.SERVER_ENDED, "vllm_server", "its vLLM server ended or never answered; logs/vllm.log says why"
-        )
+        message = f"Slurm job {job.job_id} {job.state}: {meaning.message}"
+        return End(job.code or ExitCode.FAILED, meaning.kind, message, meaning.again)
+    if job.code == ExitCode.SERVER_ENDED:
+        message = "its vLLM server ended or never answered; logs/vllm.log says why"
+        return End(ExitCode.SERVER_ENDED, EndState.SERVER_ENDED, message)
+    if status is TrialStatus.STOPPED and not asked_to_stop:  # so a signal did: the job's warning, or preemption
+        return End(ExitCode.STOPPED, EndState.STOPPED, "a signal stopped it", again=True)
     if status is TrialStatus.STOPPED:
-        # Nobody asked for it, so a signal did: the job's warning, or preemption.
-        kind, message = ("", "") if asked_to_stop else ("stopped", "a signal stopped it")
-        return End(ExitCode.STOPPED, kind, message, again=not asked_to_stop)
-    return End(entry.code or ExitCode.FAILED)
+        return End(ExitCode.STOPPED)
+    return End(job.code or ExitCode.FAILED)

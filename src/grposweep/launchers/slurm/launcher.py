@@ -1,198 +1,334 @@
-"""Slurm: an attempt is a job of its own shape, and goes on without its controller.
+"""Slurm: an attempt is a job of its own shape, and continues without its controller.
 
-One reading of the queue serves all jobs. It happens every ``poll_seconds``, and soon after a result appears on disk.
+One reading of the queue serves all jobs. It happens every ``cluster.poll_seconds``, and soon after a result appears on disk.
 """
 
+import re
+import shlex
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from grposweep.errors import UserError
-from grposweep.launchers.base import End, Job, LauncherBusy
+from grposweep.external.script import check_launcher
+from grposweep.labels import count
+from grposweep.launchers.base import (
+    End,
+    Job,
+    Launcher,
+    LauncherBusy,
+    LauncherUnreachable,
+    LocalPreparation,
+    Preparer,
+    RankPlace,
+    SweepJob,
+    limit_requeues,
+)
 from grposweep.launchers.code_snapshot import snapshot_code
-from grposweep.launchers.slurm import commands as queue
-from grposweep.launchers.slurm.commands import ALIVE, HOPELESS, VANISHED, Entry, Unreachable, end_of
-from grposweep.launchers.slurm.script import job_name, write_script
-from grposweep.process import SOURCE
-from grposweep.schema import Cluster
-from grposweep.storage.records import Action, ControlRequest, TrialResult, TrialStatus, read_attempts
-from grposweep.storage.runs import read_runs
+from grposweep.launchers.slurm import commands
+from grposweep.launchers.slurm.commands import HOPELESS, VANISHED, JobInfo, end_of
+from grposweep.launchers.slurm.script import attempt_name, sweep_name, write_script
+from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, hands_over, submit_controller
+from grposweep.process import SOURCE, SpawnedProcesses
+from grposweep.schema import Cluster, Experiment, Generation, is_external
+from grposweep.storage import paths
+from grposweep.storage.records import Action, ControlRequest, TrialResult, TrialStatus
 
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
-CERTAIN = 2  # readings that must agree on a job's being hopeless
+CERTAIN = 2  # readings that must agree that a job can never start
 NEWS_SECONDS = 2.0  # between two looks for results on disk, and two readings of the queue because of them
+_SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
 
 
 @dataclass
 class _Followed:
-    """A job that somebody polls."""
+    """A job that is polled."""
 
     job: Job
     since: float  # time.monotonic() at submission
-    last: Entry | None = None
+    last: JobInfo | None = None
     hopeless: int = 0  # readings in a row that gave one of the reasons to wait for ever
 
 
-class Slurm:
+class Slurm(Launcher):
     """Submits attempts as jobs of this user, at most ``slots`` of a sweep at once."""
 
+    kind = "slurm"
     outlives = True
+    job_name = "Slurm job"
+    scheduler = "Slurm"
 
-    def __init__(self, sweep: Path, slots: int, poll_seconds: float, code: Path) -> None:
+    def __init__(self, sweep: Path, cluster: Cluster, slots: int, code: Path) -> None:
         """``code`` is the folder whose grposweep the jobs run."""
         self.slots, self._code = slots, code
-        self._sweep, self._poll_seconds = sweep, poll_seconds
-        self._news_seconds = min(NEWS_SECONDS, poll_seconds)
+        self._sweep, self._cluster = sweep, cluster
+        self._news_seconds = min(NEWS_SECONDS, cluster.poll_seconds)
         self._jobs: dict[str, _Followed] = {}
-        self._read_at = -poll_seconds
+        self._read_at = -cluster.poll_seconds
         self._looked_at = 0.0
+
+    @classmethod
+    def build(cls, experiment: Experiment, sweep: Path) -> Self:
+        """Return the launcher of a sweep.
+
+        Raises UserError if this machine has no Slurm; a scheduler that does not answer now may do so later.
+        """
+        cluster, parallel = experiment.cluster, experiment.search.parallel
+        if shutil.which("sbatch") is None:
+            raise UserError(
+                "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
+                "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
+            )
+        slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
+        return cls(sweep, cluster, slots, code_for(cluster, sweep))
+
+    @classmethod
+    def validate(cls, experiment: Experiment) -> None:
+        """Raise UserError if a job's shape contradicts its ranks or its server, or a line cannot stand in a script."""
+        cluster, trainer = experiment.cluster, experiment.trainer
+        _check_server(cluster, experiment.generation)
+        _check_shape(cluster, experiment.generation)
+        for option in (*cluster.extra, *cluster.container):
+            if not option.startswith("-") or "\n" in option:
+                raise UserError(
+                    f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
+                    "Set for example cluster.extra=[--exclusive]."
+                )
+        if is_external(trainer.kind) and not cluster.gpus_per_node:
+            check_launcher(trainer, cluster.processes)
+
+    @classmethod
+    def devices(cls, cluster: Cluster) -> int:
+        """Return the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
+        return cluster.nodes * cluster.gpus_per_node or cluster.processes
+
+    @classmethod
+    def has_own_environment(cls, cluster: Cluster) -> bool:
+        """Return whether jobs run another interpreter, or in a container."""
+        return cluster.python is not None or bool(cluster.container)
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""
-        job_id = queue.submit(write_script(job, self._sweep, self._code), job.cluster)
+        job_id = commands.submit(write_script(job, self._sweep, self._code), job.cluster)
         self._jobs[job_id] = _Followed(job, time.monotonic())
         return job_id
 
     def find(self, job: Job, job_id: str | None) -> str | None:
-        """A job by its id, or by the name that only this attempt has."""
+        """Return a job by its id, or by the name that only this attempt has."""
         if job_id is None:
-            job_id = self._named(job_name(job, self._sweep))
-        if job_id is None or not job_id.isdigit():  # none, or an attempt of another launcher's
+            job_id = self._find_by_name(attempt_name(job, self._sweep))
+        if job_id is None or not job_id.isdigit():  # none, or another launcher's attempt
             return None
         self._jobs[job_id] = _Followed(job, time.monotonic())
         return job_id
 
     def poll(self, job_id: str) -> End | None:
-        """None while the job waits or runs, or while the scheduler does not answer."""
+        """Return None while the job waits or runs, and while the scheduler does not answer."""
         self._refresh()
         followed = self._jobs[job_id]
-        entry = followed.last
-        if entry is None or entry.state in ALIVE:
+        last = followed.last
+        if last is None or last.is_alive:
             self._refuse_hopeless(followed)
             return None
         del self._jobs[job_id]
         is_asked = ControlRequest.read(followed.job.folder).action != Action.RUN
-        end = end_of(entry, _status(followed.job), is_asked)
-        nodes = "" if entry.nodes.startswith("None") else entry.nodes  # "None assigned"
-        return replace(_limited(end, followed.job), nodes=nodes)
+        end = end_of(last, _status(followed.job), is_asked)
+        nodes = "" if last.nodes.startswith("None") else last.nodes  # "None assigned"
+        return replace(limit_requeues(end, followed.job), nodes=nodes)
 
     def waiting(self, job_id: str) -> str:
-        """Slurm's state and reason, such as ``pending (Resources)``."""
-        entry = self._jobs[job_id].last if job_id in self._jobs else None
-        if entry is None:
+        """Return Slurm's state and reason, such as ``pending (Resources)``."""
+        last = self._jobs[job_id].last if job_id in self._jobs else None
+        if last is None:
             return "submitted"
-        if entry.state == "RUNNING":
+        if last.state == "RUNNING":
             return ""
-        reason = "" if entry.reason in ("", "None") else f" ({entry.reason})"
-        return f"{entry.state.lower()}{reason}"
+        reason = "" if last.reason in ("", "None") else f" ({last.reason})"
+        return f"{last.state.lower()}{reason}"
 
     def cancel(self, job_id: str) -> None:
-        """Through scancel; a job that has ended already is no error."""
-        queue.cancel([job_id])
+        """End a job through scancel."""
+        commands.cancel([job_id])
 
-    def close(self) -> None:
-        """Nothing ends: jobs outlive their controller."""
+    def preparation(self) -> Preparer:
+        """Return a process of this machine, or with ``cluster.prepare=job`` a job."""
+        if self._cluster.prepare == "job":
+            return SlurmPreparation(self._cluster, self._code)
+        return LocalPreparation(SpawnedProcesses(Path(self._cluster.code or SOURCE)))
 
-    def _named(self, name: str) -> str | None:
-        """The job of this name, asked for twice: its submission may still be on its way."""
+    @property
+    def hands_over(self) -> bool:
+        """Return whether ``cluster.controller=job`` asks for a job, and this is not it."""
+        return hands_over(self._cluster)
+
+    def submit_controller(self, command: Sequence[str]) -> str:
+        """Submit the controller as a job that requeues itself before its time limit."""
+        return submit_controller(self._cluster, self._sweep, command)
+
+    def detach_message(self, job_ids: Sequence[str]) -> str:
+        """Return how many jobs continue, and how to come back to them or to end them."""
+        return (
+            f"detached: {count(len(job_ids), 'job')} in the queue or running go on; the same command comes back "
+            f"to them and submits the rest. To end them: {self.cancel_command(job_ids)}"
+        )
+
+    @classmethod
+    def may_have_started(cls, trial: Path, job_id: str | None) -> bool:
+        """Return whether the id is a number, or there is a script for an attempt without an id."""
+        return job_id.isdigit() if job_id else any(trial.glob("job-*.sbatch"))
+
+    @classmethod
+    def may_have_jobs(cls, sweep: Path) -> bool:
+        """Return whether there is a script of a job that was announced; a dry run announces none."""
+        others = (sweep / "controller.sbatch", sweep / paths.PREPARE_FOLDER / "job.sbatch")
+        scripts = sweep.glob("trials/*/job-*.sbatch")
+        return any(map(Path.exists, others)) or any((path.parent / paths.ATTEMPTS).exists() for path in scripts)
+
+    @classmethod
+    def list_jobs(cls, sweep: Path) -> list[SweepJob]:
+        """Return this user's jobs that wait or run; the sweep's are told by their names."""
+        prefix = f"{sweep_name(sweep)}:"
+        return [_sweep_job(job, prefix) for job in commands.read_queue().values() if job.is_alive]
+
+    @classmethod
+    def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
+        """End jobs through scancel."""
+        commands.cancel(job_ids)
+
+    @classmethod
+    def cancel_command(cls, job_ids: Sequence[str]) -> str:
+        """Return the scancel command."""
+        return shlex.join(["scancel", *job_ids])
+
+    @classmethod
+    def code_of(cls, trial: Path) -> Path | None:
+        """Return the snapshot that the newest script names, if it is still there."""
+        scripts = sorted(trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]), reverse=True)
+        found = (_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts)
+        copies = (trial.parent.parent / "code" / match[1] for match in found if match)
+        return next(filter(Path.is_dir, copies), None)
+
+    @classmethod
+    def rank_place(cls, environment: Mapping[str, str]) -> RankPlace:
+        """Return a rank's place by srun's variables; the first rank runs where srun does, on the job's first node."""
+        return RankPlace(
+            rank=int(environment["SLURM_PROCID"]),
+            local_rank=int(environment["SLURM_LOCALID"]),
+            ranks=int(environment["SLURM_STEP_NUM_TASKS"]),
+            address=environment["SLURM_LAUNCH_NODE_IPADDR"],
+            job_number=int(environment.get("SLURM_JOB_ID") or 0),
+            restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
+        )
+
+    def _find_by_name(self, name: str) -> str | None:
+        """Return the job of this name. It is asked for twice: its submission may still be on its way."""
         for pause in (SETTLE_SECONDS, 0.0):
             try:
-                found = [entry.job_id for entry in queue.read_queue().values() if entry.name == name]
-            except Unreachable as error:
+                found = [job.job_id for job in commands.read_queue().values() if job.name == name]
+            except LauncherUnreachable as error:
                 # Submitting now might run the trial twice.
                 raise LauncherBusy(f"Slurm does not answer ({error}); trying again") from error
-            if found := found or list(queue.read_accounts([], name)):
+            if found := found or list(commands.read_accounts([], name)):
                 return max(found, key=int)
             time.sleep(pause)
         return None
 
     def _refresh(self) -> None:
-        """Read the queue when it is time to, for all jobs at once."""
+        """Read the queue when it is due, for all jobs at once."""
         now = time.monotonic()
-        if now - self._read_at < self._poll_seconds and not self._has_news(now):
+        if now - self._read_at < self._cluster.poll_seconds and not self._has_news(now):
             return
         self._read_at = now
         try:
-            found = queue.read_queue()
-        except Unreachable:
-            return
+            found = commands.read_queue()
+        except LauncherUnreachable:
+            return  # what it said before still holds
         lost = [
             job_id
             for job_id, followed in self._jobs.items()
-            if job_id not in found and followed.since < now and (followed.last is None or followed.last.state in ALIVE)
+            if job_id not in found and followed.since < now and (followed.last is None or followed.last.is_alive)
         ]
-        found |= queue.read_accounts(lost) if lost else {}
+        found |= commands.read_accounts(lost) if lost else {}
         for job_id, followed in self._jobs.items():
             if job_id in found:
-                followed.last = entry = found[job_id]
-                followed.hopeless = (
-                    followed.hopeless + 1 if entry.state == "PENDING" and entry.reason in HOPELESS else 0
-                )
+                followed.last = last = found[job_id]
+                is_hopeless = last.state == "PENDING" and last.reason in HOPELESS
+                followed.hopeless = followed.hopeless + 1 if is_hopeless else 0
             elif job_id in lost:
-                followed.last = Entry(job_id, VANISHED)
+                followed.last = JobInfo(job_id, VANISHED)
 
     def _has_news(self, now: float) -> bool:
-        """Whether a job has left a result of which the queue said nothing yet; looked for every few seconds."""
+        """Return whether a job has left a result that the queue does not reflect yet; looks every few seconds."""
         if now - max(self._looked_at, self._read_at) < self._news_seconds:
             return False
         self._looked_at = now
-        return any(
-            _status(followed.job) in (TrialStatus.FINISHED, TrialStatus.FAILED) for followed in self._jobs.values()
-        )
+        news = (TrialStatus.FINISHED, TrialStatus.FAILED)
+        return any(_status(followed.job) in news for followed in self._jobs.values())
 
     def _refuse_hopeless(self, followed: _Followed) -> None:
-        """Raise UserError, and cancel, where Slurm says twice that a job can never start: its first word may be hasty."""
-        entry = followed.last
-        if entry is None or followed.hopeless < CERTAIN:
+        """Cancel a job that can never start, and raise UserError. Slurm must say so twice: its first answer may be hasty."""
+        last = followed.last
+        if last is None or followed.hopeless < CERTAIN:
             return
-        queue.cancel([entry.job_id])
-        key = HOPELESS[entry.reason]
+        commands.cancel([last.job_id])
+        key = HOPELESS[last.reason]
         raise UserError(
-            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {entry.job_id} and would never start it "
-            f"({entry.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
+            f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} and would never start it "
+            f"({last.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
         )
 
 
 def _status(job: Job) -> TrialStatus | None:
-    """Return the status in the result of this attempt or of a restart of its job."""
+    """Return the status in the result of this attempt, or of a restart of its job."""
     result = TrialResult.read(job.folder)
     is_older = result.attempt is not None and result.attempt < job.attempt
     return None if is_older else result.status
 
 
-def _limited(end: End, job: Job) -> End:
-    """The end, or where its trial was taken away too often already, a failure."""
-    if not end.again:
-        return end
-    taken = sum(bool(event.again) for event in read_attempts(job.folder))
-    taken += sum(run.restarts > 0 for run in read_runs(job.folder))
-    limit = job.cluster.requeue_limit
-    if taken < limit:
-        return end
-    message = (
-        f"{end.message}; it was taken away {taken + 1} times, and cluster.requeue_limit={limit}. "
-        "Set that higher if it made progress, otherwise a longer cluster.walltime_min or more schedule.checkpoints."
-    )
-    return End(end.code, end.kind, message)
+def _sweep_job(job: JobInfo, prefix: str) -> SweepJob:
+    """Return what the name of a job says about the sweep whose names begin with ``prefix``."""
+    if not job.name.startswith(prefix):
+        return SweepJob(job.job_id, is_of_sweep=False)
+    trial, _, attempt = job.name.removeprefix(prefix).partition(":")
+    if not attempt.isdigit():
+        return SweepJob(job.job_id, is_controller=trial == CONTROLLER)
+    return SweepJob(job.job_id, trial, int(attempt))
 
 
 def code_for(cluster: Cluster, sweep: Path) -> Path:
-    """The folder whose grposweep jobs run: a snapshot, the one that is running, or a rerun trial's own."""
+    """Return the folder whose grposweep jobs run: a snapshot, the running one, or the one a rerun trial ran."""
     if cluster.code is not None:
         return Path(cluster.code)
     return snapshot_code(sweep) if cluster.snapshot else SOURCE
 
 
-def build_slurm(cluster: Cluster, sweep: Path, parallel: int | None) -> Slurm:
-    """The launcher for this cluster.
-
-    Raises UserError where this machine has no Slurm; a scheduler that does not answer now may do so later.
-    """
-    if shutil.which("sbatch") is None:
+def _check_server(cluster: Cluster, generation: Generation) -> None:
+    """Raise UserError if a vLLM server is wanted and no GPU of the job is left for it."""
+    gpus, is_served = generation.vllm_gpus, generation.use_vllm and generation.vllm_mode == "server"
+    if is_served and gpus and not cluster.gpus_per_node:
         raise UserError(
-            "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
-            "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
+            f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
         )
-    slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
-    return Slurm(sweep, slots, cluster.poll_seconds, code_for(cluster, sweep))
+    if is_served and not gpus and generation.vllm_server_base_url is None:
+        raise UserError(
+            "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
+            "generation.vllm_server_base_url to one that runs already."
+        )
+
+
+def _check_shape(cluster: Cluster, generation: Generation) -> None:
+    """Raise UserError if the number of ranks does not follow from the job's shape."""
+    each = cluster.gpus_per_node or cluster.tasks_per_node
+    ranks = max(cluster.nodes * each - generation.vllm_gpus, 1)
+    if cluster.processes == ranks:
+        return
+    key = "gpus_per_node" if cluster.gpus_per_node else "tasks_per_node"
+    served = f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
+    raise UserError(
+        f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
+        f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
+        f"{ranks}. Set those, and leave cluster.processes alone."
+    )

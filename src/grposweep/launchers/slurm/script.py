@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from grposweep.files import PROJECT, write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
@@ -19,24 +17,24 @@ from grposweep.storage.exit_code import ExitCode
 
 TEMPLATES = PROJECT / "slurm"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
-# A person's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
+# The user's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
 DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
 
 
-def job_name(job: Job, sweep: Path) -> str:
-    """``grposweep:<sweep>:<trial>:<attempt>``: one name for one attempt."""
+def attempt_name(job: Job, sweep: Path) -> str:
+    """Return an attempt's own name: ``grposweep:<sweep>:<trial>:<attempt>``."""
     return f"{sweep_name(sweep)}:{job.folder.name}:{job.attempt}"
 
 
 def sweep_name(sweep: Path) -> str:
-    """What the names of a sweep's jobs begin with; another one where two sweeps are called alike."""
+    """Return the start of the names of a sweep's jobs; it differs between two sweeps of one name."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", sweep.name)[:40]
     digest = hashlib.sha256(os.fsencode(sweep.resolve())).hexdigest()[:8]
     return f"grposweep:{readable}-{digest}"
 
 
 def write_script(job: Job, sweep: Path, code: Path) -> Path:
-    """Render an attempt's script into its trial folder; returns its path."""
+    """Render an attempt's script into its trial folder; return its path."""
     (job.folder / paths.LOGS).mkdir(exist_ok=True)
     path = job.folder / f"job-{job.attempt}.sbatch"
     write_text(path, render_script(job, sweep, code))
@@ -44,7 +42,9 @@ def write_script(job: Job, sweep: Path, code: Path) -> Path:
 
 
 def render(template: str, **content: Any) -> str:
-    """A template of slurm/ with its blanks filled; whoever fills them quotes for the shell."""
+    """Render a template of slurm/; the caller quotes the values for the shell."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed by ranks and by validation
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
@@ -52,8 +52,8 @@ def render(template: str, **content: Any) -> str:
 
 
 def render_script(job: Job, sweep: Path, code: Path) -> str:
-    """The script's text; the job runs the package that lies in ``code``."""
-    cluster, name = job.cluster, job_name(job, sweep)
+    """Return the script's text; the job runs the grposweep in the folder ``code``."""
+    cluster, name = job.cluster, attempt_name(job, sweep)
     return render(
         "trial.sbatch.j2",
         name=name,
@@ -78,7 +78,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
 
 
 def _server(job: Job) -> dict[str, Any] | None:
-    """The job's own vLLM server, where it has one: its shape, and the shell line that starts it."""
+    """Return the shape of the job's own vLLM server and the shell line that starts it; None if it has none."""
     cluster, generation = job.cluster, job.generation
     gpus = generation.vllm_gpus
     if not gpus:
@@ -99,7 +99,7 @@ def _server(job: Job) -> dict[str, Any] | None:
 
 
 def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> list[str]:
-    """What the job asks for; ``extra`` comes last and wins."""
+    """Return the options of an attempt's job; ``cluster.extra`` comes last and wins."""
     options = [
         f"--job-name={name}",
         f"--nodes={cluster.nodes}",
@@ -110,11 +110,11 @@ def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> l
         options.append(f"--gres=gpu:{cluster.gpus_per_node}")
     if cluster.mem_gb is not None:
         options.append(f"--mem={cluster.mem_gb}G")
-    return [*options, *asked_of(cluster), *cluster.extra]
+    return [*options, *shared_options(cluster), *cluster.extra]
 
 
-def asked_of(cluster: Cluster) -> list[str]:
-    """What every job of ours asks for: where, how long, and to be warned and requeued."""
+def shared_options(cluster: Cluster) -> list[str]:
+    """Return the options of every job: where, how long, and to be warned and requeued."""
     asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in DEFAULTS}}
     return [
         # Slurm reads patterns such as %j in file names, so the script itself opens its log.
@@ -126,29 +126,29 @@ def asked_of(cluster: Cluster) -> list[str]:
 
 
 def ranks_per_node(cluster: Cluster) -> int:
-    """A rank a GPU, without GPUs a rank a task."""
+    """Return a rank for each GPU; without GPUs, for each task."""
     return cluster.gpus_per_node or cluster.tasks_per_node
 
 
 def cpus_per_task(cluster: Cluster, starts_ranks: bool = False) -> int:
-    """CPUs of a rank: its GPU's share, without GPUs one a thread; of all ranks of a node where one task starts them."""
+    """Return a task's CPUs: its GPU's share, or one for each thread. One task that starts a node's ranks has all of theirs."""
     each = cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
     return each * ranks_per_node(cluster) if starts_ranks else each
 
 
 def submit_command(script: Path) -> list[str]:
-    """The command that submits a script; it may be given again by hand."""
+    """Return the command that submits a script; the user may repeat it."""
     return ["sbatch", "--parsable", "--chdir=/", str(script)]
 
 
 def submit_environment(cluster: Cluster) -> dict[str, str]:
-    """What sbatch and the job inherit: nothing of a job that we may be in ourselves, and no option but defaults."""
+    """Return what sbatch and the job inherit: nothing of a job that this process may be in, and only default options."""
     defaults = {variable for name, variable in DEFAULTS.items() if getattr(cluster, name) is None}
     kept = {"SLURM_CONF"} | defaults
-    ours = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
-    return {name: value for name, value in inherited().items() if name in kept or not name.startswith(ours)}
+    dropped = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
+    return {name: value for name, value in inherited().items() if name in kept or not name.startswith(dropped)}
 
 
 def quoted(path: Path) -> str:
-    """A path for the shell."""
+    """Return a path for the shell."""
     return shlex.quote(str(path))

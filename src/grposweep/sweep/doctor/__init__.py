@@ -1,28 +1,17 @@
-"""``grposweep doctor``: what a sweep's files should agree on, where they do not, and what would mend it.
-
-Which of a sweep's attempts still run, where no controller is at work.
-
-The doctor's round: every check in turn, the findings in words, and their cures under the sweep's lease.
-"""
+"""``grposweep doctor``: run every check on a sweep's files, print the findings, and repair them under the sweep's lease."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TextIO
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.launchers.base import Job
-from grposweep.launchers.slurm import commands as queue
-from grposweep.launchers.slurm.commands import ALIVE
-from grposweep.launchers.slurm.script import job_name
-from grposweep.schema import Cluster
+from grposweep.launchers import RunningJobs
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
-from grposweep.storage.records import OpenAttempt
 from grposweep.sweep.doctor.checks import (
     Sweep,
     check_attempts,
@@ -38,33 +27,6 @@ from grposweep.sweep.doctor.checks import (
 from grposweep.sweep.doctor.findings import Finding, check_json
 
 __all__ = ["visit"]
-
-
-class Jobs:
-    """The queue, read once and only where somebody asks for a Slurm job."""
-
-    def __init__(self, sweep: Path) -> None:
-        self._sweep = sweep
-
-    def runs(self, trial: TrialFolder, begun: OpenAttempt) -> bool | None:
-        """Whether an open attempt waits or runs; None where Slurm does not answer."""
-        on_slurm = begun.job_id.isdigit() if begun.job_id else any(trial.path.glob("job-*.sbatch"))
-        if not on_slurm:
-            return False  # what runs on this machine ends with its controller
-        if self._queue is None:
-            return None
-        name = job_name(Job(trial.path, begun.number, Cluster()), self._sweep)
-        return any(
-            entry.state in ALIVE and (entry.job_id == begun.job_id or entry.name == name)
-            for entry in self._queue.values()
-        )
-
-    @cached_property
-    def _queue(self) -> dict[str, queue.Entry] | None:
-        try:
-            return queue.read_queue()
-        except queue.Unreachable:
-            return None
 
 
 ROUNDS = 3  # of curing: one cure may show what another problem hid
@@ -125,17 +87,17 @@ class Round:
         yield from self._trials(trials)
 
     def _trials(self, trials: list[FrozenTrial]) -> Iterator[Finding]:
-        jobs = Jobs(self.sweep.folder.path)
+        jobs = RunningJobs(self.sweep.folder.path)
         for trial in self.sweep.folder.trials():
             yield from check_files(trial, trials[trial.number] if trial.number < len(trials) else None)
             if self.quiet:
                 yield from _check_quiet(trial, jobs)
 
 
-def _check_quiet(trial: TrialFolder, jobs: Jobs) -> Iterator[Finding]:
+def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
     """What only stands still where the trial's attempt does not run."""
     begun = trial.open_attempt()
-    runs = jobs.runs(trial, begun) if begun is not None else False
+    runs = jobs.runs(trial.path, begun.number, begun.job_id) if begun is not None else False
     if runs is not False:
         return
     yield from check_attempts(trial)

@@ -1,0 +1,143 @@
+"""The jobs of a sweep that are no attempts: its controller, and the preparation of models and data."""
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from grposweep.errors import UserError
+from grposweep.files import write_text
+from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
+from grposweep.launchers.slurm import commands
+from grposweep.launchers.slurm.script import quoted, render, shared_options, sweep_name
+from grposweep.schema import Cluster
+from grposweep.storage import paths
+from grposweep.storage.exit_code import ExitCode
+
+CONTROLLER, PREPARE = "controller", "prepare"  # the last part of their names
+CONTROLLER_MEMORY_GB = 4  # of a controller with thousands of trials
+
+
+def hands_over(cluster: Cluster) -> bool:
+    """Return whether a job must continue from here; never inside that job."""
+    return cluster.controller == "job" and not is_controller_job()
+
+
+def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> str:
+    """Submit the controller as a job of one CPU that requeues itself before its time limit.
+
+    A controller that waits or runs already is kept. Returns the message to the user. Raises UserError if Slurm does not
+    take the job.
+    """
+    try:
+        return _submit_controller(cluster, sweep, command)
+    except (LauncherBusy, LauncherUnreachable) as error:
+        raise UserError(
+            f"cluster.controller=job: Slurm does not take the controller now ({error}), and nobody is left here to wait. "
+            "Give the command again later, or set cluster.controller=here, which waits."
+        ) from error
+
+
+def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> str:
+    name, log = f"{sweep_name(sweep)}:{CONTROLLER}", sweep / paths.CONTROLLER_OUTPUT
+    if waiting := _living(name):
+        return f"the controller is Slurm job {waiting} already; its output is in {log}"
+    script = sweep / "controller.sbatch"
+    shape = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={CONTROLLER_MEMORY_GB}G"]
+    text = render(
+        "controller.sbatch.j2",
+        name=name,
+        options=[f"--job-name={name}", *shape, *shared_options(cluster)],
+        setup=cluster.setup,
+        log=quoted(log),
+        working_directory=quoted(Path.cwd()),
+        command=shlex.join(command),
+        interrupted=ExitCode.INTERRUPTED,
+    )
+    write_text(script, text)
+    job_id = commands.submit(script, cluster)
+    return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
+
+
+def _living(name: str) -> str:
+    """Return the id of the job of this name that waits or runs, or an empty string."""
+    return next((job.job_id for job in commands.read_queue().values() if job.name == name and job.is_alive), "")
+
+
+class SlurmPreparation:
+    """Prepares in a job of one task without GPUs, on the partition of the trials' jobs."""
+
+    where = "as a Slurm job"
+
+    def __init__(self, cluster: Cluster, code: Path) -> None:
+        """``code`` is the folder whose grposweep the job runs."""
+        self._cluster, self._code = cluster, code
+        self._job_id, self._done = "", Path()
+        self._read_at = 0.0
+
+    def start(self, sweep: Path, log: Path) -> None:
+        """Submit the job, unless an earlier controller's waits or runs.
+
+        Raises UserError if Slurm does not take it.
+        """
+        self._done = sweep / paths.PREPARE_FOLDER / "exit_code"
+        name = f"{sweep_name(sweep)}:{PREPARE}"
+        try:
+            self._job_id = _living(name)
+            if not self._job_id:
+                self._done.unlink(missing_ok=True)
+                self._job_id = commands.submit(self._write(sweep, name, log), self._cluster)
+        except (LauncherBusy, LauncherUnreachable) as error:
+            raise UserError(
+                f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again later, or "
+                "set cluster.prepare=here."
+            ) from error
+        self.where, self._read_at = f"as Slurm job {self._job_id}", time.monotonic()
+
+    def poll(self) -> int | None:
+        """Return the exit code that its script wrote, or FAILED if the job is gone without one."""
+        time.sleep(PREPARATION_POLL_SECONDS)
+        code = self._exit_code()
+        if code is None and time.monotonic() - self._read_at > self._cluster.poll_seconds:
+            self._read_at = time.monotonic()
+            return self._lost()
+        return code
+
+    def end(self) -> None:
+        """Cancel the job."""
+        commands.cancel([self._job_id])
+
+    def _exit_code(self) -> int | None:
+        try:
+            return int(self._done.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # ValueError: about to be written
+            return None
+
+    def _lost(self) -> int | None:
+        try:
+            job = commands.read_queue().get(self._job_id)
+        except LauncherUnreachable:
+            return None
+        if job is not None and job.is_alive:
+            return None
+        return self._exit_code() or ExitCode.FAILED
+
+    def _write(self, sweep: Path, name: str, log: Path) -> Path:
+        cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
+        shape = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
+        text = render(
+            "prepare.sbatch.j2",
+            name=name,
+            options=[f"--job-name={name}", *shape, *shared_options(cluster), *cluster.extra],
+            setup=cluster.setup,
+            log=quoted(log),
+            working_directory=quoted(Path.cwd()),
+            code=quoted(self._code),
+            container=[shlex.quote(option) for option in cluster.container],
+            python=shlex.quote(cluster.python or sys.executable),
+            folder=quoted(sweep),
+            done=quoted(self._done),
+        )
+        write_text(script, text)
+        return script
