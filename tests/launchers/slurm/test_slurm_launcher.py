@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import fake_slurm
@@ -19,19 +19,6 @@ from grposweep.sweep.cancel import cancel_sweep
 from support import Ended, lines, read, trials, wait_for
 
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The fake cluster's folder, its tools first on PATH; its jobs end with the test."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    fake_slurm.install(tmp_path / "bin")
-    monkeypatch.setenv("FAKE_SLURM", str(folder))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    monkeypatch.setattr(fake_slurm, "STATE", folder, raising=False)
-    yield folder
-    fake_slurm.scancel([path.stem for path in folder.glob("*.job")])
 
 
 @pytest.fixture

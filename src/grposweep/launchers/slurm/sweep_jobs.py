@@ -121,7 +121,8 @@ class SlurmPreparation:
             return None
         if job is not None and job.is_alive:
             return None
-        return self._exit_code() or ExitCode.FAILED
+        code = self._exit_code()  # once more: it may have ended since
+        return ExitCode.FAILED if code is None else code
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
