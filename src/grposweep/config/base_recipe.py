@@ -32,6 +32,7 @@ from grposweep.recipe import Recipe
 from grposweep.redaction import refuse_secrets
 from grposweep.schema import Experiment, Trainer
 from grposweep.setting import Setting, Version
+from grposweep.storage import paths
 
 # A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
@@ -146,7 +147,7 @@ def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """The recipe in a trial's folder, as it was when the trial was written."""
     framework = PROGRAMS[experiment.trainer.kind].framework
-    noted = read_json(folder / "changed.json") or {}
+    noted = read_json(folder / paths.CHANGED) or {}
     version = parse_version(noted["version"]) if "version" in noted else None
     options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
     return load_recipe(folder / RECIPE, options)
@@ -169,7 +170,7 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     recipe, changed = point_recipe(base, unchanged(experiment), setting, key, trial.output)
     write_text(trial.file, render_recipe(recipe, base.framework))
     noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
-    write_json(folder / "changed.json", noted)
+    write_json(folder / paths.CHANGED, noted)
     program = build_program(Trial(trainer, trial.folder, recipe, trial.place))
     lines = [
         f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()

@@ -25,6 +25,7 @@ from grposweep.report.chart import overlay
 from grposweep.report.status import worth
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
+from grposweep.storage import paths
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
 
@@ -165,10 +166,10 @@ def _side(letter: str, named: str, outputs: Path) -> Side:
 def _find(named: str, outputs: Path) -> tuple[SweepView, str]:
     """The sweep that is meant, and which of its trials: the best where a sweep is named."""
     path = Path(named)
-    if (path / "config.yaml").is_file():
+    if (path / paths.CONFIG).is_file():
         return read_sweep(path.resolve().parent.parent), path.resolve().name
     sweep, slash, trial = named.rstrip("/").rpartition("/")
-    if slash and any((folder / "sweep.yaml").is_file() for folder in (Path(sweep), outputs / sweep)):
+    if slash and any((folder / paths.SWEEP).is_file() for folder in (Path(sweep), outputs / sweep)):
         return read_sweep(find_sweep(sweep, outputs)), trial
     if (named.isdecimal() or named == BEST) and not (outputs / named).exists():
         return read_sweep(find_sweep(None, outputs)), named

@@ -22,6 +22,7 @@ from grposweep.report.screens import build_console
 from grposweep.report.status import worth
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
+from grposweep.storage import paths
 
 AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -155,7 +156,7 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
             f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
         )
     register()
-    experiment = load_experiment(best.path / "config.yaml")
+    experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
     search = experiment.search
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
@@ -178,7 +179,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path)
     from grposweep.config.to_setting import read_setting
     from grposweep.translate import render, translate
 
-    experiment = load_experiment(best.path / "config.yaml")
+    experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and experiment.model.path != "embedded":
         setting = setting.replace({"model_name_or_path": experiment.model.path})

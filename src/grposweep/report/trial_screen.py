@@ -16,6 +16,7 @@ from grposweep.report.status import worth
 from grposweep.report.tables import clock
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, failure_label
 
@@ -104,7 +105,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     from grposweep.schema import is_external
 
     try:
-        experiment = load_experiment(trial.path / "config.yaml")
+        experiment = load_experiment(trial.path / paths.CONFIG)
         if is_external(experiment.trainer.kind):
             return []  # its own recipe was judged, and is not ours to read again
         setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))

@@ -24,6 +24,7 @@ from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.pareto import pareto_front, signs_of
 from grposweep.search.replication import Comparison, build_replication, compare
 from grposweep.search.replication import Ranking as Race
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.records import SweepProgress
 
@@ -43,7 +44,7 @@ def read_invalid(sweep: Path) -> list[InvalidPoints]:
     """What invalid.jsonl says, by rule; a point that breaks several counts for each."""
     first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
     counts: Counter[str] = Counter()
-    for point, problem in _problems(sweep / "invalid.jsonl"):
+    for point, problem in _problems(sweep / paths.INVALID):
         code = str(problem.get("code"))
         counts[code] += 1
         first.setdefault(code, (point, problem))
@@ -256,7 +257,7 @@ def read_sweep(sweep: SweepFolder | Path) -> SweepView:
     settings = folder.settings()
     if settings is None:
         raise UserError(f"{folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
-    controller = _controller(folder.path / "lease.json")
+    controller = _controller(folder.path / paths.LEASE)
     trials = [read_trial(trial, bool(controller)) for trial in folder.trials()]
     return SweepView(folder.path, settings, trials, SweepProgress.read(folder.path), folder.prepared(), controller)
 

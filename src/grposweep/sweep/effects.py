@@ -11,8 +11,6 @@ from grposweep.search.study import SweepStudy
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
 
-NAME = "effects.json"
-
 
 def show_effects(folder: SweepFolder, study: SweepStudy, metric: str) -> Table:
     """Write down what each dial does, and show it."""

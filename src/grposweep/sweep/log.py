@@ -73,6 +73,9 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
         logger.addHandler(handler)
     try:
         yield
+    except Exception as error:
+        logger.error("the controller ends: %s: %s", type(error).__name__, error)
+        raise
     finally:
         for handler in handlers:
             logger.removeHandler(handler)

@@ -229,6 +229,10 @@ def _play(
     work(controller, console, interrupts, judged.census.invalid, mirror)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
+    failed = controller.study.best is None or controller.stopped_itself
+    code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
+    end = "interrupted" if interrupts.count else status(controller)
+    logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
         console.print(_detach_message(controller), highlight=False, soft_wrap=True)
         return ExitCode.INTERRUPTED
@@ -239,7 +243,7 @@ def _play(
     stack.close()  # the user's command may read, copy or go on with the sweep
     if controller.ended > ended_before and (problem := run_on_end(controller)):
         console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    return ExitCode.FAILED if controller.study.best is None or controller.stopped_itself else ExitCode.FINISHED
+    return code
 
 
 def _mirror(controller: Controller, search: Search) -> RdbMirror | None:

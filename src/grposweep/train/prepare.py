@@ -22,6 +22,7 @@ from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
+from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -34,18 +35,18 @@ def prepare_sweep(folder: Path) -> int:
     """Add every entry of prepare.json to prepared.json; the exit code."""
     try:
         with lock(folder / "prepare.lock"):
-            wanted = (read_json(folder / "prepare.json") or {}).get("entries", {})
+            wanted = (read_json(folder / paths.PREPARE) or {}).get("entries", {})
             for key, path in wanted.items():
-                done = (read_json(folder / "prepared.json") or {}).get("entries", {})
+                done = (read_json(folder / paths.PREPARED) or {}).get("entries", {})
                 if key not in done:
                     done[key] = prepare_experiment(
-                        load_experiment(folder / path), Reporter(folder / "prepare.progress")
+                        load_experiment(folder / path), Reporter(folder / paths.PREPARE_PROGRESS)
                     )
-                    write_json(folder / "prepared.json", {"entries": done})
+                    write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
         print(error, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / "prepare.error", redact(str(error)))  # for the controller, which shows no log
+            write_text(folder / paths.PREPARE_ERROR, redact(str(error)))  # for the controller, which shows no log
         return ExitCode.BAD_INPUT
     return ExitCode.FINISHED
 

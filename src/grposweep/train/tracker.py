@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from grposweep import schema
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines
+from grposweep.files import read_lines
 from grposweep.labels import short_names
 from grposweep.plan import Plan
 from grposweep.storage import paths
+from grposweep.storage.records import TrialRecord
 
 if TYPE_CHECKING:
     import wandb
@@ -127,7 +128,8 @@ def _finish(run: "wandb.Run") -> None:
 
 def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str, Any]:
     """A run's configuration: the trial's dials under their short names, then everything else, a section each."""
-    point = (read_json(folder / "trial.json") or {}).get("point")
+    record = TrialRecord.read(folder)
+    point = None if record is None else record.point
     labels = point if isinstance(point, dict) else {}
     dials = {word: labels[name] for name, word in short_names(labels).items()}
     return {

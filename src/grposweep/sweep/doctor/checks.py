@@ -192,7 +192,7 @@ def read_sweep(folder: SweepFolder) -> Sweep:
         return Sweep(folder, read_space(settings["space"]), direction, metric)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{folder.path / 'sweep.yaml'} does not say what was searched ({type(error).__name__}: {error}). "
+            f"{folder.path / paths.SWEEP} does not say what was searched ({type(error).__name__}: {error}). "
             "Restore it, or move it away and run the sweep's command: it writes a new one."
         ) from error
 
