@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from grposweep.config.compose import register
@@ -64,13 +65,24 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         process.communicate()
 
 
+register()  # once for all tests
+
+
+@pytest.fixture(autouse=True)
+def own_options() -> Iterator[None]:
+    """The options ``recipe``, which trainers that are programs offer to Hydra, are not there for the next test."""
+    yield
+    for options in ConfigStore.instance().repo.values():
+        if isinstance(options, dict):
+            options.pop("recipe.yaml", None)
+
+
 Compose = Callable[[list[str]], DictConfig]
 
 
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
     """``compose(["batch=small"])``: what Hydra makes of overrides, its own section included."""
-    register()
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
         composed = cache(lambda overrides: hydra_compose("config", list(overrides), return_hydra_config=True))
         yield lambda overrides: composed(tuple(overrides))

@@ -1,8 +1,8 @@
 """The README's commands run as they stand there, from another folder."""
 
 import shlex
+import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -29,21 +29,22 @@ def test_a_command_of_the_readme_runs(run: Callable[..., Ended], command: list[s
     assert ended.code == 0, ended.err
 
 
-def test_every_file_of_the_tree_in_the_readme_exists() -> None:
-    """The annotated tree describes the present."""
+def test_the_tree_in_the_readme_is_complete() -> None:
+    """Every module and package of src/grposweep has its line, and every line exists."""
     text = (PROJECT / "README.md").read_text()
     block = next(part for part in text.split("```") if "src/grposweep/\n" in part)
-    inside, missing = PROJECT, []
-    for line in block.strip().splitlines():
-        name = line.split()[0]
-        inside = PROJECT / "src" / "grposweep" if line.startswith("  ") else PROJECT
-        if not (inside / name).exists():
-            missing.append(name)
-    assert not missing
+    names = [(line.startswith("  "), line.split()[0]) for line in block.strip().splitlines()]
+    assert [name for inside, name in names if not inside and not (PROJECT / name).exists()] == []
+    package = PROJECT / "src" / "grposweep"
+    present = {
+        f"{path.name}/" if path.is_dir() else path.name for path in package.iterdir() if path.name[0] not in "._"
+    }
+    assert {name for inside, name in names if inside} == present
 
 
 def test_the_demo_is_the_study_that_the_readme_shows() -> None:
-    """Make demo runs the file that the worked example describes."""
-    makefile = Path(PROJECT / "Makefile").read_text()
-    assert "src/run.py sweeps=lr_batch" in makefile
-    assert "sweeps/lr_batch.yaml" in (PROJECT / "README.md").read_text()
+    """``make demo`` runs the study of the worked example, whose file exists."""
+    asked = subprocess.run(["make", "--dry-run", "demo"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    study = asked.stdout.split("sweeps=")[1].split()[0]
+    assert f"sweeps/{study}.yaml" in (PROJECT / "README.md").read_text()
+    assert (PROJECT / "sweeps" / f"{study}.yaml").exists()

@@ -57,8 +57,16 @@ def _drafts(root: Path) -> Iterator[Path]:
     """Drafts in the sweep's folder and in its trials' own, not in what trainers write below."""
     for folder in (root, root / paths.PREPARE_FOLDER, *sorted((root / paths.TRIALS).glob("*/"))):
         for path in sorted(folder.glob(".*")):
-            if path.is_file() and is_draft(path.name) and age_seconds(path) > OLD_SECONDS:
+            if path.is_file() and is_draft(path.name) and _is_old(path):
                 yield path
+
+
+def _is_old(path: Path) -> bool:
+    """Return whether a draft was left behind; not if its writer, such as our own lease, has just finished it."""
+    try:
+        return age_seconds(path) > OLD_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 CURES = {
