@@ -77,12 +77,13 @@ def test_the_space_of_these_tests_is_mostly_invalid() -> None:
     assert MOSTLY_INVALID.finite
 
 
-def test_two_thousand_random_asks_are_all_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asks", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_all_random_asks_are_valid(tmp_path: Path, asks: int) -> None:
     """Each for itself: the history stays empty, so the number comes from the seed."""
     study = open_study(tmp_path)
-    points = [study.ask(MOSTLY_INVALID, "random", seed) for seed in range(2000)]
+    points = [study.ask(MOSTLY_INVALID, "random", seed) for seed in range(asks)]
     assert all(point is not None and fits(point) for point in points)
-    assert len({freeze(point) for point in points if point}) == 2000
+    assert len({freeze(point) for point in points if point}) == asks
 
 
 def test_sixty_asks_of_tpe_are_valid_and_learn(tmp_path: Path) -> None:
