@@ -13,7 +13,7 @@ from support import PROJECT
 SOURCE = PROJECT / "src" / "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the package itself
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
-PLUGIN = "external/ms_swift_plugin"
+PLUGIN = "frameworks/ms_swift/plugin"
 MOST_FILES = 150
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -1,4 +1,4 @@
-"""Writes src/grposweep/frameworks/easyr1_keys.json from EasyR1's git history: ``EASYR1_SRC=<checkout> python easyr1_keys.py``.
+"""Writes src/grposweep/frameworks/easyr1/keys.json from EasyR1's git history: ``EASYR1_SRC=<checkout> python easyr1_keys.py``.
 
 The configuration classes of each release are imported from a folder that holds nothing else, so that neither torch nor ray
 is needed.
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "easyr1_keys.json"
+TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "easyr1" / "keys.json"
 RELEASES = {  # version: commit, and the example that its scripts build on
     "0.2.0": ("93abce2^", "examples/config.yaml"),  # the last with worker.actor.kl_loss_coef, 24 March 2025
     "0.3.0": ("v0.3.0", "examples/config.yaml"),

@@ -1,4 +1,4 @@
-"""Make frameworks/ms_swift_keys.json: which keys `swift rlhf` takes, as ms-swift's own parser tells.
+"""Make frameworks/ms_swift/keys.json: which keys `swift rlhf` takes, as ms-swift's own parser tells.
 
     make .venvs/ms-swift/ready
     .venvs/ms-swift/bin/python benchmarks/tools/ms_swift_keys.py     # writes the table; the same release gives the same bytes
@@ -17,7 +17,7 @@ from swift.utils.utils import _patch_get_type_hints
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "ms_swift_keys.json"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "ms_swift" / "keys.json"
 PLAIN = {int: "int", float: "float", str: "str", string_to_bool: "bool"}
 
 

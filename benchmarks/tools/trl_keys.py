@@ -1,4 +1,4 @@
-"""Make frameworks/trl_keys.json: which keys each TRL release takes, and their defaults, read from the wheels themselves.
+"""Make frameworks/trl/keys.json: which keys each TRL release takes, and their defaults, read from the wheels themselves.
 
     pip download --no-deps -d wheels trl==1.16.0        # and every other release, and some of transformers
     python benchmarks/tools/trl_keys.py wheels          # writes the table; the same wheels give the same bytes
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "trl_keys.json"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "trl" / "keys.json"
 ROOTS = {
     "GRPOConfig": "config",
     "GRPOScriptArguments": "script",

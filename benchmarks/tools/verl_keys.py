@@ -1,4 +1,4 @@
-"""Writes src/grposweep/frameworks/verl_keys.json from verl's wheel: ``pip download --no-deps verl==0.9.1``, then this.
+"""Writes src/grposweep/frameworks/verl/keys.json from verl's wheel: ``pip download --no-deps verl==0.9.1``, then this.
 
 The wheel holds the composed configuration of its Hydra entry point, once for FSDP and once for Megatron.
 """
@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import yaml
 
-TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "verl_keys.json"
+TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "verl" / "keys.json"
 COMPOSED = {"dp": "_generated_ppo_trainer.yaml", "megatron": "_generated_ppo_megatron_trainer.yaml"}
 
 

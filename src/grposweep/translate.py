@@ -21,9 +21,9 @@ from grposweep.config.to_setting import KEYS, SOURCES
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.keys import span
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grposweep.frameworks.trl import reader as trl
+from grposweep.frameworks.trl.keys import SAME, span
+from grposweep.frameworks.trl.reader import defaults
 from grposweep.frameworks.trl.writer import NAMES, fitted
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
@@ -73,7 +73,7 @@ PLACED = frozenset(
 def write_own(s: Setting) -> tuple[dict[str, str], tuple[str, ...]]:
     """Files for a folder that ``--config-dir`` names, and what they cannot say."""
     sized, undivided = in_completions(s)
-    fits, lost = fitted(sized, "trl", TRL)
+    fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
     values = own_values(fits, every=True)
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
@@ -105,8 +105,8 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 
 def _unsaid(s: Setting) -> Iterator[str]:
     """Fields that are set, matter, and have no key of ours."""
-    default = {**vars(Setting()), **trl.defaults("trl", TRL)}
-    for name in sorted(trl.SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
+    default = {**vars(Setting()), **defaults(frameworks.FRAMEWORKS["trl"], TRL)}
+    for name in sorted(SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
         value = getattr(s, name)
         if (
             span(name) is not None

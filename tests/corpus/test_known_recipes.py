@@ -6,8 +6,8 @@ from typing import Any
 
 from grposweep import frameworks
 from grposweep.check import check, errors
-from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.linter import Verdict, choose, judge
 from grposweep.recipe import Recipe
 from support import executed_lines, known_recipes

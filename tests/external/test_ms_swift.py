@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.external.base import NodeContext, Trial
-from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.files import PROJECT
+from grposweep.frameworks.ms_swift.external import NAME, MsSwiftLogTail, build
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
 from support import Ended

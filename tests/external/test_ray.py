@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from grposweep.config.base_recipe import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.external.ray import as_entries
+from grposweep.frameworks.ray import as_entries
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from support import read

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.frameworks import keys, read
+from grposweep.frameworks import read
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.frameworks.trl import keys
 from grposweep.lint.linter import choose, judge
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
@@ -73,7 +74,7 @@ def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:
 
     classes = (GRPOScriptArguments, GRPOConfig, ModelConfig, DatasetMixtureConfig)
     fields = {field.name: field.default for cls in classes for field in dataclasses.fields(cls) if field.init}
-    takes = keys.known("trl", keys.releases()[-1])
+    takes = keys.known(keys.releases()[-1])
     assert takes.keys() == fields.keys()
     literal = {name: value for name, value in fields.items() if type(value) in (int, float, bool, str)}
     assert {name: takes[name].default for name in literal if takes[name].default is not None} == {

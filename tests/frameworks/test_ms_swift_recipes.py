@@ -7,8 +7,7 @@ import pytest
 
 from grposweep import frameworks, plan
 from grposweep.errors import UserError
-from grposweep.frameworks.ms_swift import keys as ms_swift_keys
-from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.frameworks.ms_swift import keys as ms_swift
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import Verdict, judge
 from grposweep.recipe import Recipe
@@ -36,7 +35,7 @@ def of_script(tmp_path: Path, text: str, **options: Any) -> Verdict:
 
 def test_the_table_of_keys_is_of_the_version_judged_by() -> None:
     """Otherwise keys would be judged by one release and rules by another."""
-    assert ms_swift_keys.table()["version"] == ".".join(map(str, ms_swift.VERSION))
+    assert ms_swift.table()["version"] == ".".join(map(str, ms_swift.VERSION))
 
 
 def test_an_empty_recipe_has_ms_swifts_defaults_and_not_trls() -> None:

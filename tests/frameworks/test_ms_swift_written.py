@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from grposweep import frameworks, plan
-from grposweep.frameworks.ms_swift import reader as ms_swift
+from grposweep.frameworks.ms_swift import keys as ms_swift
 from grposweep.lint.linter import judge
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting

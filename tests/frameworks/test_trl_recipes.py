@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from grposweep.errors import UserError
-from grposweep.frameworks import ParsedRecipe, detect, keys, native, read
+from grposweep.frameworks import ParsedRecipe, detect, native, read
 from grposweep.frameworks.parsing.values import convert
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.frameworks.trl import keys
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -164,4 +165,4 @@ def test_broken_yaml_is_bad_input(text: str) -> None:
 def test_versions_are_read(text: str, version: tuple[int, int, int]) -> None:
     """Newer ones than the table count as its newest."""
     assert keys.parse_version(text) == version
-    assert "beta" in keys.known("trl", version)
+    assert "beta" in keys.known(version)

@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks import dotted_keys as schema
-from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.easyr1 import keys as easyr1
 from grposweep.frameworks.parsing.load import Options
-from grposweep.frameworks.verl import reader as verl
+from grposweep.frameworks.verl import keys as verl
 from grposweep.lint.command import lint_lines
 from grposweep.lint.linter import choose
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
-KEYS = {"easyr1": [*schema.easyr1(), *easyr1.KEYS.values(), "worker.actor.kl_loss_coef"],
-        "verl": [*schema.verl(), *verl.KEYS.values(), "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
-READ = {"easyr1": sorted(set(easyr1.KEYS.values())), "verl": sorted(set(verl.KEYS.values()))}
+READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
+KEYS = {"easyr1": [*easyr1.known(), *READ["easyr1"], "worker.actor.kl_loss_coef"],
+        "verl": [*verl.known(), *READ["verl"], "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
     st.sampled_from(["grpo", "megatron", "kl", "full", "adaptive", "${data.train_batch_size}", "1e-6", "???", "${oc.env:X}"]),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.linter import Finding, choose, judge
 from grposweep.recipe import Duplicate, LaunchContext, Recipe
 

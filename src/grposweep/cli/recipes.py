@@ -259,7 +259,8 @@ def _gpu(name: str | None, gib: float | None) -> float | None:
 
 def _version(wanted: str | None) -> Version | None:
     """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
-    from grposweep.frameworks.keys import parse_version, releases, text
+    from grposweep.frameworks.base import text
+    from grposweep.frameworks.trl.keys import parse_version, releases
 
     version = None if wanted is None else parse_version(wanted)
     if version is not None and version > releases()[-1]:

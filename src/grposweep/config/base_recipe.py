@@ -14,18 +14,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grposweep import frameworks
 from grposweep.config.compose import to_experiment
 from grposweep.config.groups import own_values
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.external import PROGRAMS, build_program
 from grposweep.external.base import RECIPE, NodeContext, Trial
 from grposweep.files import read_json, write_json, write_text
-from grposweep.frameworks.keys import parse_version, text
+from grposweep.frameworks import build_program, external_trainers
+from grposweep.frameworks.base import text
+from grposweep.frameworks.fields import render_keys
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grposweep.frameworks.trl.keys import parse_version
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import micro_steps_per_generation
 from grposweep.recipe import Recipe
@@ -44,7 +44,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
     Raises UserError where it cannot be read.
     """
-    framework = PROGRAMS[trainer.kind].framework
+    framework = external_trainers()[trainer.kind].name
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
         return Recipe(framework, version, {}, processes)
@@ -80,7 +80,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 def installed_version(python: str, framework: str) -> Version:
     """The TRL that an interpreter would import, for frameworks that are TRL; otherwise the framework's own."""
     known = frameworks.version_of(framework, None)
-    if not frameworks.FRAMEWORKS[framework].follows_trl:
+    if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
         return known
     try:
         asked = [python, "-c", ASKED.format(package="trl")]
@@ -115,38 +115,18 @@ def point_recipe(
 
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
-    """A setting in the words of the base's framework and release."""
-    named = s.replace({"framework": frameworks.FRAMEWORKS[base.framework].traits, "version": base.version})
-    if frameworks.FRAMEWORKS[base.framework].syntax == "dotted":
-        written = frameworks.write(named, base.framework)
-        return parse_recipe(Path(written.file_name), written.recipe, Options(base.framework)).config
-    return frameworks.FRAMEWORKS[base.framework].native_keys(named, base.framework, base.version)
-
-
-def render_recipe(recipe: Mapping[str, Any], framework: str) -> str:
-    """A recipe as a file; verl's is a configuration of Hydra's, on top of its own."""
-    content = dict(recipe)
-    if frameworks.FRAMEWORKS[framework].syntax == "dotted":
-        own = {"defaults": content.pop("defaults", ["ppo_trainer", "_self_"])} if framework == "verl" else {}
-        content = {**own, **_nested(content)}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as a nested mapping; nulls stay, they may stand for something."""
-    found: dict[str, Any] = {}
-    for key, value in keys.items():
-        *sections, last = key.split(".")
-        inner = found
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[last] = value
-    return found
+    """Return a setting in the words of the base's framework and release."""
+    framework = frameworks.FRAMEWORKS[base.framework]
+    named = s.replace({"framework": framework.traits, "version": base.version})
+    if framework.native_keys is not None:
+        return framework.native_keys(framework, named, base.version)
+    written = framework.write(named)
+    return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """The recipe in a trial's folder, as it was when the trial was written."""
-    framework = PROGRAMS[experiment.trainer.kind].framework
+    framework = external_trainers()[experiment.trainer.kind].name
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_version(noted["version"]) if "version" in noted else None
     options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
@@ -166,9 +146,10 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     trainer = experiment.trainer
     base = load_base(trainer, experiment.cluster.processes)
     trial = Trial(trainer, folder.resolve(), {}, NodeContext(experiment.cluster.processes))
-    key = PROGRAMS[trainer.kind].output
-    recipe, changed = point_recipe(base, unchanged(experiment), setting, key, trial.output)
-    write_text(trial.file, render_recipe(recipe, base.framework))
+    framework = external_trainers()[trainer.kind]
+    assert framework.trainer is not None  # what makes it one of them
+    recipe, changed = point_recipe(base, unchanged(experiment), setting, framework.trainer.output, trial.output)
+    write_text(trial.file, render_keys(framework, recipe))
     noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
     write_json(folder / paths.CHANGED, noted)
     program = build_program(Trial(trainer, trial.folder, recipe, trial.place))

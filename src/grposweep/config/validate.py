@@ -8,15 +8,15 @@ from typing import Any
 
 from grposweep.config.to_setting import read_gpu
 from grposweep.errors import UserError
-from grposweep.external import PROGRAMS
+from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import LAUNCHERS, load
-from grposweep.schema import AUTO, Cluster, Experiment, Generation, Search, Trainer, value_at
+from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
 
 WORDS: dict[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "task.kind": ("arithmetic", "gsm8k", "jsonl"),
-    "trainer.kind": ("trl", "fake", *PROGRAMS),
+    "trainer.kind": (*OWN_TRAINERS, *external_trainers()),
     "trainer.takes": ("config", "flags"),
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
@@ -98,7 +98,7 @@ def check_words(experiment: Experiment) -> None:
     check_server(experiment.generation)
     load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
     check_program(experiment.trainer, experiment.cluster)
-    if experiment.search.last > max(experiment.schedule.evaluations, 1) and experiment.trainer.kind not in PROGRAMS:
+    if experiment.search.last > max(experiment.schedule.evaluations, 1) and not is_external(experiment.trainer.kind):
         raise UserError(
             f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
             f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
@@ -157,18 +157,19 @@ def check_server(generation: Generation) -> None:
 
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
     """Raise UserError where a program lacks its script, or files that it needs are not there."""
-    if trainer.kind in ("script", "open-r1") and trainer.script is None:
+    framework = external_trainers().get(trainer.kind)
+    if framework is None or framework.trainer is None:
+        return
+    if framework.trainer.needs_script and trainer.script is None:
         raise UserError(
             f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
-    if trainer.kind not in PROGRAMS:
-        return
     if trainer.launcher == "python" and cluster.processes > 1:
         raise UserError(
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
-    if trainer.kind in ("easyr1", "verl") and cluster.nodes > 1:
+    if not framework.trainer.several_nodes and cluster.nodes > 1:
         raise UserError(
             f"trainer={trainer.kind} with cluster.nodes={cluster.nodes}: several nodes need a Ray cluster, which nothing here "
             "starts. Set cluster.nodes=1."

@@ -1,10 +1,7 @@
-"""A trainer that is a program of its own: what starts it, where it stands, and how its log is read; one contract for all.
+"""The contract of external trainers: what starts one, where it runs, and how its log is read.
 
-Pure: nothing runs here, so that a command can be shown where nothing is submitted. ``train/program.py`` runs it.
-
-What transformers' Trainer leaves of its log without being asked: ``log_history`` in trainer_state.json.
-
-It is written with every checkpoint (and by ``trainer.save_state()``), so entries arrive as often as the recipe saves.
+Nothing runs here, so a command can be shown where nothing is submitted; ``train/external.py`` runs it. A framework's folder
+holds its external trainer, and `grposweep.frameworks.external_trainers` finds them all.
 """
 
 import json
@@ -95,11 +92,30 @@ class ExternalProgram:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExternalTrainer:
+    """What builds the program of one ``trainer.kind``, and what the kind needs.
+
+    ``kind`` is the framework's name if empty. ``output`` is the key of a recipe that says where the program writes.
+    ``needs_script``: it runs ``trainer.script``. ``several_nodes``: it can train on more than one.
+    """
+
+    build: Callable[[Trial], ExternalProgram]
+    kind: str = ""
+    output: str = "output_dir"
+    needs_script: bool = False
+    several_nodes: bool = True
+
+
 NAME = "trainer_state.json"
 
 
 class TrainerStateTail:
-    """The newest state under a program's output folder; states that were there before it started are its past."""
+    """The log that transformers' Trainer leaves in any case: the newest trainer_state.json under an output folder.
+
+    It is written with every checkpoint, so entries arrive as often as the recipe saves. States that were there before the
+    program started are its past.
+    """
 
     def __init__(self, output: Path) -> None:
         self.output = output

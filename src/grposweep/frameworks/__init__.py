@@ -1,174 +1,144 @@
-"""The trainers' own words: one file per framework reads its recipes into a setting, and writes a setting as a recipe.
+"""GRPO frameworks: one folder each, with its keys, reader, writer, own rules and external trainer.
 
-Adding a framework is one file with ``reading(recipe)``, and its line in ``FRAMEWORKS``. A framework is told by the recipe's
-keys and by the programs and paths it names, never by what is importable here.
+A framework is a `Framework` named ``FRAMEWORK`` in a folder of its own, and a line in ``FRAMEWORKS``. A recipe's framework is
+detected by its keys and by the programs and paths it names, never by what is importable here.
 """
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.frameworks import dotted_keys as schema
-from grposweep.frameworks import keys
-from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.base import native as in_trl_words
-from grposweep.frameworks.easyr1 import reader as easyr1
-from grposweep.frameworks.easyr1 import writer as easyr1_write
-from grposweep.frameworks.keys import KeySpec
-from grposweep.frameworks.keys import known as known_keys
-from grposweep.frameworks.ms_swift import keys as ms_swift_keys
-from grposweep.frameworks.ms_swift import reader as ms_swift
-from grposweep.frameworks.ms_swift import writer as ms_swift_write
-from grposweep.frameworks.open_r1 import recipe as open_r1
-from grposweep.frameworks.trl import reader as trl
-from grposweep.frameworks.trl import writer as trl_write
-from grposweep.frameworks.trl.reader import ParsedRecipe
-from grposweep.frameworks.verl import reader as verl
-from grposweep.frameworks.verl import writer as verl_write
+from grposweep.external.base import ExternalProgram, Trial
+from grposweep.frameworks.base import Framework, KeySpec, ParsedRecipe, TranslatedRecipe, parse_release
 from grposweep.memory.catalog import known_model
 from grposweep.recipe import Recipe
-from grposweep.setting import TRL, TRL_FRAMEWORK, FrameworkTraits, Setting, Version
+from grposweep.setting import Setting, Version
 
-__all__ = [
-    "FRAMEWORKS",
-    "Framework",
-    "ParsedRecipe",
-    "TranslatedRecipe",
-    "detect",
-    "native",
-    "read",
-    "takes",
-    "version_of",
-    "write",
-]
+__all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]
 
 
-@dataclass(frozen=True)
-class Framework:
-    """What one framework's file offers.
+class Registry(Mapping[str, Framework]):
+    """Frameworks by name, in the order in which they are shown; a folder is imported when it is first needed."""
 
-    ``native`` says a change of fields in the recipe's own keys (None where it has no words for it). ``takes`` are all
-    keys of a release with their types, for reading a command line; ``native_keys`` a setting in a release's words, without
-    the launch and the losses of ``write``. ``keys`` are words
-    that no other framework's recipes have, ``programs`` matches the programs and paths of its own. ``version`` is judged
-    by where no other is asked for.
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = dict(modules)
+        self._loaded: dict[str, Framework] = {}
+
+    def __getitem__(self, name: str) -> Framework:
+        if name not in self._loaded:
+            self._loaded[name] = import_module(self._modules[name]).FRAMEWORK
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def register(self, module: str, name: str) -> None:
+        """Add the framework of a module, for those that are no part of this package."""
+        self._modules[name] = module
+
+    def remove(self, name: str) -> None:
+        """Take a framework out again."""
+        self._modules.pop(name)
+        self._loaded.pop(name, None)
+
+
+FRAMEWORKS = Registry(
+    {
+        "trl": "grposweep.frameworks.trl",
+        "open-r1": "grposweep.frameworks.open_r1",
+        "ms-swift": "grposweep.frameworks.ms_swift",
+        "easyr1": "grposweep.frameworks.easyr1",
+        "verl": "grposweep.frameworks.verl",
+    }
+)
+
+
+def find_framework(name: str) -> Framework:
+    """Return a framework by its name.
+
+    Raises UserError for a name that is none.
     """
-
-    traits: FrameworkTraits
-    reading: Callable[[Recipe], ParsedRecipe]
-    native: Callable[[Mapping[str, Any], Recipe, Setting], dict[str, Any] | None]
-    version: Version
-    keys: frozenset[str] = frozenset()
-    programs: re.Pattern[str] | None = None
-    write: Callable[[Setting], TranslatedRecipe] | None = None
-    takes: Callable[[str, Version], Mapping[str, KeySpec]] = known_keys
-    native_keys: Callable[[Setting, str, Version], Mapping[str, Any]] = trl_write.native_keys
-
-    @property
-    def syntax(self) -> str:
-        """Flat keys, or dotted ones."""
-        return self.traits.syntax
-
-    @property
-    def follows_trl(self) -> bool:
-        """Whether TRL itself trains."""
-        return self.traits.follows_trl
-
-
-FRAMEWORKS: dict[str, Framework] = {  # the later one is detected first, and TRL where no other is
-    "trl": Framework(TRL_FRAMEWORK, trl.reading, in_trl_words, TRL, write=trl_write.write_trl),
-    "open-r1": Framework(
-        keys.OPEN_R1_TRAITS,
-        trl.reading,
-        in_trl_words,
-        open_r1.VERSION,
-        keys.OPEN_R1_ONLY,
-        re.compile("open[_-]r1"),
-        trl_write.write_open_r1,
-    ),
-    "ms-swift": Framework(
-        ms_swift.TRAITS,
-        ms_swift.reading,
-        ms_swift.native,
-        ms_swift.VERSION,
-        ms_swift.ONLY,
-        re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
-        ms_swift_write.write,
-        takes=lambda *_: ms_swift_keys.known(),
-        native_keys=ms_swift_write.native_keys,
-    ),
-    "easyr1": Framework(
-        easyr1.TRAITS,
-        easyr1.reading,
-        easyr1.native,
-        schema.EASYR1,
-        frozenset({"worker", "data.rollout_batch_size"}),
-        re.compile(r"\bverl\.trainer\.main$|verl/trainer/main\.py$|(?i:easyr1|easy_r1)"),
-        easyr1_write.write,
-    ),
-    "verl": Framework(
-        verl.TRAITS,
-        verl.reading,
-        verl.native,
-        schema.VERL,
-        frozenset({"actor_rollout_ref"}),
-        re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
-        verl_write.write,
-    ),
-}
+    if name not in FRAMEWORKS:
+        raise UserError(f"framework {name}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+    return FRAMEWORKS[name]
 
 
 def read(recipe: Recipe) -> ParsedRecipe:
-    """The setting behind a recipe, and what of it could not be read; with what memory depends on, where a GPU was named."""
-    reading = FRAMEWORKS[recipe.framework].reading(recipe)
+    """Return the setting behind a recipe, and what of it could not be read; with the model's shape where a GPU is named."""
+    parsed = FRAMEWORKS[recipe.framework].read(recipe)
     if recipe.gpu_gib is None:
-        return reading
-    setting = known_model(reading.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib})
-    return reading._replace(setting=setting)
+        return parsed
+    setting = known_model(parsed.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib})
+    return parsed._replace(setting=setting)
 
 
 def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
-    """A change of fields in the recipe's own keys; None where it has no words for it."""
-    return FRAMEWORKS[recipe.framework].native(change, recipe, setting)
+    """Return a change of fields in the recipe's own keys; None where it has no words for it."""
+    return FRAMEWORKS[recipe.framework].to_native(change, recipe, setting)
 
 
 def takes(framework: str, version: Version) -> Mapping[str, KeySpec]:
-    """Every key that a release of a framework takes on a command line."""
-    return _known(framework).takes(framework, version)
+    """Return every key that a release of a framework takes on a command line."""
+    return find_framework(framework).takes(version)
 
 
 def write(setting: Setting, framework: str) -> TranslatedRecipe:
-    """A setting as a recipe of a framework."""
-    found = _known(framework).write
-    if found is None:
-        able = [name for name, known in FRAMEWORKS.items() if known.write is not None]
-        raise UserError(f"{framework}: no recipe can be written for it. Choose one of {', '.join(able) or 'none'}.")
-    return found(setting)
-
-
-def _known(framework: str) -> Framework:
-    if framework not in FRAMEWORKS:
-        raise UserError(f"framework {framework}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
-    return FRAMEWORKS[framework]
+    """Return a setting as a recipe of a framework."""
+    return find_framework(framework).write(setting)
 
 
 def detect(config: Mapping[str, Any], *paths: str) -> str:
-    """The framework of a recipe: from its keys (or, of dotted keys, their first words), or from its paths and programs."""
+    """Return the framework of a recipe by its keys (or, of dotted keys, their first words), or by its paths and programs.
+
+    The last framework that matches wins; without any it is TRL, whose words all others share.
+    """
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
-    by_keys = (name for name, framework in reversed(FRAMEWORKS.items()) if not framework.keys.isdisjoint(words))
+    known = [FRAMEWORKS[name] for name in reversed(list(FRAMEWORKS))]
+    by_keys = (framework.name for framework in known if not framework.keys.isdisjoint(words))
     by_paths = (
-        name
-        for name, framework in reversed(FRAMEWORKS.items())
+        framework.name
+        for framework in known
         if framework.programs and any(framework.programs.search(path) for path in paths)
     )
-    return next(by_keys, None) or next(by_paths, "trl")
+    return next(by_keys, None) or next(by_paths, next(iter(FRAMEWORKS)))
 
 
-def version_of(framework: str, wanted: Version | None, own: str | None = None) -> Version:
-    """The release to judge by: as asked (of TRL, or as ``own`` of EasyR1 or verl), or the framework's own default."""
-    known = _known(framework)
-    if own is not None and known.syntax == "dotted":
-        return schema.parse_version(own, framework)
-    return wanted if wanted is not None and known.follows_trl else known.version
+def version_of(name: str, wanted: Version | None, own: str | None = None) -> Version:
+    """Return the release to judge by: as asked (``wanted`` of TRL, ``own`` of another framework), or the default."""
+    framework = find_framework(name)
+    if own is not None and framework.releases is not None:
+        return _own_version(own, framework)
+    return wanted if wanted is not None and framework.traits.follows_trl else framework.version
+
+
+def _own_version(text: str, framework: Framework) -> Version:
+    """Return a framework's own release; one before the first known is bad input."""
+    parts = text.strip().removeprefix("v").split(".")
+    if not 2 <= len(parts) <= 4 or not all(part.isdigit() for part in parts[:3]):
+        raise UserError(f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3.")
+    version = parse_release(".".join((*parts[:3], "0")[:3]))
+    known = framework.releases() if framework.releases else (framework.version,)
+    if version < known[0]:
+        first = ".".join(map(str, known[0]))
+        raise UserError(f"{framework.name} {text}: the first release that can be judged is {first}.")
+    return version
+
+
+def external_trainers() -> dict[str, Framework]:
+    """Return the framework of every external ``trainer.kind``."""
+    known = FRAMEWORKS.values()
+    return {framework.trainer.kind or framework.name: framework for framework in known if framework.trainer}
+
+
+def build_program(trial: Trial) -> ExternalProgram:
+    """Return what runs a trial on one node."""
+    trainer = external_trainers()[trial.trainer.kind].trainer
+    assert trainer is not None
+    return trainer.build(trial)

@@ -1,24 +1,52 @@
-"""A setting written in a framework's own words: its recipe, the command that launches it, and what got lost.
+"""What a framework is: its traits, its keys, how a recipe is read and written, how it is started.
 
-Fixes in a recipe's own words: changes of a setting's fields as changes of native keys.
+`Framework` is the contract. A framework stands in one folder, which defines ``FRAMEWORK``; the registry is in the package's
+``__init__``. What its table of fields (`grposweep.frameworks.fields`) says needs no code of its own.
 """
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple
 
-from grposweep.frameworks.trl.reader import COUNTED, DERIVED, NEVER_NATIVE, read_mapping
+from grposweep.external.base import ExternalTrainer
+from grposweep.frameworks.parsing.bash import Word
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.setting import FrameworkTraits, Setting, Version
+
+
+class KeySpec(NamedTuple):
+    """A key as one release takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
+
+    type: str
+    default: Any
+
+
+class KeyTable(dict[str, KeySpec]):
+    """The keys of one framework and release."""
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of each key."""
+        return {name: key.default for name, key in self.items()}
+
+
+class ParsedRecipe(NamedTuple):
+    """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""
+
+    setting: Setting
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class TranslatedRecipe:
-    """A native recipe, every default that differs from other frameworks' made explicit.
+    """A native recipe, every default that differs between frameworks made explicit.
 
-    ``recipe`` is the text of the native file ``file_name`` (a YAML, or a script); ``command`` launches it from the folder
-    it is in, with ``environment`` beside what is there; ``losses`` say what the framework cannot do, or does otherwise,
-    and why.
+    ``recipe`` is the text of the native file ``file_name`` (a YAML, or a script). ``command`` launches it from the folder
+    it is in, with ``environment`` added. ``losses`` say what the framework cannot do, or does otherwise, and why.
     """
 
     recipe: str
@@ -28,37 +56,227 @@ class TranslatedRecipe:
     losses: tuple[str, ...] = ()
 
 
-def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
-    """A change of fields as a change of native keys, None removing a key; None where a recipe has no words for it.
+@dataclass(frozen=True)
+class Field:
+    """A row of a framework's table: a field of the setting, and the native key behind it.
 
-    ``processes`` stays: the command that starts a recipe sets it.
+    A row with a ``type`` (as in `KeySpec`) is plain: it is read as this type through ``read``, and written through ``write``.
+    ``default`` is the value where the recipe and the release have none. A row without a type only names the key: the
+    framework's own functions read and write it. A row without a name holds the place of a key that they write.
+
+    ``rollouts``: the key counts rollouts, and the field optimizer steps. ``before`` maps a release to the key that was used
+    until then. ``fixable``: a fix may set the key.
     """
-    found: dict[str, Any] = {}
-    for name, value in change.items():
-        if name == "processes":
-            found["processes"] = value
-        elif name == "gradient_checkpointing":
-            found[name] = value
-        elif name in COUNTED or name in NEVER_NATIVE or name == "parameters":
-            return None
-        elif name == "evaluates":
-            if value:
-                return None
-            found["eval_strategy"] = "no"
-        elif name == "warmup_steps" and setting.key(name) == "warmup_ratio":
-            found |= {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
-        elif DERIVED.get(name) in ("accelerator_config", "parallelism_config"):
-            found |= _nested(name, value, recipe, found)
-        else:
-            found[setting.key(name)] = value
+
+    name: str
+    key: str
+    type: str = ""
+    default: Any = None
+    read: Callable[[Any], Any] | None = None
+    write: Callable[[Any], Any] | None = None
+    rollouts: bool = False
+    before: Mapping[Version, str] = field(default_factory=dict)
+    fixable: bool = True
+
+    def key_at(self, version: Version) -> str:
+        """Return the native key in a release."""
+        return next((key for until, key in sorted(self.before.items()) if version < until), self.key)
+
+    def native(self, value: Any) -> Any:
+        """Return a value of the setting as the key takes it."""
+        return value if self.write is None else self.write(value)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the framework's own that starts a training: ``swift rlhf``, ``trl grpo``.
+
+    ``word`` follows the command's name, ``program`` is what it runs. ``takes_file``: the recipe may stand behind the word
+    without an option. ``counts`` is how the number of processes is stated: by the options of another launcher, or by
+    variables of the environment ("environment"). ``passes_on``: options of accelerate may stand among the recipe's.
+    """
+
+    word: str
+    program: str
+    takes_file: bool = False
+    counts: str = "environment"
+    passes_on: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Framework:
+    """All that one framework needs to be detected, read, judged, planned, fixed, translated and swept.
+
+    Args:
+        traits: what plan and rules know of it.
+        version: the release to judge by where no other is asked for.
+        fields: its table.
+        takes: the keys of a release, with types and defaults.
+        keys: words that no other framework's recipes have; of dotted keys their first words.
+        programs: matches the programs and paths of its own.
+        trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
+        sections: the first words of its dotted keys.
+        renamed: older names of keys, which are read as today's.
+        commands: its own commands by name.
+        expand: returns the launch behind a wrapper of its own, and the GPUs that a vLLM server may take of it.
+        releases: the releases to choose from with ``--framework-version``; None where there is no choice.
+        key_table: the keys that one recipe may set, where they depend on more than the release.
+        parse: reads a recipe; by default as the table says.
+        render: writes a setting as a recipe; by default as the table says.
+        native_keys: a setting in completions as keys and values of a release; by default what ``render`` writes.
+        special: fields whose change is more than a value of their key, for fixes.
+        base_config: the configuration behind a name that is not at hand; None where it is needed.
+        config_defaults: of a configuration of Hydra's, on which a written recipe builds.
+        environment_key: the key of a recipe that holds variables of the environment.
+        trainer: what starts it as an external trainer.
+
+    """
+
+    traits: FrameworkTraits
+    version: Version
+    fields: tuple[Field, ...]
+    takes: Callable[[Version], Mapping[str, KeySpec]]
+    keys: frozenset[str] = frozenset()
+    programs: re.Pattern[str] | None = None
+    trainings: re.Pattern[str] | None = None
+    sections: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    expand: Callable[[list[Word]], tuple[list[Word], int] | None] | None = None
+    releases: Callable[[], Sequence[Version]] | None = None
+    key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
+    parse: "Callable[[Framework, Recipe], ParsedRecipe] | None" = None
+    render: "Callable[[Framework, Setting], TranslatedRecipe] | None" = None
+    native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
+    special: "Mapping[str, NativeChange]" = field(default_factory=dict)
+    base_config: Callable[[str, Version], Mapping[str, Any] | None] | None = None
+    config_defaults: tuple[str, ...] = ()
+    environment_key: str = ""
+    trainer: ExternalTrainer | None = None
+
+    @property
+    def name(self) -> str:
+        """The name on command lines."""
+        return self.traits.name
+
+    @property
+    def is_dotted(self) -> bool:
+        """Whether keys are dotted, and overridden as ``a.b=c``."""
+        return self.traits.syntax == "dotted"
+
+    @cached_property
+    def by_name(self) -> dict[str, Field]:
+        """The rows of the table by the setting's field."""
+        return {row.name: row for row in self.fields if row.name}
+
+    def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
+        """Return the keys that a recipe may set."""
+        return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
+
+    def keys_at(self, version: Version) -> dict[str, str]:
+        """Return the native key behind each field in a release."""
+        return {row.name: row.key_at(version) for row in self.fields if row.name}
+
+    def read(self, recipe: Recipe) -> ParsedRecipe:
+        """Return the setting behind a recipe, and what of it could not be read."""
+        from grposweep.frameworks.fields import read_table  # it builds on this module
+
+        return (self.parse or read_table)(self, recipe)
+
+    def write(self, s: Setting) -> TranslatedRecipe:
+        """Return a setting as a recipe."""
+        from grposweep.frameworks.fields import write_table  # it builds on this module
+
+        return (self.render or write_table)(self, s)
+
+    def to_native(self, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
+        """Return a change of fields in the recipe's own keys; None where it has no words for it."""
+        from grposweep.frameworks.fields import to_native  # it builds on this module
+
+        return to_native(self, change, recipe, s)
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """The keys behind the table; of flat ones the mappings that hold them."""
+        keys = {key for row in self.fields for key in (row.key, *row.before.values())}
+        if not self.is_dotted:
+            return frozenset({key.partition(".")[0] for key in keys} | self.renamed.keys())
+        return frozenset(keys - {row.key for row in self.fields if row.name == "dataset_name"})  # it decides nothing
+
+    def is_read(self, key: str) -> bool:
+        """Return whether the setting depends on a native key."""
+        return key in self._read
+
+
+# The changes of keys behind a field's new value: from the value, the recipe, its setting, and the changes so far.
+NativeChange = Callable[[Any, Recipe, Setting, Mapping[str, Any]], dict[str, Any] | None]
+
+
+@cache
+def load_table(package: str) -> dict[str, Any]:
+    """Return the table of keys (keys.json) in a framework's folder."""
+    return dict(json.loads(files(package).joinpath("keys.json").read_text(encoding="utf-8")))
+
+
+def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
+    """Return the keys of the newest release that is not newer than a version.
+
+    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone where
+    it left.
+    """
+    found = KeyTable()
+    for name, changes in history.items():
+        last = None
+        for change in changes:
+            if parse_release(change[0]) <= version:
+                last = change
+        if last is not None and len(last) == 3:
+            found[name] = KeySpec(last[1], last[2])
     return found
 
 
-def _nested(name: str, value: Any, recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
-    """One size inside a mapping; the rest of it stays."""
-    inner = {"tensor_parallel_size": "tp_size", "context_parallel_size": "cp_size", "sequence_parallel_size": "sp_size"}
-    word = inner.get(name, name)
-    if word in recipe.config:
-        return {word: value}
-    key = DERIVED[name]
-    return {key: {**read_mapping(found.get(key, recipe.config.get(key))), word: value}}
+def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
+    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    if changes is None:
+        return None
+    last = changes[-1]
+    return parse_release(changes[0][0]), parse_release(last[0]) if len(last) == 1 else None
+
+
+@cache
+def parse_release(name: str) -> Version:
+    """Return a release of a table, which has three numbers, as a version."""
+    major, minor, patch = (int(part) for part in name.split("."))
+    return major, minor, patch
+
+
+def text(version: Version) -> str:
+    """Return a version as it is written."""
+    return ".".join(map(str, version))
+
+
+def closest_keys(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to two flat keys that a typo may have meant, nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    plain = name.replace("-", "_").lower()
+    return get_close_matches(plain, list(names), n=2, cutoff=0.8)
+
+
+def read_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a value that is a mapping, or the JSON text of one; otherwise an empty mapping."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
+
+
+def model_size(name: str) -> int | None:
+    """Return the number of weights that a model's name tells (``Qwen2.5-7B-Instruct``)."""
+    size = _SIZE.search(name.rsplit("/", 1)[-1])
+    return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None

@@ -1,23 +1,19 @@
-"""What the readers of EasyR1 and verl share: typed values of dotted keys, estimators by one name, rollouts as steps.
+"""What EasyR1 and verl share: estimators by one name, lengths in rollouts, and what neither can do.
 
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 """
 
-import re
-from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from math import ceil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import ceil, gcd
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.dotted_keys import KeyTable
-from grposweep.frameworks.keys import KeySpec
+from grposweep.frameworks.base import Field, Framework, KeySpec, NativeChange, ParsedRecipe
+from grposweep.frameworks.fields import Values, build_setting
 from grposweep.frameworks.parsing.overrides import resolve
-from grposweep.frameworks.parsing.values import convert
-from grposweep.frameworks.trl.reader import ParsedRecipe
+from grposweep.frameworks.units import in_rollouts, steps_a_rollout
 from grposweep.recipe import Recipe
-from grposweep.setting import FrameworkTraits, Setting
+from grposweep.setting import Setting
 
 # One name for each estimator: Schulman's k1, k2, k3, a plus where the gradient is that of k2 instead.
 ESTIMATORS = {
@@ -29,142 +25,209 @@ ESTIMATORS = {
     "low_var_kl+": "k3+",
     "k2+": "k2",
 }
-NEVER_CLIPPED = 1e6  # a dual clip that never acts
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-TYPES = {field.name: str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
-         for field in fields(Setting)}  # fmt: skip
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
+NEVER_CLIPPED = 1e6  # a dual clip that never acts
+NODE = 8  # GPUs
+PROMPT_TOKENS = 2048  # written where a setting has no longest prompt
+LORA_RANK = 64  # written where a setting has LoRA
 
 
-@dataclass(frozen=True)
-class Values:
-    """The values behind a recipe's keys, defaults filled in; ``given`` are keys that it sets, ``bad`` unreadable ones."""
-
-    values: Mapping[str, Any]
-    given: frozenset[str]
-    bad: frozenset[str]
-
-    def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
-        """A key's value as a type, references followed; the default where it has none or cannot be read."""
-        found = convert(resolve(self.values, key), f"{kind}?")
-        return default if found.value is None or found.trouble == "type" else found.value
-
-    def whole(self, key: str, default: int = 0) -> int:
-        """A count."""
-        return int(self.get(key, "int", default))
-
-    def number(self, key: str, default: float = 0.0) -> float:
-        """A number."""
-        return float(self.get(key, "float", default))
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        """A switch."""
-        return bool(self.get(key, "bool", default))
-
-    def word(self, key: str, default: str = "") -> str:
-        """A word."""
-        return str(self.get(key, "any", default))
+def frequency(name: str, key: str) -> Field:
+    """Return the row of a frequency in rollouts; -1 is never."""
+    return Field(name, key, "int", -1, read=lambda every: every if every > 0 else None, rollouts=True)
 
 
-def collect(recipe: Recipe, takes: KeyTable, renamed: Mapping[str, str]) -> Values:
-    """The values of a recipe under today's names, whatever sign an override has; what is deleted has its default no more."""
-    given: dict[str, Any] = {}
-    for written, value in recipe.config.items():
-        key = written.lstrip("+")
-        if key.startswith("~"):
-            given[key[1:]] = None
-            continue
-        name = renamed.get(key, key) if key not in takes else key
-        if name != key and name in recipe.config:
-            continue  # the newer word counts
-        given[name] = value
-    unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
-    said = {name: value for name, value in given.items() if name not in unresolved}
-    bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
-    return Values(ChainMap(said, takes.defaults), frozenset(given), bad)
+def clip(name: str, key: str, default: float = 0.0) -> Field:
+    """Return the row of the dual clip: one that never acts is none, since neither framework can switch it off."""
+    return Field(name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value)
 
 
-def _fits(value: Any, key: KeySpec) -> bool:
-    """Whether a key can hold a value."""
-    kind = key.type.removeprefix("auto ")
-    if isinstance(value, str) and "${" in value:
-        return True
-    return convert(value, kind).trouble != "type"
+def top_k(key: str) -> Field:
+    """Return the row of top_k, where -1 is all tokens (0 in a setting)."""
+    return Field("top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1)
 
 
-def build(
-    framework: FrameworkTraits,
-    recipe: Recipe,
-    found: Values,
-    changes: Mapping[str, Any],
-    keys: Mapping[str, str],
-    rollouts: Mapping[str, Any],
+def estimator_word(name: Any) -> Any:
+    """Return the frameworks' word for an estimator."""
+    return WORDS.get(name, name)
+
+
+def finish(
+    framework: Framework, recipe: Recipe, found: Values, keys: Mapping[str, str], fields: dict[str, Any], betas: str
 ) -> ParsedRecipe:
-    """The setting of these fields, its derived sizes made and what is said in rollouts turned into optimizer steps."""
-    given = {name for name, key in keys.items() if key in found.given}
-    lines = {name: recipe.lines[key] for name, key in keys.items() if key in recipe.lines}
-    setting = plan.resize(
-        Setting(
-            framework=framework,
-            version=recipe.version,
-            train_prompts=recipe.train_prompts,
-            launcher=recipe.launch.launcher if recipe.launch else None,
-            given=frozenset({"framework", *given}),  # never empty: that would be an experiment of ours
-            keys=dict(keys),
-            lines=lines,
-            **changes,
-        )
-    )
-    unknown = {name for name, key in keys.items() if key in found.bad}
-    return ParsedRecipe(setting.replace(in_steps(setting, rollouts)), frozenset(unknown))
-
-
-def steps_a_rollout(s: Setting) -> float:
-    """Optimizer steps a rollout, 1 where the sizes make none."""
-    return float(plan.steps_per_rollout(s)) or 1.0
-
-
-def in_steps(s: Setting, rollouts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said in rollouts, as optimizer steps; a share of all (below 1) stays one."""
-    each = steps_a_rollout(s) if s.gradient_accumulation_steps > 0 else 1.0
-    return {name: value if value is None or abs(value) < 1 else ceil(value * each) for name, value in rollouts.items()}
-
-
-def in_rollouts(s: Setting, steps: float) -> int:
-    """Optimizer steps as whole rollouts, rounded up."""
-    return max(ceil(steps / steps_a_rollout(s)), 1)
-
-
-def model_fields(path: str) -> dict[str, Any]:
-    """A model's path, and the number of weights that its name tells."""
-    size = _SIZE.search(path.rsplit("/", 1)[-1])
-    parameters = int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
-    return {"model_name_or_path": path or None, "parameters": parameters}
-
-
-def optimizer_fields(found: Values, betas: str, top_k: str) -> dict[str, Any]:
-    """Adam's two rates, and how many words may follow (0: all, as in TRL)."""
+    """Return the setting of these fields with what follows from them in both frameworks."""
     rates = resolve(found.values, betas)
-    known = (
-        isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(rate, (int, float)) for rate in rates)
-    )
+    known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
     pair = [float(rate) for rate in rates] if known else [None, None]
-    return {"adam_beta1": pair[0], "adam_beta2": pair[1], "top_k": max(found.whole(top_k, -1), 0)}
+    schedule = fields["lr_scheduler_type"]
+    warms_up = schedule == "constant" and fields["warmup_steps"] > 0
+    fields |= {
+        "adam_beta1": pair[0],
+        "adam_beta2": pair[1],
+        "lr_scheduler_type": "constant_with_warmup" if warms_up else schedule,  # transformers' constant has no warmup
+        "evaluates": fields["eval_steps"] is not None,
+        "eval_strategy": "no" if fields["eval_steps"] is None else "steps",
+        "save_strategy": "no" if fields["save_steps"] is None else "steps",
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+    }
+    return build_setting(framework, recipe, found, keys, fields)
 
 
-def dual_clip(value: float) -> float | None:
-    """A clip that never acts is none; neither framework can switch it off."""
-    return None if value >= NEVER_CLIPPED else value
-
-
-def schedule_word(name: str, warmup: float) -> str:
-    """A schedule in transformers' words; without a warmup ``constant`` has none there either."""
-    return "constant_with_warmup" if name == "constant" and warmup > 0 else name
-
-
-def gpu_change(processes: int, recipe: Recipe, found: Values) -> dict[str, Any] | None:
-    """Another number of GPUs in a recipe's own keys; None where the nodes cannot share it."""
+def processes_of(recipe: Recipe, found: Values) -> int | None:
+    """Return the number of GPUs, as told or as the recipe says; None where that cannot be read."""
     if recipe.processes is not None:
-        return {"processes": processes}
-    nodes = max(found.whole("trainer.nnodes", 1), 1)
-    return None if processes % nodes else {"trainer.n_gpus_per_node": processes // nodes}
+        return recipe.processes
+    gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
+    return None if found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"} else gpus
+
+
+def gpu_change(values_of: Callable[[Recipe], Values]) -> NativeChange:
+    """Return the change of keys for another number of GPUs; None where the nodes cannot share it."""
+
+    def change(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+        if recipe.processes is not None:
+            return {"processes": processes}
+        nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
+        return None if processes % nodes else {"trainer.n_gpus_per_node": processes // nodes}
+
+    return change
+
+
+def warmup_change(key: str) -> NativeChange:
+    """Return the change of keys for another warmup: steps as rollouts of ``key``, a share under the recipe's own key."""
+
+    def change(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
+
+    return change
+
+
+def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
+    """Return whether a key exists, names a section, or stands under a key whose own keys are free (an empty mapping)."""
+    if key in takes or any(name.startswith(f"{key}.") for name in takes):
+        return True
+    parts = key.split(".")
+    above = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return any(takes[name].default == {} for name in above if name in takes)
+
+
+def nearest(key: str, takes: Mapping[str, KeySpec]) -> list[str]:
+    """Return the keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    word = key.rsplit(".", 1)[-1]
+    same = [name for name in takes if name.rsplit(".", 1)[-1] == word]
+    return _closest(key, same)[:2] or get_close_matches(key, list(takes), n=2, cutoff=0.85)
+
+
+def _closest(key: str, names: Iterable[str]) -> list[str]:
+    """Return names, those with most of the key's own sections first."""
+    parts = set(key.split("."))
+    return sorted(names, key=lambda name: (-len(parts & set(name.split("."))), len(name)))
+
+
+def write_common(s: Setting) -> dict[str, Any]:
+    """Return the native values of fields that both frameworks write alike, by the setting's field."""
+    _, each = nodes(s.processes or 1)
+    engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
+    return {
+        "processes": each,
+        "max_steps": rollouts(s)[0],
+        "epochs": max(int(s.epochs), 1) if s.epochs else None,
+        "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
+        "eval_steps": every(s, s.eval_steps if s.evaluates else None),
+        "lr_scheduler_type": scheduler(s)[0],
+        "epsilon_high": s.epsilon if s.epsilon_high is None else s.epsilon_high,
+        "delta": NEVER_CLIPPED if s.delta is None else s.delta,
+        "max_prompt_length": s.max_prompt_length or PROMPT_TOKENS,
+        "top_k": s.top_k or -1,
+        "lora": LORA_RANK if s.lora else 0,
+        "vllm_tensor_parallel_size": engine,
+    }
+
+
+def betas_of(s: Setting) -> list[float] | None:
+    """Return Adam's two rates, where both are known."""
+    return [s.adam_beta1, s.adam_beta2] if s.adam_beta1 and s.adam_beta2 else None
+
+
+def nodes(processes: int) -> tuple[int, int]:
+    """Return nodes, and GPUs on each."""
+    each = next(n for n in range(min(processes, NODE), 0, -1) if processes % n == 0)
+    return processes // each, each
+
+
+def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
+    """Return the length in whole rollouts, where steps are known or set; and what that adds."""
+    steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else plan.total_steps(s)
+    if steps is None and s.max_steps is not None:
+        steps = s.max_steps
+    if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
+        return None, ()
+    count, each = ceil(steps / steps_a_rollout(s)), steps_a_rollout(s)
+    surplus = count * each - steps
+    return count, (f"{steps} optimizer steps are {count} rollouts of {each:g}: {surplus:g} more",) if surplus else ()
+
+
+def every(s: Setting, steps: float | None) -> int:
+    """Return a frequency in rollouts, -1 for never; a share of all steps becomes one where their number is known."""
+    if steps is None:
+        return -1
+    if steps < 1:
+        steps = steps * (plan.total_steps(s) or 0)
+    return max(round(steps / steps_a_rollout(s)), 1)
+
+
+def warmup(s: Setting) -> tuple[int | None, float, tuple[str, ...]]:
+    """Return rollouts of warmup, or a share; the rate moves once a rollout."""
+    if s.warmup_steps <= 0:
+        return None, 0.0, ()
+    lost = (f"the learning rate moves once a rollout ({steps_a_rollout(s):g} steps), and the first is trained at 0",)
+    if s.warmup_steps < 1:
+        return None, s.warmup_steps, lost
+    return ceil(s.warmup_steps / steps_a_rollout(s)), 0.0, lost
+
+
+def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
+    """Return constant or cosine, which are all there is; and what that changes."""
+    plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
+    if s.lr_scheduler_type in plain:
+        return plain[s.lr_scheduler_type], ()
+    return "cosine", (
+        f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are there; cosine is written",
+    )
+
+
+def common_losses(s: Setting, framework: str) -> Iterator[str]:
+    """Yield what neither EasyR1 nor verl can do of a setting."""
+    counts_prompts = s.framework.unit == "prompts"
+    if s.sync_ref_model:
+        yield "sync_ref_model: the reference never moves"
+    if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
+        yield "checkpoints are at the end of a rollout only"
+    if s.mask_truncated_completions:
+        yield "mask_truncated_completions: truncated completions count"
+    if s.scale_rewards == "batch":
+        yield "scale_rewards=batch: advantages are scaled within their group"
+    if s.delta is None:
+        yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which never acts"
+    if s.lora:
+        yield "LoRA's rank and modules are not known here: rank 64 is written"
+    if s.max_prompt_length is None:
+        yield "prompts have no longest length here, and must have one there: 2,048 tokens are written"
+    if not counts_prompts:
+        yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
+        yield f"reward functions and the columns of the data are {framework}'s own: set them"
+
+
+def estimator(s: Setting) -> str | None:
+    """Return the estimator of KL in the loss; on-policy, TRL's k3 weighed by the ratio has the gradient of k3+."""
+    if s.kl_estimator is not None:
+        return s.kl_estimator
+    return "k3+" if s.use_bias_correction_kl else "k3"
+
+
+def fitting(number: int, most: int) -> int:
+    """Return a micro-batch for log-probabilities: the wanted size where it divides, or what it has in common."""
+    return most if number % most == 0 else gcd(number, most)

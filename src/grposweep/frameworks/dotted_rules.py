@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 from grposweep import frameworks
-from grposweep.frameworks.keys import KeySpec
+from grposweep.frameworks.base import KeySpec
 from grposweep.frameworks.parsing.values import convert
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, show

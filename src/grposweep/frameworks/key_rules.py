@@ -6,10 +6,6 @@ Sources: PyYAML (the last of two keys counts), bash; docs/memory.md.
 from collections.abc import Iterator
 
 from grposweep import frameworks
-from grposweep.frameworks.easyr1 import reader as easyr1
-from grposweep.frameworks.ms_swift import reader as ms_swift
-from grposweep.frameworks.trl import reader as trl
-from grposweep.frameworks.verl import reader as verl
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule
@@ -45,11 +41,8 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
-    """Whether some field of a setting is read from a key."""
-    if frameworks.FRAMEWORKS[recipe.framework].syntax == "dotted":
-        read = {"trainer.nnodes", *easyr1.KEYS.values(), *verl.KEYS.values()} - {"data.train_files"}
-        return key.lstrip("+") in read
-    return bool(ms_swift.fields_of({key}) if recipe.framework == "ms-swift" else trl.fields_of({key}))
+    """Return whether some field of a setting is read from a key."""
+    return frameworks.FRAMEWORKS[recipe.framework].is_read(key.lstrip("+"))
 
 
 @recipe_rule("GV107", "error", of=EVERY)
@@ -80,7 +73,7 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
         if recipe.version < TRL:
             yield _older(recipe)
         return
-    if not frameworks.FRAMEWORKS[recipe.framework].follows_trl:
+    if not frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl:
         yield Violation(
             what=f"a GPU of {recipe.gpu_gib:g} GiB",
             why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, TextIO
 from grposweep.errors import UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.keys import parse_version
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe, load_text
+from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.apply_fixes import Repaired, repair_file
 from grposweep.lint.linter import Chosen, Verdict, judge
 from grposweep.lint.output import Screen, printable, render_error, render_verdict, show_total, show_verdict, writable

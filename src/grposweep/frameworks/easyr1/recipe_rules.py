@@ -1,17 +1,16 @@
 """GV and GK, EasyR1: keys that exist in this release, hold what they can, are read, and are not overwritten.
 
-Sources: EasyR1 verl/trainer/main.py and config.py (OmegaConf over dataclasses), by release in frameworks/easyr1_keys.json.
+Sources: EasyR1 verl/trainer/main.py and config.py (OmegaConf over dataclasses), by release in keys.json.
 """
 
 from collections.abc import Iterator
 
-from grposweep.frameworks import choices
-from grposweep.frameworks import dotted_keys as schema
-from grposweep.frameworks.dotted import collect
+from grposweep.frameworks.base import text
+from grposweep.frameworks.dotted import is_taken, nearest
 from grposweep.frameworks.dotted_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
-from grposweep.frameworks.easyr1 import reader as easyr1
+from grposweep.frameworks.easyr1 import keys as easyr1
+from grposweep.frameworks.easyr1.reader import values_of
 from grposweep.frameworks.easyr1.rules import EASYR1
-from grposweep.frameworks.keys import text
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule, recipe_variant
@@ -35,19 +34,19 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
     EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is one
     of release 0.2, where it is the coefficient of the KL loss; since 0.3.0 ``algorithm.kl_coef`` is all there is.
     """
-    known = schema.easyr1(recipe.version)
+    known = easyr1.known(recipe.version)
     for key in recipe.config:
-        if schema.is_taken(key, known):
+        if is_taken(key, known):
             continue
         new = SUCCESSORS.get(key)
-        found = [new] if new is not None and new in known else schema.nearest(key, known)
+        found = [new] if new is not None and new in known else nearest(key, known)
         why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 stops at it"
         yield unknown(recipe, key, found, why, safe=key in easyr1.RENAMED)
 
 
 def _when(key: str, recipe: Recipe) -> str:
     """The life of a key, beside the release judged by."""
-    now, seen = text(recipe.version), schema.easyr1_span(key)
+    now, seen = text(recipe.version), easyr1.span(key)
     if seen is None:
         return "no EasyR1 has such a key"
     first, last = seen
@@ -70,11 +69,11 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
     computed.
     """
-    known = schema.easyr1(recipe.version)
+    known = easyr1.known(recipe.version)
     for key, value in recipe.config.items():
         if key not in known or not known[key].type.startswith("auto"):
             continue
-        other = choices.OVERWRITTEN.get(key, "")
+        other = easyr1.OVERWRITTEN.get(key, "")
         now = recipe.config.get(other, known[other].default) if other in known else None
         why = f"EasyR1 overwrites it with {other}={show(now)}" if other else "EasyR1 computes it, whatever is set"
         advice = f"Set {other} instead." if other else "Remove it."
@@ -98,9 +97,9 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     """KL keys without effect, by where KL is instead."""
-    found = collect(recipe, schema.easyr1(recipe.version), easyr1.RENAMED)
+    found = values_of(recipe)
     of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
-    if recipe.version >= schema.ALGORITHM_KL:
+    if recipe.version >= easyr1.ALGORITHM_KL:
         if found.flag("algorithm.disable_kl"):
             yield from find_dead_keys(
                 recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true ends all of KL"
@@ -113,6 +112,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
 
 
-recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, schema.easyr1(recipe.version)))
-recipe_variant("GV305", EASYR1, lambda recipe: find_unknown_words(recipe, choices.EASYR1))
+recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, easyr1.known(recipe.version)))
+recipe_variant("GV305", EASYR1, lambda recipe: find_unknown_words(recipe, easyr1.CHOICES))
 recipe_variant("GK310", EASYR1, _dead_keys)

@@ -1,1 +1,32 @@
-"""ms_swift: its reader, writer and keys."""
+"""ms-swift: the keys of its parser, how its recipes are read and written, and how it is started."""
+
+import re
+
+from grposweep.external.base import ExternalTrainer
+from grposweep.frameworks.base import Command, Framework
+from grposweep.frameworks.ms_swift import keys
+from grposweep.frameworks.ms_swift.external import build
+from grposweep.frameworks.ms_swift.reader import SPECIAL, parse
+from grposweep.frameworks.ms_swift.writer import native_keys, render
+
+FRAMEWORK = Framework(
+    traits=keys.TRAITS,
+    version=keys.VERSION,
+    fields=keys.FIELDS,
+    takes=lambda _: keys.known(),
+    keys=frozenset(
+        ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]
+    ),
+    programs=re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
+    commands={
+        "swift": Command("rlhf", "swift rlhf", takes_file=True),
+        "megatron": Command("rlhf", "megatron rlhf", takes_file=True),
+    },
+    renamed={"warmup_ratio": "warmup_steps"},
+    parse=parse,
+    render=render,
+    native_keys=native_keys,
+    special=SPECIAL,
+    environment_key=keys.ENVIRONMENT,
+    trainer=ExternalTrainer(build),
+)

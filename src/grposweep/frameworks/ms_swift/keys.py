@@ -1,10 +1,9 @@
-"""Which keys `swift rlhf` takes, how its parser reads their values, and how a key may be spelled.
+"""Which keys `swift rlhf` takes, how its parser reads them, and the key behind each field of a setting.
 
-``ms_swift_keys.json`` is written by benchmarks/tools/ms_swift_keys.py from ms-swift's own parser. Source of the rest:
-ms-swift cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
+``keys.json`` is written by benchmarks/tools/ms_swift_keys.py from ms-swift's own parser. Sources of the rest: ms-swift 4.6.0
+cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
 
-ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
-
+The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
 A step takes ``global_batch_size`` completions in micro-batches of ``micro_batch_size`` a data rank; ``steps_per_generation``
 counts optimizer steps, not micro-steps. Its other keys are not judged: their table needs Megatron itself.
 Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/grpo.
@@ -13,37 +12,78 @@ Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/g
 import json
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any
 
-from grposweep.frameworks.keys import KeySpec
+from grposweep.frameworks.base import Field, KeySpec, KeyTable, load_table
 from grposweep.frameworks.parsing.values import Value, convert
 from grposweep.recipe import Recipe
+from grposweep.setting import FrameworkTraits, Version
 
 ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
 
 
-@cache
+TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
+VERSION: Version = (4, 6, 0)  # that the table of keys was read from
+SAME = frozenset(
+    [
+        "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
+        "num_generations", "num_iterations", "auto_find_batch_size", "sequence_parallel_size",
+        "per_device_eval_batch_size", "num_generations_eval", "do_eval", "eval_steps", "save_steps", "save_strategy",
+        "load_best_model_at_end", "beta", "sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha",
+        "advantage_estimator", "epsilon", "epsilon_high", "delta", "scale_rewards", "importance_sampling_level",
+        "use_liger_kernel", "learning_rate", "lr_scheduler_type", "weight_decay", "max_grad_norm", "seed", "temperature",
+        "top_p", "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_completion_length",
+        "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
+        "vllm_gpu_memory_utilization", "log_completions",
+    ]
+)  # fmt: skip
+# Fields whose key has another name, or whose value needs more than its type.
+DERIVED = (
+    Field("processes", "NPROC_PER_NODE"),
+    Field("epochs", "num_train_epochs"),
+    Field("evaluates", "eval_strategy"),
+    Field("lora", "tuner_type", write=lambda is_on: "lora" if is_on else "full"),
+    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
+    Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
+    Field("kl_reward_coefficient", "beta"),
+    Field("model_name_or_path", "model"),
+    Field("dataset_name", "dataset"),
+    Field("parameters", "model", fixable=False),
+    Field("train_prompts", "dataset", fixable=False),
+    Field("eval_prompts", "val_dataset", fixable=False),
+    Field("split_batches", "accelerator_config.split_batches"),
+    Field("vllm_max_model_length", "vllm_max_model_len"),
+    Field("vllm_importance_sampling_mode", "rollout_importance_sampling_mode"),
+    Field("max_prompt_length", "max_length"),
+    Field("mask_truncated_completions", "overlong_filter"),
+)
+# The reader derives these, from keys of the same name or (the parallel sizes) of Megatron's.
+ONE_TO_ONE = ("loss_type", "max_steps", "warmup_steps", "top_k", "eval_strategy", "vllm_server_base_url", "vllm_server_host",
+              "vllm_server_port", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")  # fmt: skip
+FIELDS = (*DERIVED, *(Field(name, name) for name in (*sorted(SAME - {"vllm_mode"}), *ONE_TO_ONE)),
+          Field("vllm_mode", "vllm_mode", write=lambda mode: mode or None))  # fmt: skip
+
+
 def table() -> dict[str, Any]:
-    """The committed table."""
-    return dict(json.loads(files("grposweep.frameworks").joinpath("ms_swift_keys.json").read_text(encoding="utf-8")))
+    """Return the committed table."""
+    return load_table(__package__)
 
 
 @cache
-def known() -> Mapping[str, KeySpec]:
-    """Every key, with its type and default."""
-    return {name: KeySpec(entry[0], entry[1]) for name, entry in table()["keys"].items()}
+def known() -> KeyTable:
+    """Return every key, with its type and default."""
+    return KeyTable((name, KeySpec(entry[0], entry[1])) for name, entry in table()["keys"].items())
 
 
 def choices(name: str) -> tuple[str, ...]:
-    """The words that a key may hold, none where it may hold any."""
+    """Return the words that a key may hold; none where it may hold any."""
     entry = table()["keys"][name]
     return tuple(entry[2]) if len(entry) > 2 else ()
 
 
 @lru_cache(maxsize=4096)
 def spelled(name: str) -> str:
-    """A key as the parser understands it: dashes for underscores, and the beginning of one key only."""
+    """Return a key as the parser understands it: dashes for underscores, and the beginning of one key only."""
     plain = name.replace("-", "_")
     if plain in known() or plain == ENVIRONMENT:
         return plain
@@ -52,7 +92,7 @@ def spelled(name: str) -> str:
 
 
 def read_value(value: Any, kind: str) -> Value:
-    """What the parser makes of a value, which reaches it as text: ``null`` as the word None, ``8.0`` as no whole number."""
+    """Return what the parser makes of a value, which is text to it: ``null`` as the word None, ``8.0`` as no whole number."""
     if kind.startswith("list"):
         return Value(value if isinstance(value, list) else [value], "" if value not in ([], None) else "type")
     if isinstance(value, list):
@@ -71,7 +111,7 @@ COUNTS = {  # and their defaults
     "train_iters": None, "num_train_epochs": None, "num_iterations": 1, "lr_warmup_iters": 0,
 }  # fmt: skip
 NUMBERS = {"lr": None, "lr_warmup_fraction": None}
-KEYS = {
+MEGATRON_KEYS = {
     "per_device_train_batch_size": "micro_batch_size",
     "gradient_accumulation_steps": "global_batch_size",
     "learning_rate": "lr",
@@ -82,12 +122,12 @@ KEYS = {
 
 
 def is_megatron(recipe: Recipe) -> bool:
-    """Whether a recipe is for this back-end: by its command, or by words that the other one does not have."""
+    """Return whether a recipe is for the Megatron back-end: by its command, or by words that the other one does not have."""
     return bool(MARKS & recipe.config.keys()) or (recipe.launch is not None and recipe.launch.launcher == "megatron")
 
 
 def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers behind the sizes and the schedule; the default for what cannot be read."""
+    """Return the numbers behind the sizes and the schedule; the default for what cannot be read."""
     found: dict[str, Any] = {**COUNTS, **NUMBERS}
     for name in found.keys() & config.keys():
         value = read_value(config[name], "int" if name in COUNTS else "float")
@@ -96,19 +136,19 @@ def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
-    """The ranks that have data of their own."""
+    """Return the ranks that have data of their own."""
     shared = v["tensor_model_parallel_size"] * v["pipeline_model_parallel_size"] * v["context_parallel_size"]
     return None if processes is None else max(processes // max(shared, 1), 1)
 
 
 def completions(v: Mapping[str, Any]) -> int:
-    """Of a rollout, as given or as so many optimizer steps."""
+    """Return the completions of a rollout, as given or as so many optimizer steps."""
     total, steps = v["generation_batch_size"], v["steps_per_generation"]
     return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
 
 
-def fields_of(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
-    """The fields of a setting, in micro-steps of the data ranks as far as they divide; GB503 says where they do not."""
+def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
+    """Return the fields of a setting, in micro-steps of the data ranks as far as they divide; GB503 says where they do not."""
     v = read_numbers(config)
     ranks, step, rollout = data_ranks(v, processes), v["global_batch_size"], completions(v)
     accumulation = max(step // max(v["micro_batch_size"] * (ranks or 1), 1), 1)

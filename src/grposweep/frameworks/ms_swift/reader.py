@@ -1,67 +1,41 @@
-"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): native keys to a setting, and back for fixes.
+"""Read ms-swift's recipes (`swift rlhf --rlhf_type grpo`).
 
 Sources: ms-swift 4.6.0 arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/
 args_mixin.py and arguments.py, dataset/dataset_meta.py, cli/main.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.frameworks.ms_swift import keys as ms_swift_megatron
-from grposweep.frameworks.ms_swift.keys import ENVIRONMENT, is_megatron, known, read_value, spelled
-from grposweep.frameworks.trl.reader import ParsedRecipe, model_size, read_mapping
+from grposweep.frameworks.base import Framework, NativeChange, ParsedRecipe, model_size, read_mapping
+from grposweep.frameworks.ms_swift.keys import (
+    DERIVED,
+    ENVIRONMENT,
+    MEGATRON_KEYS,
+    SAME,
+    TRAITS,
+    VERSION,
+    is_megatron,
+    known,
+    megatron_fields,
+    read_value,
+    spelled,
+)
+from grposweep.frameworks.trl.reader import change_evaluates, change_warmup
 from grposweep.recipe import Recipe
-from grposweep.setting import FrameworkTraits, Setting, Version
+from grposweep.setting import Setting
 
-TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
-VERSION: Version = (4, 6, 0)  # that the table of keys was read from
-ONLY = frozenset(["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"])
-# Fields whose key has another name, or whose value needs more than its type.
-DERIVED = {
-    "processes": "NPROC_PER_NODE",
-    "epochs": "num_train_epochs",
-    "evaluates": "eval_strategy",
-    "lora": "tuner_type",
-    "rewards": "reward_funcs",
-    "kl_placement": "kl_in_reward",
-    "kl_reward_coefficient": "beta",
-    "model_name_or_path": "model",
-    "dataset_name": "dataset",
-    "parameters": "model",
-    "train_prompts": "dataset",
-    "eval_prompts": "val_dataset",
-    "split_batches": "accelerator_config",
-    "vllm_max_model_length": "vllm_max_model_len",
-    "vllm_importance_sampling_mode": "rollout_importance_sampling_mode",
-    "max_prompt_length": "max_length",
-    "mask_truncated_completions": "overlong_filter",
-}
-KEYS = {**DERIVED, "split_batches": "accelerator_config.split_batches"}
+KEYS = {row.name: row.key for row in DERIVED}
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
-SAME = frozenset(
-    [
-        "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
-        "num_generations", "num_iterations", "auto_find_batch_size", "sequence_parallel_size",
-        "per_device_eval_batch_size", "num_generations_eval", "do_eval", "eval_steps", "save_steps", "save_strategy",
-        "load_best_model_at_end", "beta", "sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha",
-        "advantage_estimator", "epsilon", "epsilon_high", "delta", "scale_rewards", "importance_sampling_level",
-        "use_liger_kernel", "learning_rate", "lr_scheduler_type", "weight_decay", "max_grad_norm", "seed", "temperature",
-        "top_p", "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_completion_length",
-        "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
-        "vllm_gpu_memory_utilization", "log_completions",
-    ]
-)  # fmt: skip
-# Fields that a change cannot reach through a key: lists of which a setting holds the length, and words of ours.
-UNREACHABLE = frozenset(["rewards", "reward_weights", "parameters", "train_prompts", "eval_prompts", "kl_enabled"])
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
 BETA = 0.04  # rlhf_args.py _init_grpo
 SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 
 
-def reading(recipe: Recipe) -> ParsedRecipe:
-    """The setting behind a recipe, and what of it could not be read."""
+def parse(_: Framework, recipe: Recipe) -> ParsedRecipe:
+    """Return the setting behind a recipe, and what of it could not be read."""
     _refuse_others(recipe)
     megatron = is_megatron(recipe)
     values, bad = _values(recipe.config)
@@ -71,8 +45,8 @@ def reading(recipe: Recipe) -> ParsedRecipe:
     fields |= _derive_data(values, recipe, fields)
     processes = recipe.processes if recipe.processes is not None else processes_of(recipe.config.get(ENVIRONMENT))
     if megatron:
-        fields |= ms_swift_megatron.fields_of(recipe.config, processes)
-    keys = SHARE_KEYS if values.get("warmup_ratio") else {**KEYS, **ms_swift_megatron.KEYS} if megatron else KEYS
+        fields |= megatron_fields(recipe.config, processes)
+    keys = SHARE_KEYS if values.get("warmup_ratio") else {**KEYS, **MEGATRON_KEYS} if megatron else KEYS
     given = {name for name in fields if keys.get(name, name) in (recipe.config if megatron else values)}
     lines = {spelled(key): line for key, line in recipe.lines.items()}
     unknown = bad | {spelled(key) for key in recipe.unresolved}
@@ -264,31 +238,8 @@ def fields_of(names: set[str]) -> frozenset[str]:
     return frozenset(field for field in (*SAME, *KEYS) if {KEYS.get(field, field), SHARE_KEYS.get(field)} & names)
 
 
-def native(change: Mapping[str, Any], _: Recipe, setting: Setting) -> dict[str, Any] | None:
-    """A change of fields as a change of native keys, None removing a key; None where a recipe has no words for it."""
-    found: dict[str, Any] = {}
-    for name, value in change.items():
-        if name in UNREACHABLE:
-            return None
-        word = _WORDS.get(name)
-        words = word(value) if word else {setting.key(name): value}
-        if words is None:
-            return None
-        found |= words
-    if "warmup_ratio" in found and found["warmup_ratio"] is not None and found["warmup_ratio"] >= 1:
-        found |= {"warmup_ratio": None, "warmup_steps": int(found["warmup_ratio"])}
-    return found
-
-
-def _split_batches(value: Any) -> dict[str, Any] | None:
-    return None if value else {"accelerator_config": None}
-
-
-_WORDS: dict[str, Callable[[Any], dict[str, Any] | None]] = {
-    "processes": lambda value: {"processes": value},
-    "lora": lambda value: {"tuner_type": "lora" if value else "full"},
-    "evaluates": lambda value: None if value else {"eval_strategy": "no"},
-    "kl_placement": lambda value: {"kl_in_reward": value == "reward"},
-    "split_batches": _split_batches,
-    "vllm_mode": lambda value: {"vllm_mode": value or None},
+SPECIAL: dict[str, NativeChange] = {
+    "evaluates": change_evaluates,
+    "split_batches": lambda value, *_: None if value else {"accelerator_config": None},
+    "warmup_steps": change_warmup,
 }

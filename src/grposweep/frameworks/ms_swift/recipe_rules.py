@@ -1,6 +1,6 @@
 """GV and GB, ms-swift: keys that `swift rlhf` takes, values that it can read, and whole sizes of its Megatron back-end.
 
-Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; frameworks/ms_swift_keys.json is its parser's
+Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; keys.json is its parser's
 own list of keys. megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment, _init_grpo);
 Megatron's own count of micro-batches.
 """
@@ -8,8 +8,7 @@ Megatron's own count of micro-batches.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import keys
-from grposweep.frameworks.keys import HABITS
+from grposweep.frameworks.base import closest_keys
 from grposweep.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     choices,
@@ -22,6 +21,7 @@ from grposweep.frameworks.ms_swift.keys import (
     spelled,
 )
 from grposweep.frameworks.ms_swift.rules import MS_SWIFT
+from grposweep.frameworks.trl.keys import HABITS
 from grposweep.frameworks.trl.recipe_rules import WANTED
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import set_to, show
@@ -82,7 +82,7 @@ def _near(name: str) -> list[str]:
     if name in GONE and name not in RENAMES:
         return []
     meant = RENAMES.get(name) or HABITS.get(name, "")
-    return [meant] if meant in known() else keys.near(name, known())
+    return [meant] if meant in known() else closest_keys(name, known())
 
 
 @recipe_rule("GV502", "error", of=MS_SWIFT)
@@ -116,7 +116,7 @@ def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any
         return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
     allowed = choices(name)
     if allowed and str(found.value) not in allowed:
-        near = keys.near(str(found.value), allowed)
+        near = closest_keys(str(found.value), allowed)
         return f"there are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
     return None
 

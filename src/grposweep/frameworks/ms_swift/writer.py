@@ -1,6 +1,6 @@
-"""A setting as a recipe for `swift rlhf`: every number that decides the training explicit, whatever the default.
+"""Write a setting as a recipe for `swift rlhf`: every number that decides the training explicit, whatever the default.
 
-Sources: as for ``ms_swift``; what ms-swift cannot do is compared in docs/frameworks.md.
+Sources: as for the reader; what ms-swift cannot do is compared in docs/frameworks.md.
 """
 
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.ms_swift.reader import SAME, TRAITS, defaults
+from grposweep.frameworks.base import Framework, TranslatedRecipe
+from grposweep.frameworks.ms_swift.keys import SAME, TRAITS, VERSION
+from grposweep.frameworks.ms_swift.reader import defaults
 from grposweep.frameworks.ms_swift.rules import LEVELS, LOSSES
+from grposweep.frameworks.trl.writer import evaluation, length_and_rate, saving
 from grposweep.frameworks.units import in_completions
-from grposweep.plan import save_every, total_steps
 from grposweep.setting import Setting, Version
 
 # What decides the training, in the order of a recipe; every other key is written where it is not the default.
@@ -29,17 +30,17 @@ ELSEWHERE = frozenset(  # said by the functions below
 COMMAND = ("swift", "rlhf", "recipe.yaml")
 
 
-def write(s: Setting) -> TranslatedRecipe:
-    """A recipe for ms-swift 4.6.0, its launch command, and what it cannot say."""
+def render(framework: Framework, s: Setting) -> TranslatedRecipe:
+    """Return a recipe for ms-swift 4.6.0, its launch command, and what it cannot say."""
     sized, undivided = in_completions(s)
     lost = (*undivided, *losses(sized))
-    text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(sized)}, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(framework, sized)}, sort_keys=False, allow_unicode=True)
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
     return TranslatedRecipe(text, "recipe.yaml", COMMAND, environment, lost)
 
 
-def native_keys(s: Setting, _framework: str = "ms-swift", _version: Version | None = None) -> dict[str, Any]:
-    """A setting in completions as a recipe's keys and values."""
+def native_keys(_: Framework, s: Setting, _version: Version = VERSION) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values."""
     default, found = defaults(), dict[str, Any]()
     for name in (*ALWAYS, *OPTIONAL, *sorted(SAME)):
         value = getattr(s, name)
@@ -51,7 +52,7 @@ def native_keys(s: Setting, _framework: str = "ms-swift", _version: Version | No
         found.pop("steps_per_generation", None)
     if found.get("num_generations_eval") == s.num_generations:
         del found["num_generations_eval"]
-    return {**found, **_model(s), **_objective(s), **_schedule(s), **_evaluation(s), **_saving(s), **_generation(s)}
+    return {**found, **_model(s), **_objective(s), **_schedule(s), **evaluation(s), **saving(s), **_generation(s)}
 
 
 def _model(s: Setting) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def _model(s: Setting) -> dict[str, Any]:
 
 
 def _objective(s: Setting) -> dict[str, Any]:
-    """The loss, its scaling, and KL in the one place where it counts."""
+    """Return the loss, its scaling, and KL in the one place where it counts."""
     in_reward = s.kl_placement == "reward"
     found: dict[str, Any] = {
         "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
@@ -79,39 +80,14 @@ def _objective(s: Setting) -> dict[str, Any]:
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
-    """The length in optimizer steps where they are given, otherwise in epochs; the learning rate's way."""
-    steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
-    length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
-    rate: dict[str, Any] = {"lr_scheduler_type": s.lr_scheduler_type}
-    if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
-        rate = {"lr_scheduler_type": "cosine_with_min_lr",
-                "lr_scheduler_kwargs": {"min_lr_rate": s.minimum_learning_rate_ratio}}  # fmt: skip
+    """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1:
-        return {**length, **rate, "warmup_ratio": s.warmup_steps}
-    return {**length, **rate, **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
-
-
-def _evaluation(s: Setting) -> dict[str, Any]:
-    """When and how it evaluates; which data are held out is not a setting's to say."""
-    if not s.evaluates or s.eval_strategy == "no":
-        return {"eval_strategy": "no"}
-    sizes = {"per_device_eval_batch_size": s.per_device_eval_batch_size}
-    total = total_steps(s)
-    if s.evaluations and total:
-        return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
-    found: dict[str, Any] = {"eval_strategy": s.eval_strategy or "steps", **sizes}
-    return found if s.eval_steps is None else {**found, "eval_steps": _steps(s.eval_steps)}
-
-
-def _saving(s: Setting) -> dict[str, Any]:
-    every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
-    if s.save_strategy not in (None, "steps"):
-        return {"save_strategy": s.save_strategy}
-    return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
+        return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
+    return {**length_and_rate(s), **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
 
 
 def _generation(s: Setting) -> dict[str, Any]:
-    """vLLM in its place, with the correction where there is one."""
+    """Return vLLM in its place, with the correction where there is one."""
     found: dict[str, Any] = {"top_k": s.top_k or -1}
     if s.max_prompt_length is not None:
         found["max_length"] = s.max_prompt_length
@@ -129,13 +105,8 @@ def _generation(s: Setting) -> dict[str, Any]:
     return found
 
 
-def _steps(every: float) -> float:
-    """A frequency in optimizer steps, below 1 a share of all."""
-    return int(every) if every >= 1 else every
-
-
 def losses(s: Setting) -> Iterator[str]:
-    """What ms-swift cannot do of a setting, or does otherwise."""
+    """Yield what ms-swift cannot do of a setting, or does otherwise."""
     if s.loss_type not in LOSSES:
         yield f"loss_type={s.loss_type}: ms-swift has {', '.join(LOSSES)}; dapo is written"
     if s.beta and s.use_bias_correction_kl:

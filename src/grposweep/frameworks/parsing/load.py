@@ -7,25 +7,21 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
-from grposweep.frameworks.dotted_keys import easyr1_example
-from grposweep.frameworks.ms_swift.keys import ENVIRONMENT
 from grposweep.frameworks.parsing.launch import (
     SHIPPED,
     LaunchCommand,
+    LaunchParser,
     accelerate_file,
     build_config,
     count_processes,
     count_visible_gpus,
-    find_launch,
 )
-from grposweep.frameworks.parsing.overrides import Overrides, flatten, is_dotted_launch, parse_nested, read_overrides
+from grposweep.frameworks.parsing.overrides import Overrides, flatten, parse_nested, read_overrides
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
-DOTTED = frozenset(name for name, framework in FRAMEWORKS.items() if framework.syntax == "dotted")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
-EASYR1_EXAMPLE = "examples/config.yaml"  # on which its scripts build
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
 MOST_KEYS = 2000  # verl's longest configuration has about 700
 
@@ -53,7 +49,8 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
         return _from_script(path, text, options)
     flat = parse_yaml(text)
     framework = detect(flat.config, str(path)) if options.framework == "auto" else options.framework
-    return _from_yaml(path, parse_nested(text) if framework in DOTTED else flat, replace(options, framework=framework))
+    flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
+    return _from_yaml(path, flat, replace(options, framework=framework))
 
 
 def load_text(path: Path) -> str:
@@ -83,7 +80,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
     version = version_of(framework, options.version, options.own_version)
-    if FRAMEWORKS[framework].syntax == "dotted":
+    if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
@@ -99,15 +96,15 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
 
 
 def _from_script(path: Path, text: str, options: Options) -> Recipe:
-    start = find_launch(text)
-    if is_dotted_launch(start) if options.framework == "auto" else options.framework in DOTTED:
+    start = LaunchParser(FRAMEWORKS.values()).find(text)
+    if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
         return _from_overrides(path, start, options)
     flat = _config_of(start, path)
     base = {**flat.config}
     named = (str(path), start.launch.program, *_config_name(start))
     framework = detect({**base, **start.options}, *named) if options.framework == "auto" else options.framework
     config = {**base, **build_config(start, takes(framework, version_of(framework, options.version)))}
-    start.environment = {**given_environment(base), **start.environment}
+    start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble = _processes(start, path)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
@@ -155,10 +152,12 @@ def _from_overrides(path: Path, start: LaunchCommand, options: Options) -> Recip
 
 
 def _base_of(said: Overrides, framework: str, script: Path, options: Options) -> FlatConfig:
-    """The YAML behind ``config=`` or ``--config-name``; EasyR1's own example where just that is named and not found."""
+    """Return the YAML behind ``config=`` or ``--config-name``, or what the framework has in its place."""
     if not said.base:
         return FlatConfig({}, {}, ())
-    if "$" in said.base and framework != "verl":
+    fallback = FRAMEWORKS[framework].base_config
+    own = fallback(said.base, version_of(framework, None, options.own_version)) if fallback else None
+    if "$" in said.base and own is None:
         raise UserError(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
     found = find_near(said.base, script)
     if found is not None:
@@ -166,18 +165,16 @@ def _base_of(said: Overrides, framework: str, script: Path, options: Options) ->
             return parse_nested(load_text(found))
         except UserError as error:
             raise UserError(f"{said.base}: {error}") from None
-    if framework == "easyr1" and said.base.removeprefix("./") == EASYR1_EXAMPLE:
-        return FlatConfig(dict(easyr1_example(version_of(framework, None, options.own_version))), {}, ())
-    if framework == "verl":
-        return FlatConfig({}, {}, ())  # Hydra's own configuration, or one that is not at hand: GV407 says so
+    if own is not None:
+        return FlatConfig(dict(own), {}, ())
     raise UserError(
         f"config={said.base}: no such file from here or from the script's folders. Lint the configuration itself."
     )
 
 
-def given_environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that a recipe of ms-swift brings along (``ENV``); what is set already stays."""
-    found = config.get(ENVIRONMENT)
+def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Return the variables that a recipe brings along under a key; what is set already stays."""
+    found = config.get(key)
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.bash import Word
-from grposweep.frameworks.parsing.launch import DOTTED_OPTION, DOTTED_PROGRAM, LaunchCommand
+from grposweep.frameworks.parsing.launch import LaunchCommand
 from grposweep.frameworks.parsing.yaml_text import DEEPEST, LOADER, FlatConfig, parse_with
 from grposweep.recipe import Duplicate
 
@@ -77,16 +77,32 @@ def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any
             yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
 
 
-def flatten(config: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Dotted keys of a mapping that may be nested, or dotted already."""
+def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
+    """Return the leaves of a mapping that may be nested, or dotted already, by joined keys.
+
+    Raises UserError for a mapping that is nested deeper than any recipe.
+    """
     if depth > DEEPEST:
         raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
     found: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            found |= {f"{key}.{inner}": leaf for inner, leaf in flatten(value, depth + 1).items()}
+            inner = flatten(value, separator, depth + 1)
+            found |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
         else:
             found[str(key)] = value
+    return found
+
+
+def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as a nested mapping."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
     return found
 
 
@@ -133,13 +149,6 @@ class Overrides:
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: dict[str, str] = field(default_factory=dict)
     base: str = ""
-
-
-def is_dotted_launch(start: LaunchCommand) -> bool:
-    """Whether a launch is one of EasyR1 or verl."""
-    return bool(DOTTED_PROGRAM.search(start.launch.program)) or any(
-        DOTTED_OPTION.match(word.text) for word in start.after
-    )
 
 
 def read_overrides(start: LaunchCommand) -> Overrides:

@@ -1,1 +1,25 @@
-"""trl: its reader, writer and keys."""
+"""TRL: its keys by release, how its recipes are read and written, and a training script that takes its configuration."""
+
+from functools import partial
+
+from grposweep.external import script
+from grposweep.external.base import ExternalTrainer
+from grposweep.frameworks.base import Command, Framework
+from grposweep.frameworks.trl import keys
+from grposweep.frameworks.trl.reader import SPECIAL, parse
+from grposweep.frameworks.trl.writer import native_keys, render
+from grposweep.setting import TRL, TRL_FRAMEWORK
+
+FRAMEWORK = Framework(
+    traits=TRL_FRAMEWORK,
+    version=TRL,
+    fields=keys.FIELDS,
+    takes=keys.known,
+    commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
+    renamed={"warmup_ratio": "warmup_steps"},
+    parse=parse,
+    render=partial(render, script=("-m", "trl.scripts.grpo")),
+    native_keys=native_keys,
+    special=SPECIAL,
+    trainer=ExternalTrainer(script.build, kind="script", needs_script=True),
+)

@@ -1,78 +1,22 @@
-"""TRL's recipes: native keys to a setting, with the defaults of the recipe's version filled in, and back for fixes.
+"""Read recipes for TRL and Open-R1, with the defaults of the recipe's release filled in.
 
-Sources: trl trainer/grpo_config.py by release (frameworks/trl_keys.json), transformers training_args.py.
+Sources: trl trainer/grpo_config.py by release (keys.json), transformers training_args.py.
 """
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from grposweep.frameworks.keys import OPEN_R1_TRAITS, KeySpec, known
+from grposweep.frameworks.base import Framework, KeySpec, NativeChange, ParsedRecipe, model_size, read_mapping
 from grposweep.frameworks.parsing.values import convert
+from grposweep.frameworks.trl.keys import DERIVED, SAME, known
 from grposweep.recipe import Recipe
-from grposweep.setting import TRL_FRAMEWORK, Setting, Version
+from grposweep.setting import Setting, Version
 
-# Fields whose key has another name, or whose value needs more than its type.
-DERIVED = {
-    "epochs": "num_train_epochs",
-    "evaluates": "eval_strategy",
-    "lora": "use_peft",
-    "rewards": "reward_funcs",
-    "parameters": "model_name_or_path",
-    "split_batches": "accelerator_config",
-    "tensor_parallel_size": "parallelism_config",
-    "sequence_parallel_size": "parallelism_config",
-    "context_parallel_size": "parallelism_config",
-}
-KEYS = {  # as a person would look for them
-    **DERIVED,
-    "split_batches": "accelerator_config.split_batches",
-    "tensor_parallel_size": "parallelism_config.tp_size",
-    "sequence_parallel_size": "parallelism_config.sp_size",
-    "context_parallel_size": "parallelism_config.cp_size",
-}
+KEYS = {row.name: row.key for row in DERIVED}
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
-TRAITS = {"trl": TRL_FRAMEWORK, "open-r1": OPEN_R1_TRAITS}
-COUNTED = frozenset({"rewards", "reward_weights"})  # a recipe holds the list, a setting its length
-NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
-    [
-        "framework",
-        "version",
-        "given",
-        "keys",
-        "lines",
-        "processes",
-        "launcher",
-        "visible_gpus",
-        "nodes",
-        "gpus_per_node",
-        "server_gpus",
-        "prompts_per_step",
-        "auto",
-        "unsolved",
-        "kl_enabled",
-        "max_per_device_train_batch_size",
-        "eval_prompts",
-        "train_prompts",
-        "budget_completions",
-        "evaluations",
-        "checkpoints",
-        "lora_rank",  # what memory depends on: memory/recipes.py reads it where somebody asks
-        "lora_targets",
-        "mixed_precision",
-        "architecture",
-        "dtype",
-        "prompt_tokens",
-        "gradient_checkpointing",
-        "sharding",
-        "gpu_memory_gib",
-        "memory_factor",
-    ]
-)
-SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - set(DERIVED)
+
 # Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.
 RENAMED = {
     "evaluation_strategy": "eval_strategy",
@@ -91,24 +35,11 @@ EXTRA = {  # read in every version: their meaning is plain, and GV101 says where
 NULLABLE = frozenset(field.name for field in fields(Setting) if "None" in str(field.type))
 WORDS = frozenset(field.name for field in fields(Setting) if field.type in (str, str | None))
 SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and meant before
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 
 
-class ParsedRecipe(NamedTuple):
-    """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""
-
-    setting: Setting
-    unknown: frozenset[str] = frozenset()
-
-
-def read(recipe: Recipe) -> Setting:
-    """The setting behind a recipe for TRL or Open-R1."""
-    return reading(recipe).setting
-
-
-def reading(recipe: Recipe) -> ParsedRecipe:
-    """The setting, and what of it could not be read."""
-    takes = known(recipe.framework, recipe.version)
+def parse(framework: Framework, recipe: Recipe) -> ParsedRecipe:
+    """Return the setting, and what of it could not be read."""
+    takes = framework.takes(recipe.version)
     values, bad = _values(recipe.config, takes)
     changes: dict[str, Any] = {key: value for key, value in values.items() if key in SAME}
     given = set(changes)
@@ -120,7 +51,7 @@ def reading(recipe: Recipe) -> ParsedRecipe:
         changes["epochs"] = None  # the default does not count
     setting = Setting(
         **{
-            **defaults(recipe.framework, recipe.version),
+            **defaults(framework, recipe.version),
             **changes,
             "processes": processes,
             "train_prompts": recipe.train_prompts,
@@ -135,17 +66,15 @@ def reading(recipe: Recipe) -> ParsedRecipe:
 
 
 @lru_cache(maxsize=128)
-def defaults(framework: str, version: Version) -> Mapping[str, Any]:
-    """The fields of a recipe that sets nothing."""
-    takes = known(framework, version)
+def defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
+    """Return the fields of a recipe that sets nothing."""
+    takes = framework.takes(version)
     values = {name: key.default for name, key in takes.items()}
     found: dict[str, Any] = {name: value for name, value in values.items() if name in SAME and value is not None}
     found |= {name: None for name in SAME & set(values) if takes[name].type.endswith("?") and values[name] is None}
     _derive({name: values[name] for name in ("scale_rewards", "eval_strategy", "num_train_epochs", "save_steps",
-                                             "max_steps") if name in values}, found, set(), version)  # fmt: skip
-    if framework == "open-r1":
-        found["rewards"] = 3  # accuracy, format and tag_count
-    return {"framework": TRAITS[framework], "version": version, **_before(values, version), **found}
+                                             "max_steps", "reward_funcs") if name in values}, found, set(), version)  # fmt: skip
+    return {"framework": framework.traits, "version": version, **_before(values, version), **found}
 
 
 def _before(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
@@ -214,14 +143,14 @@ def _derive_schedule(values: Mapping[str, Any], changes: dict[str, Any], given: 
             changes["epochs"] = None  # -1 beside a number of steps means unset
             given.discard("epochs")
     steps, ratio = values.get("warmup_steps"), values.get("warmup_ratio")
-    if steps is not None and steps < 1 and "warmup_ratio" in known("trl", version) and version < (0, 27, 2):
+    if steps is not None and steps < 1 and "warmup_ratio" in known(version) and version < (0, 27, 2):
         changes["warmup_steps"] = 0 if steps >= 0 else steps  # transformers 4 has no shares in warmup_steps
     if ratio and not steps:
         changes["warmup_steps"] = ratio
         given.add("warmup_steps")
 
 
-def _derive_model(values: Mapping[str, Any], put: Any) -> None:
+def _derive_model(values: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     if "use_peft" in values:
         put("lora", bool(values["use_peft"]))
     if size := model_size(str(values.get("model_name_or_path") or "")):
@@ -234,13 +163,7 @@ def _derive_model(values: Mapping[str, Any], put: Any) -> None:
         put("reward_weights", len(weights) if isinstance(weights, list) else None)
 
 
-def model_size(name: str) -> int | None:
-    """The weights that a model's name tells (``Qwen2.5-7B-Instruct``)."""
-    size = _SIZE.search(name.rsplit("/", 1)[-1])
-    return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
-
-
-def _derive_topology(values: Mapping[str, Any], put: Any) -> None:
+def _derive_topology(values: Mapping[str, Any], put: Callable[[str, Any], None]) -> None:
     accelerator, parallel = (
         read_mapping(values.get("accelerator_config")),
         read_mapping(values.get("parallelism_config")),
@@ -258,26 +181,48 @@ def _strategy(value: Any) -> str:
     return "no" if value in (False, None, "False", "None") else str(value)
 
 
-def read_mapping(value: Any) -> Mapping[str, Any]:
-    """A dict-valued key; as JSON text too, as TRL takes it."""
-    if isinstance(value, str) and value.startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _key(field: str, values: Mapping[str, Any]) -> str:
     """The key that a field was read from."""
     if field == "warmup_steps" and values.get("warmup_ratio"):
         return "warmup_ratio"
-    return DERIVED.get(field, field)
+    return KEYS.get(field, field).partition(".")[0]
 
 
 def fields_of(names: set[str]) -> frozenset[str]:
     """The fields behind keys that could not be read."""
-    found = {field for field, key in DERIVED.items() if key in names} | (names & SAME)
+    found = {row.name for row in DERIVED if row.key.partition(".")[0] in names} | (names & SAME)
     if "warmup_ratio" in names:
         found.add("warmup_steps")
     return frozenset(found)
+
+
+def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the change of keys for another warmup, where a recipe may state a share under a key of its own."""
+    if s.key("warmup_steps") != "warmup_ratio":
+        return {"warmup_steps": value}
+    return {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+
+
+def change_evaluates(value: Any, *_: Any) -> dict[str, Any] | None:
+    """Return the change of keys that ends evaluation; which data to evaluate on, no key alone can say."""
+    return None if value else {"eval_strategy": "no"}
+
+
+def _inside(name: str) -> NativeChange:
+    """Return the change of one size inside a mapping; the rest of the mapping stays."""
+    key, _, word = KEYS[name].partition(".")
+
+    def change(value: Any, recipe: Recipe, _: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+        if word in recipe.config:
+            return {word: value}
+        return {key: {**read_mapping(found.get(key, recipe.config.get(key))), word: value}}
+
+    return change
+
+
+SPECIAL: dict[str, NativeChange] = {
+    "gradient_checkpointing": lambda value, *_: {"gradient_checkpointing": value},
+    "evaluates": change_evaluates,
+    "warmup_steps": change_warmup,
+    **{name: _inside(name) for name, key in KEYS.items() if "." in key},
+}

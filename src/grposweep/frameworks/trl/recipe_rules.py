@@ -1,16 +1,18 @@
 """GV, TRL and Open-R1: keys that a version takes, with values that it can read.
 
 Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); which key
-exists when is in frameworks/trl_keys.json, read from the releases.
+exists when is in keys.json, read from the releases.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import keys
-from grposweep.frameworks.keys import HABITS, instead
-from grposweep.frameworks.open_r1 import recipe as open_r1
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.base import closest_keys, text
+from grposweep.frameworks.open_r1 import keys as open_r1
 from grposweep.frameworks.parsing.values import convert
+from grposweep.frameworks.trl import keys
+from grposweep.frameworks.trl.keys import HABITS, instead
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, set_to, show
 from grposweep.rules.registry import Violation, recipe_rule
@@ -27,7 +29,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
     with it, or misreads it: the text "false" counts as true.
     """
-    takes = keys.known(recipe.framework, recipe.version)
+    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             found = convert(value, takes[key].type)
@@ -49,7 +51,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
     loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
     """
-    takes = keys.known(recipe.framework, recipe.version)
+    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
     for key, value in recipe.config.items():
         if key in recipe.unresolved:
             continue
@@ -118,9 +120,9 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     ``python -m trl.scripts.grpo`` ignores it without a word (since 1.0), so that the setting is silently lost. Renamed keys
     are read by their new name for every other rule.
     """
-    takes = keys.known(recipe.framework, recipe.version)
+    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
     for key in recipe.config:
-        if key in takes or (keys.span(str(key)) is None and (key not in keys.OPEN_R1 or _is_own_script(recipe))):
+        if key in takes or (keys.span(str(key)) is None and (key not in open_r1.KEYS or _is_own_script(recipe))):
             continue
         way = instead(key, recipe.config, takes)
         change = way.change
@@ -178,13 +180,13 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
     """Keys that no release takes, with those they may have meant."""
-    takes = keys.known(recipe.framework, recipe.version)
+    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
     for key in recipe.config:
         if key in takes or key in LAUNCHER_KEYS or key == "env":
             continue
-        if keys.span(str(key)) is None and (key not in keys.OPEN_R1 or _is_own_script(recipe)):
+        if keys.span(str(key)) is None and (key not in open_r1.KEYS or _is_own_script(recipe)):
             habit = HABITS.get(str(key))
-            yield key, [habit] if habit else keys.near(str(key), takes)
+            yield key, [habit] if habit else closest_keys(str(key), takes)
 
 
 def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Violation:
@@ -212,13 +214,13 @@ def _happens(recipe: Recipe) -> str:
 
 def _when(key: str, recipe: Recipe) -> str:
     """The life of a key, beside the version asked for."""
-    now = f"TRL {keys.text(recipe.version)}"
+    now = f"TRL {text(recipe.version)}"
     seen = keys.span(key)
     if seen is None:
         return f"a key of Open-R1, which {now} does not take"
     first, last = seen
     if recipe.version < first:
-        return f"it came with TRL {keys.text(first)}, after {now}"
+        return f"it came with TRL {text(first)}, after {now}"
     return f"{now} (transformers {keys.transformers(recipe.version)}) does not take it" + (
-        f", nor any since {keys.text(last)}" if last and last < recipe.version else ""
+        f", nor any since {text(last)}" if last and last < recipe.version else ""
     )

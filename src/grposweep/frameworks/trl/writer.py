@@ -1,11 +1,7 @@
-"""What a recipe for TRL cannot say of a setting, or says otherwise, and why: by release, and of other frameworks' ideas.
+"""Write a setting as a recipe for TRL or Open-R1: every number that decides the training explicit, whatever the default.
 
-Sources: trl trainer/grpo_config.py by release (frameworks/trl_keys.json); the estimators' gradients and the defaults of
-EasyR1, verl and ms-swift are compared in docs/frameworks.md.
-
-A setting as a recipe for TRL or Open-R1: every number that decides the training explicit, whatever the default.
-
-Sources: trl trainer/grpo_config.py by release (frameworks/trl_keys.json), scripts/grpo.py; open-r1 README (its launch).
+Sources: trl trainer/grpo_config.py by release (keys.json), scripts/grpo.py; open-r1 README (its launch). The estimators'
+gradients and the defaults of EasyR1, verl and ms-swift are compared in docs/frameworks.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.keys import OPEN_R1_TRL, KeySpec, known, span, text
-from grposweep.frameworks.trl import reader as trl
+from grposweep.frameworks.base import Framework, KeySpec, TranslatedRecipe, text
+from grposweep.frameworks.trl.keys import SAME, span
+from grposweep.frameworks.trl.reader import defaults
 from grposweep.frameworks.units import in_completions
 from grposweep.plan import save_every, total_steps
 from grposweep.rules.loss import LOSSES
-from grposweep.setting import TRL, Setting, Version
+from grposweep.setting import Setting, Version
 
 CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
@@ -34,7 +30,7 @@ NEEDS = {
 }
 
 
-def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple[str, ...]]:
+def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
     """The setting with nothing in it that this release does not know, and what that changes."""
     nearest: dict[str, Any] = {}
     if LOSSES.get(s.loss_type, (0,)) > version:
@@ -42,11 +38,11 @@ def fitted(s: Setting, framework: str, version: Version) -> tuple[Setting, tuple
     if s.scale_rewards == "batch" and version < (0, 22):
         nearest["scale_rewards"] = "group"
     changed = (
-        f"{name}={getattr(s, name)}: {framework} {text(version)} does not have it; {value} is the nearest"
+        f"{name}={getattr(s, name)}: {framework.name} {text(version)} does not have it; {value} is the nearest"
         for name, value in nearest.items()
     )
-    said = {**nearest, **_correction(s, version), **_alone(s), "framework": trl.TRAITS[framework], "version": version}
-    return s.replace(said), (*_elsewhere(s), *changed, *_unsaid(s, framework, version))
+    said = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
+    return s.replace(said), (*_elsewhere(s), *changed, *_unsaid(framework, s, version))
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
@@ -61,17 +57,17 @@ def _alone(s: Setting) -> dict[str, int]:
     return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
 
 
-def _unsaid(s: Setting, framework: str, version: Version) -> Iterator[str]:
+def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
     """Fields that this release has no key for, and that are not what it does anyway."""
-    takes, default = known(framework, version), trl.defaults(framework, version)
-    for name in sorted(trl.SAME - takes.keys() - NAMES):
+    takes, default = framework.takes(version), defaults(framework, version)
+    for name in sorted(SAME - takes.keys() - NAMES):
         if span(name) is None:
             continue  # no TRL's: what only other frameworks do is said below
         value = getattr(s, name)
         anyway = default.get(name, getattr(Setting(), name))
         inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
         if value is not None and value != anyway and not inert and not (value is False and anyway is None):
-            yield f"{name}={value}: {framework} {text(version)} has no such key{_does(anyway)}"
+            yield f"{name}={value}: {framework.name} {text(version)} has no such key{_does(anyway)}"
 
 
 def _does(anyway: Any) -> str:
@@ -106,43 +102,31 @@ ALWAYS = (
     "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "seed",
 )  # fmt: skip
 FIRST = ("model_name_or_path", "dataset_name")
-SCRIPTS = {
-    "trl": ("-m", "trl.scripts.grpo"),
-    "open-r1": ("src/open_r1/grpo.py",),
-}
-LAUNCH_OPTIONS = {"trl": (), "open-r1": ("--config_file", "recipes/accelerate_configs/zero2.yaml")}
+EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
 BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
-SHARED_VLLM = (0, 18)  # since then vLLM can share the training GPUs
 
 
-def write_trl(s: Setting) -> TranslatedRecipe:
-    """A recipe for ``trl.scripts.grpo`` of the newest release known."""
-    return written(s, "trl", TRL)
+def render(
+    framework: Framework, s: Setting, script: tuple[str, ...], options: tuple[str, ...] = ()
+) -> TranslatedRecipe:
+    """Return the recipe of a framework's default release, its launch command, and what it cannot say.
 
-
-def write_open_r1(s: Setting) -> TranslatedRecipe:
-    """A recipe for Open-R1's ``grpo.py``, which is TRL 0.18.0."""
-    return written(s, "open-r1", OPEN_R1_TRL)
-
-
-def written(s: Setting, framework: str, version: Version) -> TranslatedRecipe:
-    """The recipe of a release, its launch command, and what it cannot say."""
+    ``script`` is what accelerate starts, ``options`` are accelerate's.
+    """
     sized, undivided = in_completions(s)
-    fits, lost = fitted(sized, framework, version)
-    keys = native_keys(fits, framework, version)
-    text = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
+    fits, lost = fitted(framework, sized, framework.version)
+    keys = native_keys(framework, fits, framework.version)
+    recipe = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
     count = [] if s.processes is None else ["--num_processes", str(s.processes)]
-    options = (*LAUNCH_OPTIONS[framework], *count)
-    command = ("accelerate", "launch", *options, *SCRIPTS[framework], "--config", "recipe.yaml")
-    return TranslatedRecipe(text, "recipe.yaml", command, losses=(*undivided, *lost))
+    command = ("accelerate", "launch", *options, *count, *script, "--config", "recipe.yaml")
+    return TranslatedRecipe(recipe, "recipe.yaml", command, losses=(*undivided, *lost))
 
 
-def native_keys(s: Setting, framework: str, version: Version) -> dict[str, Any]:
-    """A setting in completions as a recipe's keys and values."""
-    takes = known(framework, version)
-    default = trl.defaults(framework, version)
+def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values."""
+    takes, default = framework.takes(version), defaults(framework, version)
     found: dict[str, Any] = {}
-    for name in (*FIRST, *ALWAYS, *sorted(trl.SAME)):
+    for name in (*FIRST, *ALWAYS, *sorted(SAME)):
         value = getattr(s, name)
         if name not in takes or name in found or name in SPECIAL:
             continue
@@ -154,7 +138,7 @@ def native_keys(s: Setting, framework: str, version: Version) -> dict[str, Any]:
         found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)  # the default, in every release that has it
-    return {**found, **_scaling(s, takes), **_schedule(s, takes), **_evaluation(s), **_saving(s), **_model(s)}
+    return {**found, **_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED), **saving(s), **_model(s)}
 
 
 SPECIAL = frozenset(  # said by the functions below
@@ -188,27 +172,30 @@ def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
 
 
 def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
-    """The length in optimizer steps where they are known or given, otherwise in epochs; the learning rate's way."""
+    """Return the run's length and its learning rate's schedule."""
+    if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
+        return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
+    return {**length_and_rate(s), "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0}
+
+
+def length_and_rate(s: Setting) -> dict[str, Any]:
+    """Return the length in optimizer steps where they are known or given, otherwise in epochs; and the rate's schedule."""
     steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
     length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
-    rate: dict[str, Any] = {"lr_scheduler_type": s.lr_scheduler_type}
     if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
-        rate = {
-            "lr_scheduler_type": "cosine_with_min_lr",
-            "lr_scheduler_kwargs": {"min_lr_rate": s.minimum_learning_rate_ratio},
-        }
-    if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
-        return {**length, **rate, "warmup_ratio": s.warmup_steps}
-    return {**length, **rate, "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0}
+        ratio = {"min_lr_rate": s.minimum_learning_rate_ratio}
+        return {**length, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": ratio}
+    return {**length, "lr_scheduler_type": s.lr_scheduler_type}
 
 
-def _evaluation(s: Setting) -> dict[str, Any]:
-    """When and how it evaluates; a number of evaluations is spread over the steps where these are known."""
+def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)) -> dict[str, Any]:
+    """Return when it evaluates, and the sizes of these names.
+
+    A number of evaluations is spread over the steps where these are known.
+    """
     if not s.evaluates or s.eval_strategy == "no":
         return {"eval_strategy": "no"}
-    sizes = {"per_device_eval_batch_size": s.per_device_eval_batch_size}
-    if s.num_generations_eval is not None:
-        sizes["num_generations_eval"] = s.num_generations_eval
+    sizes = {name: size for name in names if (size := getattr(s, name)) is not None}
     total = total_steps(s)
     if s.evaluations and total:
         return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
@@ -216,7 +203,8 @@ def _evaluation(s: Setting) -> dict[str, Any]:
     return found if s.eval_steps is None else {**found, "eval_steps": _steps(s.eval_steps)}
 
 
-def _saving(s: Setting) -> dict[str, Any]:
+def saving(s: Setting) -> dict[str, Any]:
+    """Return when checkpoints are saved."""
     every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
         return {"save_strategy": s.save_strategy}

@@ -1,1 +1,38 @@
-"""verl: its reader, writer and keys."""
+"""verl: its keys, how its recipes are read and written, and how it is started."""
+
+import re
+from pathlib import Path
+
+from grposweep.external.base import RECIPE, ExternalProgram, ExternalTrainer, Trial
+from grposweep.frameworks.base import Framework
+from grposweep.frameworks.ray import build_ray
+from grposweep.frameworks.verl import keys
+from grposweep.frameworks.verl.reader import SPECIAL, parse
+from grposweep.frameworks.verl.writer import render
+
+
+def build(trial: Trial) -> ExternalProgram:
+    """Return ``verl.trainer.main_ppo`` on the trial's recipe, a configuration of Hydra's on top of verl's own."""
+    configuration = ["--config-dir", str(trial.folder), "--config-name", Path(RECIPE).stem]
+    log = trial.output / "log.jsonl"
+    return build_ray(trial, "verl.trainer.main_ppo", configuration, log, {"VERL_FILE_LOGGER_PATH": str(log)})
+
+
+FRAMEWORK = Framework(
+    traits=keys.TRAITS,
+    version=keys.VERSION,
+    fields=keys.FIELDS,
+    takes=lambda _: keys.known(),
+    key_table=lambda recipe: keys.known(keys.engine_of(recipe)),
+    keys=frozenset({"actor_rollout_ref"}),
+    programs=re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
+    trainings=re.compile(r"\bverl[./]trainer[./]main_ppo(?:\.py)?$|\bmain_(?:ppo|dapo)(?:\.py)?$"),
+    sections=("data", "algorithm", "trainer", "actor_rollout_ref", "critic", "reward", "ray_kwargs"),
+    releases=lambda: (keys.VERSION,),
+    parse=parse,
+    render=render,
+    special=SPECIAL,
+    base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
+    config_defaults=("ppo_trainer", "_self_"),
+    trainer=ExternalTrainer(build, output="trainer.default_local_dir", several_nodes=False),
+)

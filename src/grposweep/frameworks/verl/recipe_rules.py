@@ -2,26 +2,29 @@
 
 Sources: verl 0.9.1 workers/config/actor.py (__post_init__), utils/config.py (check_mutually_exclusive),
 workers/engine_workers.py:616-637, trainer/ppo/v1/trainer_separate_async.py:59, trainer/ppo/utils.py, trainer/ppo/core_algos.py;
-hydra 1.3 config_loader_impl.py over verl's configuration (frameworks/verl_keys.json).
+hydra 1.3 config_loader_impl.py over verl's configuration (keys.json).
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 
-from grposweep.frameworks import choices
-from grposweep.frameworks import dotted_keys as schema
-from grposweep.frameworks.dotted import TYPES, Values
+from grposweep.frameworks.base import KeySpec
+from grposweep.frameworks.dotted import is_taken, nearest
 from grposweep.frameworks.dotted_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
-from grposweep.frameworks.keys import KeySpec
-from grposweep.frameworks.verl import reader as verl
+from grposweep.frameworks.fields import Values
+from grposweep.frameworks.verl import keys as verl
+from grposweep.frameworks.verl.reader import refills, values_of
 from grposweep.frameworks.verl.rules import VERL
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule, recipe_variant
+from grposweep.setting import Setting
 
 FILTERS = "algorithm.filter_groups.enable"
 MICRO = f"{verl.ACTOR}.ppo_micro_batch_size"
-WHOLE = {key for name, key in verl.KEYS.items() if TYPES[name].startswith("int")} | {"trainer.nnodes"}
+COUNTS = {field.name for field in fields(Setting) if str(getattr(field.type, "__name__", field.type)).startswith("int")}
+WHOLE = {row.key for row in verl.FIELDS if row.name in COUNTS} | {"trainer.nnodes"}
 LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_micro_batch_size")
 
 
@@ -33,9 +36,9 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1, whatever is set;
     more than P is only ever set for these, so a configuration that does not say whether it filters is not blamed.
     """
-    found, name = verl.values_of(recipe), "data.gen_batch_size"
+    found, name = values_of(recipe), "data.gen_batch_size"
     size, prompts = found.get(name, "int"), found.whole("data.train_batch_size", 1024)
-    if size is None or size < 1 or prompts < 1 or prompts % size == 0 or verl.refills(found):
+    if size is None or size < 1 or prompts < 1 or prompts % size == 0 or refills(found):
         return
     if size > prompts and recipe.file is None and FILTERS not in recipe.config:
         return
@@ -58,7 +61,7 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     "[actor_rollout_ref.rollout] Please set at least one of ..." A configuration in JSON that says nothing at all about
     log-probabilities may be a part, and is not asked for these.
     """
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     is_part = recipe.file is None and not any("log_prob_micro_batch_size" in key for key in recipe.config)
     for name in _sized(found):
         if name != MICRO and is_part:
@@ -92,7 +95,7 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
 
     verl at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
     """
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     for name in _sized(found):
         whole, each = found.get(name, "int"), found.get(f"{name}_per_gpu", "int")
         if whole is not None and each is not None:
@@ -112,7 +115,7 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
     They pass verl's validation, and then a bare AssertionError ends the run when the workers are set up, because only the
     sizes per GPU are read. Releases of 2024 and early 2025 took them.
     """
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     for name in _sized(found):
         whole = found.get(name, "int")
         if whole is None or found.get(f"{name}_per_gpu", "int") is not None:
@@ -136,7 +139,7 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
     verl at start: "ppo_mini_batch_size (100) must be divisible by ppo_micro_batch_size (64)", "ppo_micro_batch_size (4) *
     ulysses_sequence_parallel_size (1) must be >= n_gpus (8)".
     """
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     size, step = found.get(MICRO, "int"), found.whole(f"{verl.ACTOR}.ppo_mini_batch_size", 256)
     if size is None or size < 1 or MICRO not in _sized(found):
         return
@@ -158,7 +161,7 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
 
     verl stops with a bare AssertionError when the workers are set up. By default the second follows the first.
     """
-    found, name = verl.values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
+    found, name = values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
     update = found.flag(f"{verl.ACTOR}.use_dynamic_bsz")
     if found.get(name, "bool") is None or found.flag(name) == update:
         return
@@ -177,7 +180,7 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
 
     verl at start: AssertionError unless train_batch_size equals parameter_sync_step x ppo_mini_batch_size.
     """
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     if found.word("trainer.v1.trainer_mode", "sync") != "separate_async":
         return
     steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
@@ -198,7 +201,7 @@ def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Violation]:
 
     verl at start: "When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`."
     """
-    found, name = verl.values_of(recipe), f"{verl.ACTOR}.ulysses_sequence_parallel_size"
+    found, name = values_of(recipe), f"{verl.ACTOR}.ulysses_sequence_parallel_size"
     if found.whole(name, 1) <= 1 or found.flag(f"{verl.MODEL}.use_remove_padding") or verl.engine_of(recipe) != "dp":
         return
     yield Violation(
@@ -243,10 +246,10 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
         plain = key.lstrip("+~")
         if plain.split("@")[0].split("/")[0] in GROUPS and "." not in plain.split("@")[0]:
             continue  # an option of a group: hydra's own business
-        if schema.is_taken(plain, known) or (key not in recipe.lines and recipe.base):
+        if is_taken(plain, known) or (key not in recipe.lines and recipe.base):
             continue  # what another configuration file adds, it may add
         if not key.startswith("+"):
-            yield unknown(recipe, key, schema.nearest(plain, known), HYDRA_STOPS)
+            yield unknown(recipe, key, nearest(plain, known), HYDRA_STOPS)
         elif (near := get_close_matches(plain, list(known), n=1, cutoff=0.93)) and not plain.startswith("ray_kwargs"):
             yield Violation(
                 what=f"{key}={show(value)}",
@@ -286,8 +289,8 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """
     for written, value in recipe.config.items():
         key = written.lstrip("+")
-        if key in choices.UNREAD and value is not None:
-            other = choices.UNREAD[key]
+        if key in verl.UNREAD and value is not None:
+            other = verl.UNREAD[key]
             advice = f"Set {other}." if other else "Leave it out."
             if key.endswith(".clip_ratio"):
                 if {f"{key}_low", f"{key}_high"} <= recipe.config.keys():
@@ -295,7 +298,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
                 advice = f"Set {key}_low and {key}_high."
             yield Violation(f"{key}={show(value)}", "verl takes it, and nothing reads it", advice, (written,))
     size = recipe.config.get("data.gen_batch_size")
-    if size not in (None, 1) and verl.refills(verl.values_of(recipe)):
+    if size not in (None, 1) and refills(values_of(recipe)):
         yield Violation(
             f"data.gen_batch_size={show(size)}", "verl overwrites it with 1, because it replaces groups one by one",
             "Leave it out.", ("data.gen_batch_size",),
@@ -339,7 +342,7 @@ def _is_not_at_hand(recipe: Recipe) -> bool:
 
 def _takes(recipe: Recipe) -> Mapping[str, KeySpec]:
     """The keys of the recipe's engine."""
-    return schema.verl(verl.engine_of(recipe))
+    return verl.known(verl.engine_of(recipe))
 
 
 def _looser(key: str, kind: str) -> str:
@@ -349,14 +352,14 @@ def _looser(key: str, kind: str) -> str:
 
 def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
     """The words of the keys that count: some do only where a switch is on."""
-    found = verl.values_of(recipe)
-    off = {key for key, switch in choices.SWITCHES.items() if not found.flag(switch)}
-    return {key: words for key, words in choices.VERL.items() if key not in off}
+    found = values_of(recipe)
+    off = {key for key, switch in verl.SWITCHES.items() if not found.flag(switch)}
+    return {key: words for key, words in verl.CHOICES.items() if key not in off}
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     """KL keys without effect, by where KL is instead."""
-    found = verl.values_of(recipe)
+    found = values_of(recipe)
     in_loss, in_reward = found.flag(f"{verl.ACTOR}.use_kl_loss"), found.flag("algorithm.use_kl_in_reward")
     loss = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
     reward = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",

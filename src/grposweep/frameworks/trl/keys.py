@@ -1,106 +1,60 @@
-"""Which keys each framework takes, by version: the table made from TRL's own releases, and Open-R1's additions.
+"""Which keys TRL takes by release, what became of keys that went, and the key behind each field of a setting.
 
-``trl_keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time.
-
-Keys that came and went: what to set instead of one that this version does not take.
-
-Sources: the releases themselves (frameworks/trl_keys.json), transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
+``keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time. Sources:
+the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
 """
 
-import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.setting import FrameworkTraits, Version
+from grposweep.frameworks.base import Field, KeySpec, KeyTable, key_span, keys_at_release, load_table, parse_release
+from grposweep.setting import Setting, Version
 
-
-class KeySpec(NamedTuple):
-    """A key as one version takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
-
-    type: str
-    default: Any
-
-
-OPEN_R1_TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
-OPEN_R1_TRL: Version = (0, 18, 0)  # the release that Open-R1 pins
-# Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
-OPEN_R1: dict[str, KeySpec] = {
-    "benchmarks": KeySpec("list", None),
-    "callbacks": KeySpec("list", None),
-    "chat_template": KeySpec("str?", None),
-    "system_prompt": KeySpec("str?", None),
-    "hub_model_revision": KeySpec("str?", "main"),
-    "num_completions_to_print": KeySpec("int", 0),
-    "overwrite_hub_revision": KeySpec("bool", False),
-    "push_to_hub_revision": KeySpec("bool", False),
-    "wandb_entity": KeySpec("str?", None),
-    "wandb_project": KeySpec("str?", None),
-    "wandb_run_group": KeySpec("str?", None),
-    "wandb_log_unique_prompts": KeySpec("bool", True),
-    "reward_funcs": KeySpec("list", None),
-    "cosine_min_value_wrong": KeySpec("float", 0.0),
-    "cosine_max_value_wrong": KeySpec("float", -0.5),
-    "cosine_min_value_correct": KeySpec("float", 0.5),
-    "cosine_max_value_correct": KeySpec("float", 1.0),
-    "cosine_max_len": KeySpec("int", 1000),
-    "repetition_n_grams": KeySpec("int", 3),
-    "repetition_max_penalty": KeySpec("float", -1.0),
-    "code_language": KeySpec("str", "python"),
-    "code_eval_test_batch_size": KeySpec("int", 1),
-    "code_eval_scoring_mode": KeySpec("str", "weighted_sum"),
-    "parallel_code_exec_per_proc": KeySpec("int", 2),
-    "dataset_name": KeySpec("str?", None),
-    "dataset_mixture": KeySpec("any", None),
-    "dataset_prompt_column": KeySpec("str", "prompt"),
-    "e2b_router_url": KeySpec("str?", None),
-    "morph_router_url": KeySpec("str?", None),
-    "code_provider": KeySpec("str?", "e2b"),
-    "ioi_provider": KeySpec("str?", "piston"),
-    "max_completion_len": KeySpec("int", 16384),
-    "soft_punish_cache": KeySpec("int", 4096),
-}
-# Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
-OPEN_R1_ONLY = frozenset(
-    [
-        "benchmarks",
-        "hub_model_revision",
-        "overwrite_hub_revision",
-        "push_to_hub_revision",
-        "dataset_mixture",
-        "dataset_prompt_column",
-        "cosine_min_value_wrong",
-        "cosine_max_value_wrong",
-        "cosine_min_value_correct",
-        "cosine_max_value_correct",
-        "cosine_max_len",
-        "repetition_n_grams",
-        "repetition_max_penalty",
-        "e2b_router_url",
-        "morph_router_url",
-        "code_eval_test_batch_size",
-    ]
+# Fields whose key has another name, or whose value needs more than its type.
+DERIVED = (
+    Field("epochs", "num_train_epochs"),
+    Field("evaluates", "eval_strategy"),
+    Field("lora", "use_peft"),
+    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
+    Field("parameters", "model_name_or_path", fixable=False),
+    Field("split_batches", "accelerator_config.split_batches"),
+    Field("tensor_parallel_size", "parallelism_config.tp_size"),
+    Field("sequence_parallel_size", "parallelism_config.sp_size"),
+    Field("context_parallel_size", "parallelism_config.cp_size"),
 )
+NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
+    ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
+     "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
+     "train_prompts", "budget_completions", "evaluations", "checkpoints",
+     # What memory depends on: memory/catalog.py reads it where a GPU is named.
+     "lora_rank", "lora_targets", "mixed_precision", "architecture", "dtype", "prompt_tokens", "gradient_checkpointing",
+     "sharding", "gpu_memory_gib", "memory_factor"]
+)  # fmt: skip
+SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
+FIELDS = (*DERIVED, *(Field(name, name, fixable=name != "reward_weights") for name in sorted(SAME)))
 
 
-@cache
 def table() -> dict[str, Any]:
-    """The committed table."""
-    return dict(json.loads(files("grposweep.frameworks").joinpath("trl_keys.json").read_text(encoding="utf-8")))
+    """Return the committed table."""
+    return load_table(__package__)
 
 
 @cache
 def releases() -> tuple[Version, ...]:
-    """Every TRL release that the table knows, ascending."""
-    return tuple(_version(name) for name in table()["transformers"])
+    """Return every TRL release that the table knows, ascending."""
+    return tuple(parse_release(name) for name in table()["transformers"])
 
 
 def parse_version(text: str) -> Version:
-    """``1.10`` or ``v0.18.0`` as a version; GRPO came with TRL 0.14.0."""
+    """Return ``1.10`` or ``v0.18.0`` as a version.
+
+    Raises UserError for anything else, and for releases before 0.14.0, the first with GRPO.
+    """
     match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
     if not match:
         raise UserError(
@@ -112,53 +66,22 @@ def parse_version(text: str) -> Version:
     return version
 
 
-def text(version: Version) -> str:
-    """A version as people write it."""
-    return ".".join(map(str, version))
-
-
 @lru_cache(maxsize=128)
-def known(framework: str, version: Version) -> Mapping[str, KeySpec]:
-    """Every key that a recipe may set, for the newest release that is not newer than ``version``."""
-    found = {}
-    for name, entry in table()["keys"].items():
-        last = None
-        for change in entry["history"]:
-            if _version(change[0]) <= version:
-                last = change
-        if last is not None and len(last) == 3:
-            found[name] = KeySpec(last[1], last[2])
-    return {**found, **OPEN_R1} if framework == "open-r1" else found
+def known(version: Version) -> KeyTable:
+    """Return every key that a recipe may set, for the newest release that is not newer than ``version``."""
+    return keys_at_release({name: entry["history"] for name, entry in table()["keys"].items()}, version)
 
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
-    """The release a key came with and the one it left with (None: still there); None for a key that never was."""
-    entry = table()["keys"].get(name)
-    if entry is None:
-        return None
-    last = entry["history"][-1]
-    return _version(entry["history"][0][0]), _version(last[0]) if len(last) == 1 else None
+    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    return key_span(table()["keys"].get(name, {}).get("history"))
 
 
 def transformers(version: Version) -> str:
-    """The transformers release that a TRL release was paired with."""
+    """Return the transformers release that a TRL release was paired with."""
     names = list(table()["transformers"].values())
     return str(names[max(bisect_right(releases(), version) - 1, 0)])
-
-
-def near(name: str, names: Iterable[str]) -> list[str]:
-    """The keys that a typo may have meant, nearest first."""
-    from difflib import get_close_matches  # only a mistake needs it
-
-    plain = name.replace("-", "_").lower()
-    return get_close_matches(plain, list(names), n=2, cutoff=0.8)
-
-
-@cache
-def _version(name: str) -> Version:
-    major, minor, patch = (int(part) for part in name.split("."))
-    return major, minor, patch
 
 
 RENAMES = {  # old word: new word, with the same meaning

@@ -13,7 +13,7 @@ from grposweep.external.base import Entry, ExternalProgram, Trial, interpreter
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"
-PLUGIN = Path(__file__).resolve().parent / "ms_swift_plugin" / "grposweep_in_ms_swift.py"
+PLUGIN = Path(__file__).resolve().parent / "plugin" / "grposweep_in_ms_swift.py"
 CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; cli_main()"
 
 

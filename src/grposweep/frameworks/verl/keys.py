@@ -1,0 +1,145 @@
+"""Which keys verl takes, the words that they hold, and the key behind each field of a setting.
+
+``keys.json`` is written by benchmarks/tools/verl_keys.py from verl's own configuration. Sources: verl 0.9.1
+trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/replica.py.
+"""
+
+from functools import cache
+from typing import Any
+
+from grposweep.frameworks.base import Field, KeySpec, KeyTable, load_table
+from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k
+from grposweep.recipe import Recipe
+from grposweep.setting import FrameworkTraits, Version
+
+TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
+VERSION: Version = (0, 9, 1)
+ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
+CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"
+FIELDS = (  # in the order of a written recipe
+    Field("prompts_per_rollout", "data.train_batch_size", "int", 1),
+    Field("prompts_per_generation", "data.gen_batch_size"),
+    Field("num_generations", f"{ROLLOUT}.n", "int", 1),
+    Field("prompts_per_step", f"{ACTOR}.ppo_mini_batch_size", "int", 1),
+    Field("per_device_train_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
+    Field("experience_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "int?"),
+    Field("reference_batch_size", f"{REF}.log_prob_micro_batch_size_per_gpu", "int?"),
+    Field("dynamic_batching", f"{ACTOR}.use_dynamic_bsz", "bool", False),
+    Field("", f"{ACTOR}.ppo_max_token_len_per_gpu"),
+    Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
+    Field("tensor_parallel_size", f"{MEGATRON}.tensor_model_parallel_size"),
+    Field("pipeline_parallel_size", f"{MEGATRON}.pipeline_model_parallel_size"),
+    Field("context_parallel_size", f"{MEGATRON}.context_parallel_size"),
+    Field("sequence_parallel_size", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"),
+    Field("", "trainer.nnodes"),
+    Field("processes", "trainer.n_gpus_per_node"),
+    Field("advantage_estimator", "algorithm.adv_estimator", "str", ""),
+    Field("scale_rewards", "algorithm.norm_adv_by_std_in_grpo", "bool", True,
+          read=lambda is_scaled: "group" if is_scaled else "none", write=lambda scaling: scaling != "none"),
+    Field("", "algorithm.use_kl_in_reward"),
+    Field("filters_groups", "algorithm.filter_groups.enable", "bool", False),
+    Field("kl_placement", f"{ACTOR}.use_kl_loss"),
+    Field("loads_reference", f"{ACTOR}.use_kl_loss", fixable=False),
+    Field("beta", f"{ACTOR}.kl_loss_coef"),
+    Field("kl_estimator", f"{ACTOR}.kl_loss_type", write=estimator_word),
+    Field("kl_reward_coefficient", f"{CONTROL}.kl_coef"),
+    Field("kl_controller", f"{CONTROL}.type"),
+    Field("kl_horizon", f"{CONTROL}.horizon", "float", 0.0),
+    Field("kl_target", f"{CONTROL}.target_kl", "float", 0.0),
+    Field("kl_reward_estimator", "algorithm.kl_penalty", write=estimator_word),
+    Field("loss_type", f"{ACTOR}.policy_loss.loss_mode", fixable=False),
+    Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
+    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0),
+    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0),
+    clip("delta", f"{ACTOR}.clip_ratio_c"),
+    Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0),
+    Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
+    Field("epochs", "trainer.total_epochs", "int?"),
+    frequency("save_steps", "trainer.save_freq"),
+    frequency("eval_steps", "trainer.test_freq"),
+    Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
+    Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type"),
+    Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's word
+    Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
+    Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
+    Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
+    Field("weight_decay", f"{OPTIM}.weight_decay", "float", 0.0),
+    Field("", f"{OPTIM}.betas"),
+    Field("dataset_name", "data.train_files", "str", ""),
+    Field("seed", "data.seed", "int?"),
+    Field("max_prompt_length", "data.max_prompt_length", "int", 1),
+    Field("max_completion_length", "data.max_response_length", "int", 1),
+    Field("", "data.filter_overlong_prompts"),
+    Field("model_name_or_path", f"{MODEL}.path", "str", ""),
+    Field("parameters", f"{MODEL}.path", fixable=False),
+    Field("lora", f"{MODEL}.lora_rank", "int", 0, read=lambda rank: rank > 0, fixable=False),
+    Field("", f"{ROLLOUT}.name"),
+    Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
+    Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
+    top_k(f"{ROLLOUT}.top_k"),
+    Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"),
+    Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
+    Field("offloads_parameters", f"{ACTOR}.fsdp_config.param_offload", "bool", False),
+    Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
+    Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
+)  # fmt: skip
+_ESTIMATORS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
+_PLUS = tuple(f"{word}+" for word in _ESTIMATORS)
+CHOICES: dict[str, tuple[str, ...]] = {
+    "algorithm.adv_estimator": (
+        "grpo", "gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "opo", "grpo_passk", "gpg",
+        "rloo_vectorized", "grpo_vectorized", "optimal_token_baseline", "tir_optimal_token_baseline", "gdpo",
+    ),
+    "algorithm.kl_penalty": (*_ESTIMATORS, *_PLUS),
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    f"{ACTOR}.kl_loss_type": (*_ESTIMATORS, *_PLUS),
+    f"{ACTOR}.loss_agg_mode": (
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm",
+    ),
+    f"{ACTOR}.policy_loss.loss_mode": (
+        "vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo", "bypass_mode",
+    ),
+    f"{OPTIM}.lr_scheduler_type": ("constant", "cosine"),
+    f"{OPTIM}.warmup_style": ("constant", "cosine"),
+    f"{ROLLOUT}.name": ("vllm", "sglang", "trtllm"),
+    f"{ROLLOUT}.mode": ("async",),
+}  # fmt: skip
+# A choice that only counts where a switch is on.
+SWITCHES = {
+    "algorithm.kl_ctrl.type": "algorithm.use_kl_in_reward",
+    f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss",
+}
+# What verl takes and nothing in it reads, with what is read instead.
+UNREAD = {
+    f"{ACTOR}.grad_clip": f"{OPTIM}.clip_grad",
+    f"{ACTOR}.clip_ratio": f"{ACTOR}.clip_ratio_low",
+    "algorithm.filter_groups.max_num_gen_batches": "algorithm.filter_groups.max_inflight_gen_batches",
+    "data.val_batch_size": "",
+}
+
+
+@cache
+def known(engine: str = "dp") -> KeyTable:
+    """Return the keys of verl with FSDP (``dp``) or ``megatron``, typed by their defaults."""
+    table = load_table(__package__)
+    values = dict(table["dp"])
+    if engine == "megatron":
+        values = {name: value for name, value in values.items() if name not in set(table["megatron_lacks"])}
+        values |= table["megatron"]
+    return KeyTable((name, KeySpec(_type(value), value)) for name, value in values.items())
+
+
+def _type(value: Any) -> str:
+    """Return the type of a key by its default; ``any`` where that says nothing."""
+    if isinstance(value, bool):
+        return "bool?"
+    return "float?" if isinstance(value, float) else "int?" if isinstance(value, int) else "any"
+
+
+def engine_of(recipe: Recipe) -> str:
+    """Return which of verl's configurations a recipe builds on: ``dp`` (FSDP) or ``megatron``."""
+    config = recipe.config
+    named = [config.get(f"{ACTOR}.strategy"), config.get("model_engine"), recipe.base]
+    is_megatron = any("megatron" in str(name) for name in named) or any(f"{MEGATRON}." in key for key in config)
+    return "megatron" if is_megatron else "dp"
