@@ -102,9 +102,9 @@ def test_a_million_points_are_judged(compose: Compose) -> None:
 
 def test_a_dial_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
     """Points are not visited one by one: a hundred times as many by other seeds are judged in about the same lines."""
-    space = ["batch=small,open_r1_medium", "cluster.processes=1,2,4", "kl=none,low"]
+    space = ["batch=small,open_r1_medium", "kl=none,low"]
     few, many = (build_validator(compose, [*space, f"seed=range({seeds})"]) for seeds in (5, 500))
-    assert evaluate_grid(many).total == 6_000
+    assert evaluate_grid(many).total == 2_000
     assert executed_lines(lambda: evaluate_grid(many), 10**7) < 2 * executed_lines(lambda: evaluate_grid(few), 10**7)
 
 
