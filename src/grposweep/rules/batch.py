@@ -11,7 +11,7 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.rules import process_counts as counts
-from grposweep.rules.helpers import at_least_one, each
+from grposweep.rules.helpers import each, no_field
 from grposweep.rules.registry import Change, F, Severity, Violation, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
@@ -195,7 +195,8 @@ rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE, title="siz
 
     TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
     positive integer value, but got batch_size=0" or a misleading one about max_steps.
-    """)(at_least_one(COUNTED, COUNTS_SOMETHING, "Set {}=1 or more.", _counting, lambda s, name: name in s.auto))  # fmt: skip
+    """)(no_field(COUNTED, lambda s, name, value: value < 1 and name not in s.auto,
+                  COUNTS_SOMETHING, "Set {}=1 or more.", _counting))  # fmt: skip
 
 
 def _agreeing_counts(s: Setting) -> int:

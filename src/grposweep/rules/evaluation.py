@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import gcd
 
 from grposweep.rules import process_counts as counts
-from grposweep.rules.helpers import at_least_one, each
+from grposweep.rules.helpers import each, no_field
 from grposweep.rules.registry import Change, F, rule
 from grposweep.setting import TRL_FAMILY, TRL_LIKE, Setting
 
@@ -93,8 +93,8 @@ def _positive(name: str) -> tuple[Change, ...]:
     return each(name, (8, 16, 64, *range(1, 65)) if name == "per_device_eval_batch_size" else (None, 64))
 
 
-def _needs_no_size(s: Setting, name: str) -> bool:
-    return not s.evaluates or name in s.auto or (name == "num_generations_eval" and s.num_generations_eval == 0)
+def _is_too_small(s: Setting, name: str, value: int) -> bool:
+    return value < 1 and s.evaluates and name not in s.auto and (name, value) != ("num_generations_eval", 0)
 
 
 EVALUATION_SIZES = ("per_device_eval_batch_size", "num_generations_eval", "eval_prompts")
@@ -102,8 +102,8 @@ rule("GE102", "error", (*EVALUATION_SIZES, "evaluates", "auto"), of=TRL_LIKE, ti
      text="""Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
 
     TRL 1.16 accepts 0 at construction and fails in the data loader (0 generations are as unset).
-    """)(at_least_one(EVALUATION_SIZES, "held-out evaluation needs at least 1",
-                      "Set {} to 1 or more, or evaluate nothing.", _positive, _needs_no_size))  # fmt: skip
+    """)(no_field(EVALUATION_SIZES, _is_too_small, "held-out evaluation needs at least 1",
+                  "Set {} to 1 or more, or evaluate nothing.", _positive))  # fmt: skip
 
 
 @rule("GE201", "warning", ("evaluates", "dataloader_drop_last", "eval_prompts", *READS), blames=("dataloader_drop_last",),

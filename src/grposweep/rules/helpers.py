@@ -35,16 +35,23 @@ def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]
     return find
 
 
-def at_least_one(
-    names: Iterable[str], why: str, instead: str, to: Callable[[str], Iterable[Change]], is_free: Callable[[Setting, str], bool]
-) -> Find:  # fmt: skip
-    """Build the condition that fields which are set count at least 1; ``is_free`` says which ones need not."""
+def no_field(
+    names: Iterable[str],
+    is_wrong: Callable[[Setting, str, Any], bool],
+    why: str,
+    instead: str,
+    to: Callable[[str], Iterable[Change]],
+) -> Find:
+    """Build the condition that none of some fields that are set has a wrong value; the first that has is blamed.
+
+    ``is_wrong`` gets the setting, the field and its value. In ``instead``, ``{}`` is the field's key.
+    """
 
     def find(s: Setting) -> Violation | None:
         for name in names:
             value = getattr(s, name)
-            if value is not None and value < 1 and not is_free(s, name):
-                return Violation(f"{s.key(name)}={value}", why, instead.format(s.key(name)), (name,), to(name))
+            if value is not None and is_wrong(s, name, value):
+                return Violation(f"{s.key(name)}={shown(value)}", why, instead.format(s.key(name)), (name,), to(name))
         return None
 
     return find

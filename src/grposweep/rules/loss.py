@@ -8,7 +8,7 @@ from functools import cache
 
 from grposweep import plan
 from grposweep.rules.batch import SIZES, judgeable
-from grposweep.rules.helpers import each, named, one_of, unread
+from grposweep.rules.helpers import each, named, no_field, one_of, unread
 from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting, Version
 
@@ -160,20 +160,11 @@ def the_kernel_clips_both_sides(s: Setting) -> bool:
     return s.delta is not None and s.use_liger_kernel and TWO_SIDED <= s.version < LIGER_TWO_SIDED
 
 
-@rule("GL112", "error", ("epsilon", "epsilon_high"), of=EVERY)
-def the_clip_has_a_width(s: Setting) -> Violation | None:
-    """``epsilon`` and ``epsilon_high`` are distances from 1 and not negative; TRL 1.16 accepts any number."""
-    for name in ("epsilon", "epsilon_high"):
-        value = getattr(s, name)
-        if value is not None and value < 0:
-            return Violation(
-                what=f"{s.key(name)}={value:g}",
-                why="the clip range [1 - epsilon, 1 + epsilon_high] would be upside down",
-                instead=f"Set {s.key(name)}=0.2, the default.",
-                fields=(name,),
-                suggestions=({name: 0.2},),
-            )
-    return None
+rule("GL112", "error", ("epsilon", "epsilon_high"), of=EVERY, title="the clip has a width",
+     text="``epsilon`` and ``epsilon_high`` are distances from 1 and not negative; TRL 1.16 accepts any number.",
+     )(no_field(("epsilon", "epsilon_high"), lambda _s, _, value: value < 0,
+                "the clip range [1 - epsilon, 1 + epsilon_high] would be upside down", "Set {}=0.2, the default.",
+                lambda name: ({name: 0.2},)))  # fmt: skip
 
 
 @rule("GL201", "warning", ("loss_type", "epsilon", "epsilon_high"), of=TRL_LIKE, blames=("loss_type", "epsilon_high", "epsilon"),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from grposweep import plan
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
-from grposweep.rules.helpers import at_least_one, each, named, near
+from grposweep.rules.helpers import each, named, near, no_field
 from grposweep.rules.registry import Change, Violation, rule
 from grposweep.setting import IN_PROMPTS, Setting
 
@@ -73,9 +73,9 @@ rule("GB301", "error", COUNTED, of=IN_PROMPTS, title="sizes in prompts are posit
      text="""Prompts a rollout and a step, completions a prompt and a micro-batch, and passes count something: at least 1.
 
     EasyR1 and verl fail on 0 with a division by zero, or take no step at all.
-    """)(at_least_one(COUNTED, COUNTS_SOMETHING, "Set {}=1 or more.",
-                      lambda name: each(name, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
-                      lambda s, _: s.prompts_per_rollout is None))  # fmt: skip
+    """)(no_field(COUNTED, lambda s, _, value: value < 1 and s.prompts_per_rollout is not None,
+                  COUNTS_SOMETHING, "Set {}=1 or more.",
+                  lambda name: each(name, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512))))  # fmt: skip
 
 
 @rule("GB302", "error", ("framework", "num_generations", "advantage_estimator"), of=IN_PROMPTS,

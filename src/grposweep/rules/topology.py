@@ -5,8 +5,8 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, whole_groups
-from grposweep.rules.helpers import divides_the_processes, each, unread
-from grposweep.rules.registry import Violation, rule
+from grposweep.rules.helpers import divides_the_processes, each, no_field, unread
+from grposweep.rules.registry import rule
 from grposweep.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
@@ -19,23 +19,14 @@ UNREAD = {
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
 
-@rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"))
-def sequences_are_whole(s: Setting) -> Violation | None:
-    """GRPO builds its inputs after generating, so a sequence cannot be shared between processes.
+rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"), title="sequences are whole",
+     text="""GRPO builds its inputs after generating, so a sequence cannot be shared between processes.
 
     TRL since 1.4: "GRPOTrainer does not support sequence-dim parallelism (`parallelism_config.cp_size > 1` or
     `parallelism_config.sp_size > 1`) yet." Before, nothing is checked and nothing is sharded either.
-    """
-    for name in ("sequence_parallel_size", "context_parallel_size"):
-        if getattr(s, name) > 1:
-            return Violation(
-                what=f"{s.key(name)}={getattr(s, name)}",
-                why="TRL generates inside the trainer and cannot share a sequence between processes",
-                instead=f"Set {s.key(name)}=1.",
-                fields=(name,),
-                suggestions=({name: 1},),
-            )
-    return None
+    """)(no_field(("sequence_parallel_size", "context_parallel_size"), lambda _s, _, value: value > 1,
+                  "TRL generates inside the trainer and cannot share a sequence between processes", "Set {}=1.",
+                  lambda name: ({name: 1},)))  # fmt: skip
 
 
 @rule("GT102", "error", ("tensor_parallel_size",), blames=("tensor_parallel_size",),
@@ -93,8 +84,9 @@ def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:
     return {"late": "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"}
 
 
-@rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE)
-def a_vllm_server_has_its_gpus(s: Setting) -> Violation | None:
+@rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE,
+      blames=("server_gpus", "nodes", "gpus_per_node"), why="{reason}", instead="{advice}")  # fmt: skip
+def a_vllm_server_has_its_gpus(s: Setting) -> dict[str, object] | None:
     """A job's own vLLM server takes GPUs from training: some of a single node, or the last of several nodes whole.
 
     Ranks are laid out evenly over the nodes that train, so a node is the server's or it is not, and a server on two nodes
@@ -103,23 +95,18 @@ def a_vllm_server_has_its_gpus(s: Setting) -> Violation | None:
     """
     if not s.server_gpus or s.nodes is None or not s.gpus_per_node:
         return None
-    key, size = s.key("server_gpus"), s.vllm_tensor_parallel_size
+    size = s.vllm_tensor_parallel_size
     places = [s.gpus_per_node] if s.nodes > 1 else range(1, s.gpus_per_node)
     fitting = [n for n in places if n > 0 and size > 0 and n % size == 0]
     if s.server_gpus in fitting:
         return None
+    reason = f"the server splits them into groups of {s.key('vllm_tensor_parallel_size')}={size}"
     if s.nodes > 1 and s.server_gpus != s.gpus_per_node:
-        why = f"of {s.nodes} nodes the server takes the last one whole, which has {s.gpus_per_node} GPUs"
+        reason = f"of {s.nodes} nodes the server takes the last one whole, which has {s.gpus_per_node} GPUs"
     elif s.server_gpus >= s.gpus_per_node:
-        why = f"the job has {s.gpus_per_node} GPUs, so none is left to train"
-    else:
-        why = f"the server splits them into groups of {s.key('vllm_tensor_parallel_size')}={size}"
-    return Violation(
-        what=f"{key}={s.server_gpus}",
-        why=why,
-        instead=f"Set {key}={' or '.join(map(str, fitting))}." if fitting else "Give the job other GPUs.",
-        fields=("server_gpus", "nodes", "gpus_per_node"),
-    )
+        reason = f"the job has {s.gpus_per_node} GPUs, so none is left to train"
+    advice = f"Set {s.key('server_gpus')}={' or '.join(map(str, fitting))}." if fitting else "Give the job other GPUs."
+    return {"reason": reason, "advice": advice}
 
 
 rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
