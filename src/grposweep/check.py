@@ -7,7 +7,8 @@ A file of rules registers them when it is imported. This module imports all of t
 from collections.abc import Collection, Iterable
 from functools import reduce
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
+from types import ModuleType
 
 from grposweep import frameworks, rules
 from grposweep.recipe import Recipe
@@ -29,18 +30,15 @@ from grposweep.setting import EVERY, Setting
 __all__ = ["RECIPE_RULES", "REGISTRY", "Problem", "RecipeRule", "Rule", "check", "errors", "recipe_rules"]
 
 
-def _import_rules(package: str, paths: Iterable[str], suffix: str) -> None:
-    """Import the modules of a package whose names end in a suffix, and those of its packages."""
-    for module in iter_modules(paths):
-        name = f"{package}.{module.name}"
-        if module.ispkg:
-            _import_rules(name, import_module(name).__path__, suffix)
-        elif name.endswith(suffix):
-            import_module(name)
+def _import_rules(package: ModuleType, pattern: str) -> None:
+    """Import the modules of a package whose file names match a pattern."""
+    folder = Path(package.__path__[0])
+    for path in sorted(folder.rglob(pattern)):
+        import_module(".".join((package.__name__, *path.relative_to(folder).with_suffix("").parts)))
 
 
-_import_rules(rules.__name__, rules.__path__, "")
-_import_rules(frameworks.__name__, frameworks.__path__, "rules")
+_import_rules(rules, "[!_]*.py")
+_import_rules(frameworks, "*rules.py")
 
 
 def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:

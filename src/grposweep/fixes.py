@@ -1,9 +1,8 @@
-"""Where fixes come from: the neighbourhoods of a broken setting, kind by kind, nearest first. None of them is verified here.
+"""Fixes: the nearest valid neighbours of a broken setting, each verified before it is shown.
 
-The nearest valid neighbours of a broken setting, each re-validated before anybody sees it.
-
-Order (kinds): what a rule itself suggests; hardware sizes with the generations kept; other generations; other processes.
-Within a kind: fewest keys, then nearest in completions per step. Where they come from is in ``neighbours``.
+Candidates come kind by kind: what the rule itself suggests; hardware sizes with the generations kept; other generations;
+other processes. Within a kind the fewest keys come first, then the nearest completions per optimizer step. A candidate is a
+fix if it ends the problem and causes no error of its own; the first of each kind is shown.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -17,19 +16,78 @@ from grposweep.check import Problem, check, errors
 from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
-from grposweep.rules.registry import Rule, choose
+from grposweep.rules.registry import Change, Rule, choose
 from grposweep.setting import FrameworkTraits, Setting
 
-Change = dict[str, Any]  # setting field -> new value
+MOST_FIXES = 3
 MOST_GENERATIONS = 64
-FARTHEST = 1024  # how far from a number its neighbours are looked for
 MOST_PAIRS = 20_000
+FARTHEST = 1024  # how far from a number its neighbours are looked for
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
+UNKNOWN: tuple[None, ...] = (None, None, None)
+# What the hardware sees of a batch, and what neither the objective nor training reads.
+HARDWARE = frozenset(
+    {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
+)
+HARMLESS = frozenset({"per_device_eval_batch_size"})
+REALISED = frozenset({"auto", "unsolved", *plan.TRAIN_SIZES, *HARMLESS})  # what the planner may set besides a change
 
 
-def find_kinds(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
-    """The kinds of neighbours to look at, in the order in which their fixes are shown."""
+@dataclass(frozen=True)
+class Fix:
+    """A verified change; ``keys`` are the native keys that a user edits.
+
+    ``safe`` as in ruff: it keeps prompts_per_step x num_generations and the objective.
+    """
+
+    change: tuple[tuple[str, Any], ...]
+    keys: tuple[tuple[str, Any], ...]
+    safe: bool = False
+
+    def __str__(self) -> str:
+        """Return the change as a user types it."""
+        return " ".join(f"{key}={_render(value)}" for key, value in self.keys)
+
+
+def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
+    """Return up to three fixes of different kinds for an error: each ends it and causes no error of its own."""
+    if problem.severity != "error":
+        return []
+    verifier = _Verifier(s, problem, tuple(ignore))
+    found: list[Fix] = []
+    for kind in candidates(s, problem):
+        known = [set(fix.change) for fix in found]  # a fix with more than one of these changes says nothing new
+        fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
+        change = next((change for change in fresh if verifier.accepts(change)), None)
+        if change is not None:
+            found.append(build_fix(s, change, problem))
+        if len(found) == MOST_FIXES:
+            break
+    return found
+
+
+def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
+    """Return the three parts: what is set, why it cannot work, what to set instead (verified if there is a fix)."""
+    fixes = find_fixes(s, problem, ignore)
+    advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
+    return f"{problem.message}. {advice}"
+
+
+def _render(value: Any) -> str:
+    """A value as Hydra and YAML take it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# Candidates
+
+
+def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
+    """Yield the kinds of neighbours to look at, in the order in which their fixes are shown."""
     if problem.code in TRAIN_BATCH:
         # No single size is further away than one more group, because any multiple of G fits; too few data need less.
         yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
@@ -59,17 +117,6 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     now, mask = s.processes or 1, accepts(s)
     works = [n for n in counts.members(mask) if n != now and mask != counts.ALL]  # all: they are not what is wrong
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
-
-
-def _nearest(value: int, most: int, least: int) -> list[int]:
-    """Other values in [least, most], nearest first, the smaller of two first."""
-    return sorted((n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n))
-
-
-def _within(value: int, most: int, least: int = 1) -> range:
-    """The part of [least, most] where a neighbour is worth looking for: a recipe may hold any number."""
-    centre = min(max(value, least), most)
-    return range(max(least, centre - FARTHEST), min(most, centre + FARTHEST) + 1)
 
 
 def _evaluation_sizes(s: Setting) -> Iterator[Change]:
@@ -111,6 +158,20 @@ def _pairs(s: Setting, reach: int) -> Iterator[Change]:
             yield {"gradient_accumulation_steps": a, "per_device_train_batch_size": b}
 
 
+def _nearest(value: int, most: int, least: int) -> list[int]:
+    """Other values in [least, most], nearest first, the smaller of two first."""
+    return sorted((n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n))
+
+
+def _within(value: int, most: int, least: int = 1) -> range:
+    """The part of [least, most] where a neighbour is worth looking for: a recipe may hold any number."""
+    centre = min(max(value, least), most)
+    return range(max(least, centre - FARTHEST), min(most, centre + FARTHEST) + 1)
+
+
+# Ranking
+
+
 def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
     """Nearest completions per optimizer step first, then nearest completions per rollout."""
     size, accumulation, processes = s.per_device_train_batch_size, s.gradient_accumulation_steps, s.processes or 1
@@ -127,47 +188,7 @@ def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
     return sorted(changes, key=distance)
 
 
-MOST_FIXES = 3
-UNKNOWN: tuple[None, ...] = (None, None, None)
-# What the hardware sees of a batch, and what neither the objective nor training reads.
-HARDWARE = frozenset(
-    {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
-)
-HARMLESS = frozenset({"per_device_eval_batch_size"})
-REALISED = frozenset({"auto", "unsolved", *plan.TRAIN_SIZES, *HARMLESS})  # what the planner may set besides a change
-
-
-@dataclass(frozen=True)
-class Fix:
-    """A verified change; ``keys`` are the native keys a person edits.
-
-    ``safe`` as in ruff: it keeps prompts_per_step x num_generations and the objective.
-    """
-
-    change: tuple[tuple[str, Any], ...]
-    keys: tuple[tuple[str, Any], ...]
-    safe: bool = False
-
-    def __str__(self) -> str:
-        """The change as one types it."""
-        return " ".join(f"{key}={_render(value)}" for key, value in self.keys)
-
-
-def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
-    """Up to three fixes of different kinds for an error: each ends this problem and causes no error of its own."""
-    if problem.severity != "error":
-        return []
-    verify = _Verifier(s, problem, tuple(ignore))
-    found: list[Fix] = []
-    for kind in find_kinds(s, problem):
-        known = [set(fix.change) for fix in found]  # a fix with more than one of these changes says nothing new
-        fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
-        change = next((change for change in fresh if verify.mends(change)), None)
-        if change is not None:
-            found.append(build_fix(s, change, problem))
-        if len(found) == MOST_FIXES:
-            break
-    return found
+# Verification
 
 
 class _Verifier:
@@ -181,25 +202,25 @@ class _Verifier:
         else:
             self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.find(s)}
 
-    def mends(self, change: Change) -> bool:
-        """Whether the problem is gone, nothing else broke, and the change says something that lasts."""
+    def accepts(self, change: Change) -> bool:
+        """Return whether the problem is gone, nothing else broke, and the change is not taken back by the planner."""
         s = self._s
         if not self._reads & _touched(s, change):  # nothing that the broken rule reads
             return False
         if any(getattr(s, name) == value for name, value in change.items()):  # would show a needless key
             return False
-        mended = changed(s, change)
-        if any(getattr(mended, name) != value for name, value in change.items()):  # auto may take a size back
+        after = changed(s, change)
+        if any(getattr(after, name) != value for name, value in change.items()):  # auto may take a size back
             return False
-        return all(code in self._before and code != self._code for code in self._broken(mended, change))
+        return all(code in self._before and code != self._code for code in self._broken(after, change))
 
-    def _broken(self, mended: Setting, change: Change) -> Iterator[str]:
+    def _broken(self, after: Setting, change: Change) -> Iterator[str]:
         """The codes of the errors that a change may have left or caused."""
-        if mended.processes is None or self._s.processes is None:
-            yield from (other.code for other in errors(check(mended, self._ignore)))
+        if after.processes is None or self._s.processes is None:
+            yield from (other.code for other in errors(check(after, self._ignore)))
             return
-        for rule in _affected(_touched(mended, change), self._ignore, mended.framework):
-            if rule.find(mended):
+        for rule in _affected(_touched(after, change), self._ignore, after.framework):
+            if rule.find(after):
                 yield rule.code
 
 
@@ -222,15 +243,18 @@ def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: Frame
 
 
 def changed(s: Setting, change: Change) -> Setting:
-    """The setting after a change, its ``auto`` sizes solved and its derived ones made again."""
+    """Return the setting after a change, its ``auto`` sizes solved and its derived ones recomputed."""
     after = s.replace(change)
     if after.prompts_per_rollout is not None:
         return plan.resize(after)
     return plan.realise(after) if after.auto else after
 
 
+# Whether a fix keeps training as it was
+
+
 def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix:
-    """A change with the native keys behind its fields."""
+    """Return a change with the native keys behind its fields."""
     return Fix(
         tuple(change.items()),
         tuple((s.key(name), value) for name, value in change.items()),
@@ -239,7 +263,7 @@ def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix
 
 
 def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
-    """Whether training stays what it was meant to be: evaluation sizes, words without effect, an equivalent split."""
+    """Return whether training stays as it was meant: evaluation sizes, keys without effect, an equivalent split."""
     free = HARMLESS | (problem.broken.without_effect if problem else frozenset())
     names = change.keys() - free
     if not names:
@@ -253,19 +277,3 @@ def _seen_by_training(s: Setting) -> tuple[int | Fraction | None, ...]:
     if s.gradient_accumulation_steps < 1 or s.processes is None:
         return UNKNOWN
     return plan.completions_per_step(s), plan.completions_per_rollout(s), plan.steps_per_rollout(s)
-
-
-def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
-    """The three parts: what is set, why it cannot work, what to set instead (verified where there is a fix)."""
-    fixes = find_fixes(s, problem, ignore)
-    advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
-    return f"{problem.message}. {advice}"
-
-
-def _render(value: Any) -> str:
-    """A value as Hydra and YAML take it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)

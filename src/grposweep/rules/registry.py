@@ -148,7 +148,7 @@ class Rule:
             depends on the processes has one.
         of: the frameworks that it is true of, by name or by trait (``FrameworkTraits.labels``).
         title: a few words.
-        explanation: what it says, why, and its source.
+        text: what it says, why, and its source.
         texts: templates of its messages; None if `find` returns a `Violation`.
 
     """
@@ -160,8 +160,13 @@ class Rule:
     counts: Counts | None = None
     of: frozenset[str] = TRL_FAMILY
     title: str = ""
-    explanation: str = ""
+    text: str = ""
     texts: Texts | None = None
+
+    @property
+    def explanation(self) -> str:
+        """The text, without the indentation that it has in the code."""
+        return cleandoc(self.text)
 
     def holds_for(self, framework: FrameworkTraits) -> bool:
         """Return whether the rule is true of a framework."""
@@ -241,8 +246,8 @@ def rule(
     def add(find: F) -> F:
         assert code not in REGISTRY, f"{code} is taken"
         masks = partial(by_trial, judge=find) if counts == "by trial" else counts
-        name, explanation = _document(find, title, text)
-        REGISTRY[code] = Rule(code, severity, frozenset(reads), find, masks, of, name, explanation, texts)
+        words = title or _title(find), text or find.__doc__ or ""
+        REGISTRY[code] = Rule(code, severity, frozenset(reads), find, masks, of, *words, texts)
         choose.cache_clear()
         return find
 
@@ -258,10 +263,9 @@ def variant(code: str, of: frozenset[str], find: Find) -> None:
     choose.cache_clear()
 
 
-def _document(find: Callable[..., object], title: str, text: str) -> tuple[str, str]:
-    """The title and the explanation of a rule."""
-    name = _SPELLED.sub(lambda found: SPELLED[found[0]], find.__name__).replace("_", " ")
-    return title or name, cleandoc(text or find.__doc__ or "")
+def _title(find: Callable[..., object]) -> str:
+    """The name of a function in words."""
+    return _SPELLED.sub(lambda found: SPELLED[found[0]], find.__name__).replace("_", " ")
 
 
 @lru_cache(maxsize=256)
@@ -300,7 +304,12 @@ class RecipeRule:
     judge: RecipeJudge
     of: frozenset[str] = TRL_FAMILY
     title: str = ""
-    explanation: str = ""
+    text: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """The text, without the indentation that it has in the code."""
+        return cleandoc(self.text)
 
     def holds_for(self, framework: FrameworkTraits) -> bool:
         """Return whether the rule is true of a framework."""
@@ -317,7 +326,7 @@ def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) 
     def add(judge: RecipeJudge) -> RecipeJudge:
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
-        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of, *_document(judge, "", ""))
+        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of, _title(judge), judge.__doc__ or "")
         choose_for_recipes.cache_clear()
         return judge
 
