@@ -11,7 +11,7 @@ from grposweep.config.points import Points
 from grposweep.config.session import open_session
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.sweep import build, run
+from grposweep.sweep import run, start
 
 Sweep = Callable[..., Path]
 
@@ -22,7 +22,7 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:
-            monkeypatch.setattr(build, "build_policy", lambda _name: stopping)
+            monkeypatch.setattr(start, "build_policy", lambda _name: stopping)
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
             run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")

@@ -33,7 +33,7 @@ from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from grposweep.storage import lease
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep import build, run
+from grposweep.sweep import run, start
 from grposweep.sweep.doctor import visit
 from grposweep.train import attempt
 from support import is_running
@@ -115,7 +115,7 @@ class Stage:
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
         if type(self.scenario.stopping) is not NoStopping:
-            build.build_policy = lambda _name: self.scenario.stopping
+            start.build_policy = lambda _name: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's

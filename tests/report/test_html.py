@@ -73,7 +73,7 @@ def test_json_cannot_end_the_element_that_holds_it() -> None:
 
 def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None:
     """The search chose it for its luck on the first one; Student's t with two degrees of freedom."""
-    place = view.standings[0]
+    place = view.leaderboard[0]
     confirming = [trial.objective or 0.0 for trial in place.trials if trial.role == "confirm"]
     mean = sum(confirming) / 3
     deviation = (sum((value - mean) ** 2 for value in confirming) / 2) ** 0.5
@@ -84,7 +84,7 @@ def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None
 
 def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -> None:
     """Which is said."""
-    place = next(place for place in view.standings if not place.fate)
+    place = next(place for place in view.leaderboard if not place.fate)
     assert (place.source, place.half) == ("prompts", pytest.approx(1.96 * 0.012))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.ranking import Standing, race_of, standings
+from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
 
@@ -22,17 +22,17 @@ def fresh(number: int, of: int, lr: float, seed: int, value: float | None) -> Tr
     return trial(number, lr, value, role="confirm", of=of, seed=seed)
 
 
-def raced(trials: list[TrialView], seeds: int = 3) -> list[Standing]:
-    """The standings where the two best run again on seeds 1000, 2000, ..."""
+def raced(trials: list[TrialView], seeds: int = 3) -> list[RankedPoint]:
+    """The ranking where the two best run again on seeds 1000, 2000, ..."""
     fresh_seeds = tuple(1000 * (index + 1) for index in range(seeds))
-    return standings(trials, "maximize", race_of(trials, "maximize", Replication(fresh_seeds, leaders=2)))
+    return rank_points(trials, "maximize", replication_ranking(trials, "maximize", Replication(fresh_seeds, leaders=2)))
 
 
 def test_without_replicates_the_best_value_is_the_best() -> None:
     """Or the least, where less is better."""
     trials = [trial(0, 1e-4, 0.5), trial(1, 1e-3, 0.7), trial(2, 1e-2, None)]
-    assert [place.first.number for place in standings(trials, "maximize")] == [1, 0]
-    assert [place.first.number for place in standings(trials, "minimize")] == [0, 1]
+    assert [place.first.number for place in rank_points(trials, "maximize")] == [1, 0]
+    assert [place.first.number for place in rank_points(trials, "minimize")] == [0, 1]
 
 
 def test_a_lucky_leader_falls_behind_on_fresh_seeds() -> None:
@@ -80,7 +80,7 @@ def test_a_leader_that_fails_on_a_fresh_seed_is_out() -> None:
 def test_where_nothing_was_chosen_all_seeds_count() -> None:
     """One factor at a time: every point runs on every seed."""
     trials = [trial(0, 1e-4, 0.9), fresh(1, 0, 1e-4, 1000, 0.7), trial(2, 1e-3, 0.85), fresh(3, 2, 1e-3, 1000, 0.85)]
-    found = standings(trials, "maximize")
+    found = rank_points(trials, "maximize")
     assert [(place.first.number, round(place.value, 6)) for place in found] == [(2, 0.85), (0, 0.8)]
 
 
@@ -88,6 +88,6 @@ def test_a_dial_named_seed_groups_its_points() -> None:
     """A grid over seeds is one point a learning rate."""
     trials = [trial(i, 1e-4, value) for i, value in enumerate((0.5, 0.6, 0.7))]
     trials = [TrialView(**{**vars(t), "point": {"lr": 1e-4, "seed": t.number}}) for t in trials]
-    (place,) = standings(trials, "maximize")
+    (place,) = rank_points(trials, "maximize")
     assert (place.source, place.value) == ("seeds", pytest.approx(0.6))
     assert place.half == pytest.approx(4.302653 * 0.1 / 3**0.5)

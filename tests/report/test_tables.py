@@ -2,7 +2,8 @@
 
 import pytest
 
-from grposweep.report.tables import InvalidRow, build_console, invalid_table
+from grposweep.report.space_summary import InvalidRow, invalid_table
+from grposweep.report.tables import build_console
 
 LONG = InvalidRow("GB101", 8, "batch=small", "it does not divide the 32 completions of a rollout " * 3, ["a_key=1"])
 

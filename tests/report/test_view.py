@@ -72,7 +72,7 @@ def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, t
     view = read_sweep(copy)
     assert view.trial(0).state is State.QUEUED
     assert len(view.trial(0).curve("eval_reward")) == 11
-    assert (view.outlook.target, view.invalid) == (None, [])
+    assert (view.progress.target, view.invalid) == (None, [])
 
 
 def test_an_attempt_here_ended_with_its_controller_and_a_job_goes_on(swept: Path, tmp_path: Path) -> None:

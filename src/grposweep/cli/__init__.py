@@ -1,9 +1,9 @@
-"""The ``grposweep`` command: what it takes from a person, and which part of the package answers.
+"""The ``grposweep`` command: one module a group of commands.
 
-A module a group of commands; what answers is imported when its command runs, because lint starts in a fraction of a second.
+Commands import what they need when they run, because lint has to start in a fraction of a second.
 """
 
-from grposweep.cli import desk, recipes, results, sweeps  # noqa: F401 - their commands register themselves
+from grposweep.cli import sweeps, recipes, results, manage  # noqa: F401, I001 - registers commands in the order of --help
 from grposweep.cli.app import answer, app
 
 __all__ = ["answer", "app", "main"]

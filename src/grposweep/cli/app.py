@@ -1,13 +1,11 @@
-"""The command's root, and how every command of it ends: one message for bad input, an exit code.
-
-How sweeps and trials are named on the command line, and what a shell offers when a person presses tab.
-"""
+"""The root of the ``grposweep`` command: registration, exit codes, and shell completion of sweeps and trials."""
 
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,15 +26,28 @@ def grposweep() -> None:
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
 
-def examples(*lines: str) -> str:
-    """Commands for the end of a command's help, a line each."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Register a function as a command. ``examples`` end its help; ``settings`` are those of ``app.command``.
+
+    The function returns the exit code; None stands for success. Bad input prints one message and exits with BAD_INPUT.
+    """
+    epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
+
+    def register(work: Callable[..., int | None]) -> Callable[..., int | None]:
+        @wraps(work)
+        def run(**arguments: Any) -> None:
+            raise typer.Exit(answer(lambda: work(**arguments)))
+
+        app.command(epilog=epilog, **settings)(run)
+        return work
+
+    return register
 
 
-def answer(work: Callable[[], int]) -> int:
-    """The exit code of a command's work: bad input is one message, an interrupt or a closed pipe is none."""
+def answer(work: Callable[[], int | None]) -> int:
+    """Run a command's work and return its exit code."""
     try:
-        code = work()
+        code = work() or ExitCode.FINISHED
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -53,14 +64,13 @@ OUTPUTS = Path("outputs")
 
 
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
-    """The sweeps under --outputs that begin so."""
+    """Return the sweeps under --outputs that begin with ``incomplete``."""
     outputs = Path(context.params.get("outputs") or OUTPUTS)
     return sorted(path.parent.name for path in outputs.glob(f"{_literal(incomplete)}*/{paths.SWEEP}"))
 
 
 def complete_trial(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The trials of the sweep that is named (otherwise of the newest): numbers, with the folders' names as help."""
-    from grposweep.errors import UserError
+    """Return the trial numbers of the named or newest sweep, with folder names as help."""
     from grposweep.storage.folders import find_sweep
 
     outputs = Path(context.params.get("outputs") or OUTPUTS)
@@ -72,7 +82,7 @@ def complete_trial(context: typer.Context, incomplete: str) -> list[tuple[str, s
 
 
 def _literal(text: str) -> str:
-    """What somebody typed, without a meaning for glob()."""
+    """Escape a text for glob()."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""What ``grposweep plan`` and ``grposweep space`` do: numbers and verdicts, without training anything."""
+"""Work of ``grposweep plan``, ``fit`` and ``space``: numbers and rule violations, without training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from grposweep.memory.catalog import known_model
 from grposweep.memory.estimate import estimate, memory_gib
 from grposweep.memory.fit import fit, fit_gpus
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
-from grposweep.report.tables import build_console, invalid_table
+from grposweep.report.tables import build_console
 from grposweep.setting import Setting
 
 
 def show_plan(
     items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None, measured: str | None = None
 ) -> int:
-    """Plans of recipes (files), side by side, or of our own configuration (overrides); 1 where one has errors."""
+    """Print the plans of recipes (files), side by side, or of a configuration (overrides). Return 1 if one has errors."""
     named = _settings(items, options, gpu_gib)
     rates = None if measured is None else _rates(measured)
     hours = [
@@ -49,7 +49,7 @@ def show_plan(
 
 
 def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:
-    """How far a model's sizes can go on one GPU, or on each of the table; 1 where it fits on none."""
+    """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
     ((_, setting),) = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
     memory = estimate(setting)
     if memory is None:
@@ -69,7 +69,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
 
 
 def _rates(sweep: str) -> Rates:
-    """What a token has cost a sweep's finished trials."""
+    """Return the measured cost of a token in a sweep's finished trials."""
     from grposweep.report.cost import measured_rates  # sweeps: not for plans alone
     from grposweep.report.view import read_sweep
     from grposweep.storage.folders import find_sweep
@@ -85,7 +85,7 @@ def _are_files(items: Sequence[str]) -> bool:
 
 
 def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> list[tuple[str, Setting]]:
-    """The settings behind files, each with its name, or behind overrides."""
+    """Return the settings of files, each with its name, or of overrides."""
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
         raise UserError(
@@ -98,7 +98,7 @@ def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> 
 
 
 def training_processes(gpus: int | None, server_gpus: int) -> int | None:
-    """GPUs that train, a rank each: those of a vLLM server are none. 8 GPUs with one for vLLM are 7 processes."""
+    """Return the number of GPUs that train, one rank each: all but those of a vLLM server."""
     if gpus is None:
         return None
     if gpus <= server_gpus:
@@ -107,13 +107,13 @@ def training_processes(gpus: int | None, server_gpus: int) -> int | None:
 
 
 def show_space(arguments: Sequence[str]) -> int:
-    """Count a sweep's points: how many are valid, which rules prune the others, what each value of a dial would need."""
+    """Print how many points of a space are valid, which rules prune the others, and the valid share of each value."""
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.session import open_session
+    from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator
-    from grposweep.sweep.summary import invalid_rows
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session() as session:
@@ -128,7 +128,7 @@ def show_space(arguments: Sequence[str]) -> int:
         console = build_console()
         console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
         if census.invalid:
-            console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+            print_invalid(console, census)
             console.print(_label_table(census.valid_by_label()))
     return 0 if census.valid else 1
 
@@ -169,7 +169,7 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
 
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
-    """Each dial's values with the share of their points that is valid; those that never are stand out."""
+    """Return the parameters' values with their shares of valid points. Values that are never valid are yellow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("dial", "value", "valid points", ""):
         table.add_column(name, justify="right" if name == "valid points" else "left")

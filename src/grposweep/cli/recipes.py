@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import answer, app, examples
+from grposweep.cli.app import command
 from grposweep.errors import UserError
 from grposweep.setting import Version
 
@@ -73,13 +73,11 @@ LINES = (
 )
 
 
-@app.command(
+@command(
+    "grposweep lint recipe.yaml --processes 8 --gpu A100",
+    "grposweep lint recipes/*.yaml run_verl.sh --format json",
+    "grposweep lint recipe.yaml --fix",
     no_args_is_help=True,
-    epilog=examples(
-        "grposweep lint recipe.yaml --processes 8 --gpu A100",
-        "grposweep lint recipes/*.yaml run_verl.sh --format json",
-        "grposweep lint recipe.yaml --fix",
-    ),
 )
 def lint(
     files: Files = None,
@@ -100,59 +98,48 @@ def lint(
     select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="All rules but these.", show_default=False)] = None,
     stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
-) -> None:
+) -> int:
     """Say what is wrong with GRPO recipes, and what to change.
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
+    from grposweep.frameworks.parsing.load import Options
+    from grposweep.lint.linter import choose
 
-    def work() -> int:
-        from grposweep.frameworks.parsing.load import Options
-        from grposweep.lint.linter import choose
+    version = _version(trl_version)
+    gib = _gpu(gpu, gpu_memory_gib)
+    options = Options(framework.value, version, processes, dataset_size, framework_version, gib)
+    chosen = choose(select or (), ignore or ())
+    if unsafe_fixes and not fix:
+        raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
+    if stdin_jsonl:
+        from grposweep.lint.command import lint_lines
 
-        version = _version(trl_version)
-        gib = _gpu(gpu, gpu_memory_gib)
-        options = Options(framework.value, version, processes, dataset_size, framework_version, gib)
-        chosen = choose(select or (), ignore or ())
-        if unsafe_fixes and not fix:
-            raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
-        if stdin_jsonl:
-            from grposweep.lint.command import lint_lines
+        if files or fix:
+            raise UserError("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
+        return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
+    from grposweep.lint.command import Asked, lint_files
 
-            if files or fix:
-                raise UserError("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
-            return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
-        from grposweep.lint.command import Asked, lint_files
-
-        if not files:
-            raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
-        asked = Asked(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
-        return lint_files(files, asked, sys.stdout)
-
-    raise typer.Exit(answer(work))
+    if not files:
+        raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
+    asked = Asked(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
+    return lint_files(files, asked, sys.stdout)
 
 
-@app.command(epilog=examples("grposweep rules", "grposweep rules GB101"))
+@command("grposweep rules", "grposweep rules GB101")
 def rules(
     code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
 ) -> None:
     """List the rules, or explain one."""
+    from grposweep.lint.output import explain_rules
 
-    def work() -> int:
-        from grposweep.lint.output import explain_rules
-
-        explain_rules(code, sys.stdout)
-        return 0
-
-    raise typer.Exit(answer(work))
+    explain_rules(code, sys.stdout)
 
 
-@app.command(
-    epilog=examples(
-        "grposweep plan recipe.yaml --gpus 8 --vllm-gpus 1 --dataset-size 8000",
-        "grposweep plan trl.yaml easyr1.yaml run_verl.sh",
-        "grposweep plan batch=auto batch.prompts_per_step=32 cluster.processes=8",
-    )
+@command(
+    "grposweep plan recipe.yaml --gpus 8 --vllm-gpus 1 --dataset-size 8000",
+    "grposweep plan trl.yaml easyr1.yaml run_verl.sh",
+    "grposweep plan batch=auto batch.prompts_per_step=32 cluster.processes=8",
 )
 def plan(
     items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of our own.", show_default=False)],
@@ -167,29 +154,23 @@ def plan(
     gpu_memory_gib: GpuMemory = None,
     measured: Measured = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
-) -> None:  # fmt: skip  # an option a line reads best
+) -> int:  # fmt: skip  # an option a line reads best
     """Show what follows from a recipe, each number with its formula; several recipes side by side.
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
+    from grposweep.cli.plan import show_plan, training_processes
+    from grposweep.frameworks.parsing.load import Options
 
-    def work() -> int:
-        from grposweep.cli.plan import show_plan, training_processes
-        from grposweep.frameworks.parsing.load import Options
-
-        version = _version(trl_version)
-        ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-        options = Options(framework.value, version, ranks, dataset_size, framework_version)
-        return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
-
-    raise typer.Exit(answer(work))
+    version = _version(trl_version)
+    ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+    options = Options(framework.value, version, ranks, dataset_size, framework_version)
+    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
 
 
-@app.command(
-    epilog=examples(
-        "grposweep fit recipe.yaml --processes 8",
-        "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
-    )
+@command(
+    "grposweep fit recipe.yaml --processes 8",
+    "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
 )
 def fit(
     items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],
@@ -198,28 +179,22 @@ def fit(
     framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = Framework.auto,
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
-) -> None:  # fmt: skip  # an option a line reads best
+) -> int:  # fmt: skip  # an option a line reads best
     """Say how large a batch, how long a completion and how many generations fit a GPU, or each of the common ones.
 
     Exit code: 0 it fits, 1 it fits nowhere as it is, 2 unusable input.
     """
+    from grposweep.cli.plan import show_fit
+    from grposweep.frameworks.parsing.load import Options
 
-    def work() -> int:
-        from grposweep.cli.plan import show_fit
-        from grposweep.frameworks.parsing.load import Options
-
-        options = Options(framework.value, None, processes)
-        return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
-
-    raise typer.Exit(answer(work))
+    options = Options(framework.value, None, processes)
+    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
 
 
-@app.command(
-    epilog=examples(
-        "grposweep translate recipe.yaml --to ms-swift --processes 8",
-        "grposweep translate run_verl.sh --to trl -o out",
-        "grposweep translate recipe.yaml --to grposweep -o .",
-    )
+@command(
+    "grposweep translate recipe.yaml --to ms-swift --processes 8",
+    "grposweep translate run_verl.sh --to trl -o out",
+    "grposweep translate recipe.yaml --to grposweep -o .",
 )
 def translate(
     file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
@@ -231,23 +206,17 @@ def translate(
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
     trl_version: TrlVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
-) -> None:  # fmt: skip  # an option a line reads best
+) -> int:  # fmt: skip  # an option a line reads best
     """Write a recipe in another framework's words, with its launch command and what gets lost.
 
     Exit code: 0, 1 where its plan could not be kept or it has errors as it is, 2 unusable input.
     """
+    from grposweep.cli.plan import training_processes
+    from grposweep.frameworks.parsing.load import Options
+    from grposweep.translate import translate_file
 
-    def work() -> int:
-        from grposweep.cli.plan import training_processes
-        from grposweep.frameworks.parsing.load import Options
-        from grposweep.translate import translate_file
-
-        ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-        return translate_file(
-            file, to.value, Options(framework.value, _version(trl_version), ranks, dataset_size), output
-        )
-
-    raise typer.Exit(answer(work))
+    ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+    return translate_file(file, to.value, Options(framework.value, _version(trl_version), ranks, dataset_size), output)
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:

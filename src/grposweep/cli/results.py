@@ -1,4 +1,4 @@
-"""Commands on what a sweep found: rerun, best, export, compare, sync."""
+"""Commands on a sweep's results: rerun, sync, best, export, compare."""
 
 import sys
 from enum import StrEnum
@@ -7,56 +7,44 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import Named, Outputs, Sweep, Trial, answer, app, complete_sweep, examples
+from grposweep.cli.app import Named, Outputs, Sweep, Trial, command, complete_sweep
 from grposweep.errors import UserError
 
 
-@app.command(
-    epilog=examples(
-        "grposweep rerun best                         # of the newest sweep",
-        "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # judged by the rules first",
-        "grposweep rerun 7 force=true                 # although it was repeated",
-    )
+@command(
+    "grposweep rerun best                         # of the newest sweep",
+    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # judged by the rules first",
+    "grposweep rerun 7 force=true                 # although it was repeated",
 )
 def rerun(
     trial: Trial,
     overrides: Annotated[list[str] | None, typer.Argument(help="What to change: lr=1e-3 kl=low.", show_default=False)] = None,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
-) -> None:  # fmt: skip  # an option a line reads best
+) -> int:  # fmt: skip  # an option a line reads best
     """Repeat a trial exactly, or with a change: same configuration, seeds and code where the sweep kept a copy.
 
     Results go to a sweep of their own beside the trial's; paths are relative to where that was started.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
+    from grposweep.sweep.rerun import find_trial, rerun_trial
 
-    def work() -> int:
-        from grposweep.sweep.rerun import find_trial, rerun_trial
-
-        return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
-
-    raise typer.Exit(answer(work))
+    return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
 
 
-@app.command(
-    epilog=examples(
-        "grposweep sync                               # the newest sweep",
-        "WANDB_API_KEY=... grposweep sync lr_batch",
-    )
+@command(
+    "grposweep sync                               # the newest sweep",
+    "WANDB_API_KEY=... grposweep sync lr_batch",
 )
-def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> None:
+def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
     """Send the W&B runs that a sweep kept offline, one run a trial; what was sent is not sent again.
 
     Exit code: 0 all is sent, 1 something is not (nothing is lost), 2 unusable.
     """
+    from grposweep.report.view import open_sweep
+    from grposweep.sweep.wandb_sync import sync_sweep
 
-    def work() -> int:
-        from grposweep.report.view import open_sweep
-        from grposweep.sweep.wandb_sync import sync_sweep
-
-        return sync_sweep(open_sweep(sweep, outputs))
-
-    raise typer.Exit(answer(work))
+    return sync_sweep(open_sweep(sweep, outputs))
 
 
 Sides = Annotated[
@@ -67,8 +55,8 @@ Sides = Annotated[
 ]
 
 
-class Form(StrEnum):
-    """What an export of the winner is."""
+class ExportFormat(StrEnum):
+    """Formats in which the best trial is written."""
 
     hydra = "hydra"
     command = "command"
@@ -80,8 +68,8 @@ class Form(StrEnum):
     verl = "verl"
 
 
-class Rows(StrEnum):
-    """How rows are written."""
+class TableFormat(StrEnum):
+    """Formats in which all trials are written."""
 
     csv = "csv"
     json = "json"
@@ -90,81 +78,58 @@ class Rows(StrEnum):
 FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one its own program read; or a framework's words."
 
 
-@app.command(
-    epilog=examples(
-        "grposweep best",
-        "grposweep best lr_batch --export best.yaml           # for run.py",
-        "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
-        "grposweep best --as command",
-    )
+@command(
+    "grposweep best",
+    "grposweep best lr_batch --export best.yaml           # for run.py",
+    "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
+    "grposweep best --as command",
 )
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the winner there.", show_default=False)] = None,
-    form: Annotated[Form | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
+    form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show a sweep's best trial, or write it for others to use."""
+    from grposweep.report.export import show_best
+    from grposweep.report.view import open_sweep
 
-    def work() -> int:
-        from grposweep.report.export import show_best
-        from grposweep.report.view import open_sweep
-
-        show_best(open_sweep(sweep, outputs), export, None if form is None else form.value)
-        return 0
-
-    raise typer.Exit(answer(work))
+    show_best(open_sweep(sweep, outputs), export, None if form is None else form.value)
 
 
-@app.command(
-    epilog=examples("grposweep export > trials.csv", "grposweep export lr_batch --format json --output trials.json")
-)
+@command("grposweep export > trials.csv", "grposweep export lr_batch --format json --output trials.json")
 def export(
     sweep: Named = None,
-    format: Annotated[Rows, typer.Option(help="csv, or a JSON list.")] = Rows.csv,
+    format: Annotated[TableFormat, typer.Option(help="csv, or a JSON list.")] = TableFormat.csv,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Write one row a trial: dials, objective, state, cost, failure."""
+    from grposweep.files import write_text
+    from grposweep.report.export import render_rows
+    from grposweep.report.view import open_sweep
 
-    def work() -> int:
-        from grposweep.files import write_text
-        from grposweep.report.export import render_rows
-        from grposweep.report.view import open_sweep
-
-        text = render_rows(open_sweep(sweep, outputs), format.value)
-        if output is None:
-            sys.stdout.write(text)
-            return 0
-        try:
-            write_text(output, text)
-        except OSError as error:
-            raise UserError(
-                f"--output {output}: it cannot be written ({error.strerror}). Name a file that can."
-            ) from error
-        return 0
-
-    raise typer.Exit(answer(work))
+    text = render_rows(open_sweep(sweep, outputs), format.value)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise UserError(f"--output {output}: it cannot be written ({error.strerror}). Name a file that can.") from error
 
 
-@app.command(
-    epilog=examples(
-        "grposweep compare kl_grid kl_grid_long        # their best trials",
-        "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
-        "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
-    )
+@command(
+    "grposweep compare kl_grid kl_grid_long        # their best trials",
+    "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
+    "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
 def compare(
     names: Sides,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Put sweeps (by their best trials) or trials side by side: settings, curves, and whether the difference is chance."""
+    from grposweep.report.compare import compare_all
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
-    def work() -> int:
-        from grposweep.report.compare import compare_all
-        from grposweep.report.screens import build_console
-
-        build_console().print(compare_all(names, outputs))
-        return 0
-
-    raise typer.Exit(answer(work))
+    build_console(SCREEN_COLUMNS).print(compare_all(names, outputs))

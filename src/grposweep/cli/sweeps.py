@@ -1,64 +1,93 @@
-"""Commands on sweeps as a whole: space, cancel, doctor."""
+"""Commands that show sweeps from their folders alone: status, show, list, report."""
 
-import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import Required, answer, app, examples
+from grposweep.cli.app import Named, Outputs, Sweep, Trial, command
+from grposweep.errors import UserError
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True},
-    epilog=examples("grposweep space -m lr=1e-4,3e-4 batch=small,open_r1_medium", "grposweep space sweeps=lr_batch"),
+@command(
+    "grposweep status                                  # of the newest sweep",
+    "grposweep status lr_batch --watch                 # live",
+    "grposweep status lr_batch --json | jq .best.point",
 )
-def space(
-    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
-) -> None:  # fmt: skip  # an option a line reads best
-    """Count a sweep's points: valid ones, and which rules prune the others.
-
-    Exit code: 0, 1 where no point is valid, 2 unusable input.
-    """
-
-    def work() -> int:
-        from grposweep.cli.plan import show_space
-
-        return show_space(arguments)
-
-    raise typer.Exit(answer(work))
-
-
-@app.command(epilog=examples("grposweep cancel lr_batch"))
-def cancel(
-    sweep: Required,
-    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
+def status(
+    sweep: Named = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    outputs: Outputs = Path("outputs"),
 ) -> None:
-    """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
+    """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost."""
+    from grposweep.report.status import status_json, status_screen, watch_status
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.view import SweepReader
+    from grposweep.storage.folders import find_sweep
 
-    def work() -> int:
-        from grposweep.sweep.cancel import cancel_sweep
+    reader, console = SweepReader(find_sweep(sweep, outputs)), build_console(SCREEN_COLUMNS)
+    if json:
+        print(dumps(status_json(reader.read())))
+    elif not watch:
+        console.print(status_screen(reader.read()))
+    elif console.is_terminal:
+        watch_status(reader, console)
+    else:
+        raise UserError("--watch needs a terminal. Without one, ask again with 'grposweep status', or with --json.")
 
-        print(cancel_sweep(sweep, outputs))
-        return 0
 
-    raise typer.Exit(answer(work))
-
-
-@app.command(epilog=examples("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair"))
-def doctor(
-    sweep: Required,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
-    outputs: Annotated[Path, typer.Option(help="Where sweeps are.")] = Path("outputs"),
+@command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
+def show(
+    trial: Trial,
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Check that a sweep's files can be read and agree, and say what would mend them.
+    """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command."""
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.trial_screen import print_trial
+    from grposweep.report.view import open_sweep
 
-    Exit code: 0 sound, 1 problems found (and left), 2 unusable.
+    view = open_sweep(sweep, outputs)
+    print_trial(build_console(SCREEN_COLUMNS), view, view.trial(trial))
+
+
+@command("grposweep list", "grposweep list /shared/experiments", name="list")
+def list_(
+    folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs"),
+) -> None:
+    """List the sweeps in and below a folder, the latest first."""
+    from grposweep.report.status import read_sweeps, sweeps_table
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+
+    views, damaged = read_sweeps(folder)
+    console = build_console(SCREEN_COLUMNS)
+    if views:
+        console.print(sweeps_table(views))
+    for why in damaged:
+        console.print(why, style="yellow", markup=False, soft_wrap=True)
+
+
+@command("grposweep report", "grposweep report lr_batch --output ~/lr_batch.html")
+def report(
+    sweep: Named = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Write one HTML file about a sweep: leaderboard, curves, dials, what was pruned and why, failures, cost, commands.
+
+    It opens from disk, needs no network, and may be written while the sweep runs.
     """
+    from grposweep.labels import count
+    from grposweep.report.html import write_report
+    from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.report.view import open_sweep
 
-    def work() -> int:
-        from grposweep.sweep.doctor import visit
-
-        return visit(sweep, outputs, repair, sys.stdout)
-
-    raise typer.Exit(answer(work))
+    view = open_sweep(sweep, outputs)
+    path = write_report(view, output)
+    size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
+    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", markup=False, soft_wrap=True)

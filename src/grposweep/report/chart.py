@@ -1,12 +1,9 @@
-"""Curves in the terminal: lines of Braille dots, two wide and four high a letter, with the ends of both axes.
-
-Several curves in one terminal chart: a letter each, over axes that they share.
-"""
+"""Draw curves in the terminal: a single one in Braille dots, several as letters over shared axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 BRAILLE = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a letter, by row and column
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a character, by row and column
 
 Series = Sequence[tuple[float, float]]
 
@@ -20,14 +17,14 @@ class Canvas:
         self._x, self._y = x, y
 
     def line(self, series: Series) -> None:
-        """The points, each joined to the one before."""
+        """Draw the points, each joined to the previous one."""
         dots = [self._dot(x, y) for x, y in series]
         for begin, end in zip(dots, dots[1:] or dots, strict=False):
             for column, row in _between(begin, end):
                 self._letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
 
     def rows(self) -> list[str]:
-        """The letters, line by line."""
+        """Return the characters, line by line."""
         return ["".join(chr(BRAILLE + letter) if letter else " " for letter in row).rstrip() for row in self._letters]
 
     def _dot(self, x: float, y: float) -> tuple[int, int]:
@@ -36,7 +33,7 @@ class Canvas:
 
 
 def draw(series: Series, width: int = 60, height: int = 8, unit: str = "completions") -> list[str]:
-    """A curve in a few lines of text, none where there is no point."""
+    """Return a curve as lines of text; none without points."""
     if not series:
         return []
     x, y = _range([point[0] for point in series]), _range([point[1] for point in series])
@@ -62,11 +59,11 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
-SHARED = "*"  # where two curves meet
+SHARED = "*"  # two curves meet
 
 
 def overlay(curves: Mapping[str, Series], width: int = 60, height: int = 10, unit: str = "completions") -> list[str]:
-    """The curves under their letters, between their measurements straight; none where there is no point."""
+    """Return the curves under their letters, interpolated linearly, as lines of text; none without points."""
     known = {letter: sorted(points) for letter, points in curves.items() if points}
     if not known:
         return []
@@ -86,7 +83,7 @@ def overlay(curves: Mapping[str, Series], width: int = 60, height: int = 10, uni
 
 
 def at(points: Series, x: float) -> float | None:
-    """A curve's value at x, straight between its measurements; None outside of them."""
+    """Interpolate a curve linearly at x; None outside of its points."""
     for (x0, y0), (x1, y1) in zip(points, points[1:] or points, strict=False):
         if x0 <= x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)

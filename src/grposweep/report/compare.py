@@ -1,8 +1,7 @@
-"""What differs between two resolved configurations, key by key.
+"""``grposweep compare``: sweeps (by their best trials) and trials side by side.
 
-Whether two results differ by more than chance: from several seeds where there are some, else from the evaluations' errors.
-
-``grposweep compare``: sweeps (by their best trials) and trials side by side, and what their difference is worth.
+Shows which settings differ, the learning curves, and whether the results differ by more than chance: by Welch's t-test
+over several seeds, otherwise by a z-test from the evaluations' standard errors.
 """
 
 import math
@@ -22,19 +21,19 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.labels import count, label_text, short
 from grposweep.report.chart import overlay
-from grposweep.report.status import worth
+from grposweep.report.tables import format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
 from grposweep.storage import paths
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
 
-NAMING = ("name", "outputs", "force", "verbose")  # of the sweep, not of a trial
+NAMING = ("name", "outputs", "force", "verbose")  # keys of the sweep, not of a trial
 ABSENT = "(not set)"
 
 
 class Difference(NamedTuple):
-    """One key: its value here and there."""
+    """One key with its two values."""
 
     key: str
     here: Any
@@ -42,7 +41,7 @@ class Difference(NamedTuple):
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
-    """All keys whose values differ, dotted, in the order of the first."""
+    """Return all dotted keys whose values differ, in the order of the first configuration."""
     left, right = dict(_flat(here)), dict(_flat(there))
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
     pairs = (Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys)
@@ -57,19 +56,19 @@ def _flat(content: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any
             yield f"{head}{name}", value
 
 
-LEAST = 1e-6  # nobody's model of the errors is good for less
+LEAST = 1e-6  # smaller p-values are not meaningful
 
 
 @dataclass(frozen=True)
 class Values:
-    """What one side was found to be worth: a value a seed, and the standard error of each one's evaluation."""
+    """The results of one side: a value a seed, and the standard error of each evaluation."""
 
     values: Sequence[float]
     errors: Sequence[float | None]
 
 
 def compare(one: Values, other: Values) -> str:
-    """The difference of ``other`` to ``one``, how likely chance alone makes one as large, and what that rests on."""
+    """Return the difference ``other - one``, its p-value, and the test behind it."""
     difference = fmean(other.values) - fmean(one.values)
     if len(one.values) > 1 and len(other.values) > 1:
         return f"{difference:+.4f}, {_welch(one.values, other.values)}"
@@ -105,14 +104,14 @@ def _chance(p: float) -> str:
 
 
 MOST = 6  # side by side in 80 columns
-# What no number depends on, and what only repeats another key.
+# Keys that change no result, or repeat another key.
 LEFT_OUT = ("search.", "tracker.", "cluster.", "rules.", "trainer.keep", "trainer.python", "trainer.workdir")
 KEPT = ("search.metric", "search.direction", "search.last", "cluster.processes", "cluster.threads")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One thing that is compared: a trial, chosen by a person or as the best of its sweep."""
+    """One side of a comparison: a trial that the user named, or the best of a sweep."""
 
     letter: str
     view: SweepView
@@ -121,14 +120,15 @@ class Side:
 
     @cached_property
     def seeds(self) -> list[TrialView]:
-        """The trial and those that differ from it in the seed alone, all finished."""
+        """The finished trials of its point, on all seeds."""
         own = _but_seed(self.trial)
         return [trial for trial in self.view.ranked if _but_seed(trial) == own] or [self.trial]
 
     @property
     def values(self) -> Values:
-        """What its seeds were worth, the trial itself first; not that of a winner whose replicates know better, since it
-        was chosen for its luck as well.
+        """The results of its seeds, the trial's own first.
+
+        The own result of a winner with two or more replicates does not count: the winner was chosen by it.
         """
         others = [trial for trial in self.seeds if trial.number != self.trial.number]
         known = others if self.is_best and len(others) > 1 else [self.trial, *others]
@@ -137,20 +137,20 @@ class Side:
 
     @property
     def searched(self) -> int:
-        """How many finished trials it was chosen from."""
-        return sum(trial.role != "confirm" for trial in self.view.ranked)
+        """How many finished trials the best was chosen from."""
+        return sum(not trial.is_replicate for trial in self.view.ranked)
 
     @property
     def title(self) -> str:
-        """What it is."""
+        """The heading of this side."""
         of = f", the best of {count(self.searched, 'trial')}" if self.is_best else ""
         return f"{self.view.name}, trial {self.trial.number}{of}: {short(self.trial.point)}"
 
 
 def compare_all(named: Sequence[str], outputs: Path) -> Group:
-    """The screen for what a person names: sweeps, ``SWEEP/TRIAL``, or paths.
+    """Return the screen for what the user names: sweeps, ``SWEEP/TRIAL``, or paths.
 
-    Raises UserError for less than two, for more than fit, and for what has no result.
+    Raises UserError for fewer than two names, for more than fit, and for a sweep without a result.
     """
     if not 2 <= len(named) <= MOST:
         raise UserError(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
@@ -164,7 +164,7 @@ def _side(letter: str, named: str, outputs: Path) -> Side:
 
 
 def _find(named: str, outputs: Path) -> tuple[SweepView, str]:
-    """The sweep that is meant, and which of its trials: the best where a sweep is named."""
+    """Return the sweep and the wanted trial: the best one if the user names a sweep."""
     path = Path(named)
     if (path / paths.CONFIG).is_file():
         return read_sweep(path.resolve().parent.parent), path.resolve().name
@@ -183,7 +183,7 @@ def _but_seed(trial: TrialView) -> dict[str, object]:
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
-        said = side.trial.state if side.trial.objective is None else worth(side.trial)
+        said = side.trial.state if side.trial.objective is None else format_objective(side.trial)
         yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
     first = sides[0].view
     for side in sides[1:]:
@@ -198,7 +198,7 @@ def _over_seeds(side: Side) -> str:
 
 
 def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
-    """A row for every key whose value differs from A's anywhere."""
+    """Yield a table with a row for every key in which a side differs from A."""
     rows: dict[str, dict[str, str]] = {}
     for side in sides[1:]:
         for key, here, there in differences(sides[0].trial.config, side.trial.config):
@@ -231,7 +231,7 @@ def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
 
 
 def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
-    """Each against the first, and what to keep in mind."""
+    """Yield the comparison of each side with the first, and a warning about unequal searches."""
     first = sides[0]
     yield Text("")
     for side in sides[1:]:

@@ -1,7 +1,4 @@
-"""``grposweep export``: one row a trial for spreadsheets and notebooks; dials as columns under their full names.
-
-``grposweep best``: the winner on one screen, and written down for others: for Hydra, for TRL or Open-R1, as a command.
-"""
+"""``grposweep export`` writes one row a trial; ``grposweep best`` shows the best trial or writes it for another program."""
 
 import csv
 import io
@@ -18,8 +15,7 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.labels import count, short
-from grposweep.report.screens import build_console
-from grposweep.report.status import worth
+from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -28,7 +24,7 @@ AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours",
 
 
 def render_rows(view: SweepView, form: str) -> str:
-    """All trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
+    """Return all trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
     rows = [row(trial, view.dials, view.further) for trial in view.trials]
     if form == "json":
         return json.dumps(rows, indent=1) + "\n"
@@ -42,9 +38,9 @@ def render_rows(view: SweepView, form: str) -> str:
 
 
 def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dict[str, Any]:
-    """One trial; None (nothing in CSV) for what there is not, such as a dial that was not asked.
+    """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
 
-    ``further`` are objectives beside the first, each under ``objective.`` and its name: ``gpu_hours`` is always there.
+    Each of the ``further`` objectives has a column ``objective.<name>``.
     """
     values = trial.further(further) or [None] * len(further)
     known: Mapping[str, Any] = {
@@ -68,13 +64,21 @@ def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dic
     }
 
 
-OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")  # no part of what the winner is
+OF_SWEEP = (
+    "name",
+    "force",
+    "verbose",
+    "outputs",
+    "search",
+    "tracker",
+    "rules",
+)  # sections about the sweep, not the trial
 
 
 def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
-    """Print the winner, and where a file or a form is named write it so.
+    """Print the best trial, and write it to ``file`` in a ``form`` if either is given.
 
-    Raises UserError where there is none yet, or the form does not go with the file.
+    Raises UserError if no trial has finished, or if the form does not match the file.
     """
     best = view.best
     if best is None:
@@ -83,7 +87,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
     if file is None and form is not None:
         print(write_winner(view, best, form, Path("best.yaml")), end="")
         return
-    console = build_console()
+    console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, best), soft_wrap=True)
     if file is not None:
         form = form or default_form(best, file)
@@ -97,7 +101,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
 
 
 def default_form(best: TrialView, file: Path) -> str:
-    """What a file of this name holds: a shell script the command, a YAML all that Hydra needs, or a program's own recipe.
+    """Return the form for a file name: ``.sh`` holds the command, ``.yaml`` Hydra's configuration or a program's recipe.
 
     Raises UserError for other names.
     """
@@ -109,18 +113,22 @@ def default_form(best: TrialView, file: Path) -> str:
 
 
 def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
-    """The winner's text in a form, under a line that says what it is."""
+    """Return the best trial's text in a form, under a line that names the trial."""
     head = f"trial {best.number} of {view.name}, {view.metric} {best.objective:.4f}"
     return FORMS.get(form, _recipe)(view, best, form, head, file)
 
 
 def _screen(view: SweepView, best: TrialView) -> Text:
-    screen = Text.assemble((f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {worth(best)}\n")
+    screen = Text.assemble(
+        (f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {format_objective(best)}\n"
+    )
     screen.append(f"{short(best.point)}\n")
-    others = [trial for trial in view.ranked if trial.number != best.number and trial.role != "confirm"]
+    others = [trial for trial in view.ranked if trial.number != best.number and not trial.is_replicate]
     if others:
         second = others[0]
-        screen.append(f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {worth(second)}\n")
+        screen.append(
+            f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {format_objective(second)}\n"
+        )
     if len(view.front) > 1:
         named = ", ".join(str(number) for number in view.front if number != best.number)
         screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
@@ -134,7 +142,7 @@ def _command(_view: SweepView, best: TrialView, _form: str, head: str, _file: Pa
 
 
 def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
-    """The recipe that the trial's program read, and the command it read it with."""
+    """Return the recipe that the trial's program read."""
     path = best.path / "recipe.yaml"
     if not path.is_file():
         raise UserError(
@@ -144,7 +152,7 @@ def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file:
 
 
 def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path) -> str:
-    """Every value of the experiment over conf/config.yaml; what refers to another there does so here."""
+    """Return every value of the experiment over conf/config.yaml, with the interpolations of that file."""
     from omegaconf import OmegaConf
 
     from grposweep.config.compose import load_experiment, register
@@ -173,7 +181,7 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
 
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path) -> str:
-    """A framework's recipe, read back; what it cannot say stands above it in comments, and what was not kept is said."""
+    """Return a framework's recipe. Comments name what it cannot express; stderr names what was not kept."""
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting

@@ -1,8 +1,7 @@
-"""The live display: trials done, running and failed, the best so far, time left; plain lines where there is no terminal."""
+"""The live display of a running sweep. Without a terminal only the lasting lines are printed."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -11,47 +10,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.report.tables import clock
+from grposweep.labels import short
+from grposweep.report.cost import seconds_left
+from grposweep.report.tables import format_duration
+from grposweep.report.trial_view import State, TrialView
+from grposweep.report.view import SweepView
 
 
-@dataclass(frozen=True)
-class Active:
-    """A trial under way: its number, point, step of total, last reward, and why it waits where it does."""
-
-    number: int
-    point: str
-    step: int
-    total: int
-    reward: float | None
-    waits: str = ""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What the display shows at one moment."""
-
-    target: int
-    finished: int
-    failed: int
-    invalid: int
-    best: str
-    seconds_left: float | None
-    running: Sequence[Active]
-    spent: str
-    notice: str = ""
-    stopped: int = 0  # early, for good
-    paused: int = 0
-
-
-class Display:
-    """Shows snapshots until it is left; a context manager."""
+class LiveDisplay:
+    """Show a sweep until the context ends."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._since = time.monotonic()
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "LiveDisplay":
         if self._live is not None:
             self._live.start()
         return self
@@ -62,50 +36,63 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Replace what is on the screen; without a terminal, nothing (lines come from ``say``)."""
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self._live is not None
+
+    def show(self, view: SweepView, notice: str = "") -> None:
+        """Replace what is on the screen."""
         if self._live is not None:
-            self._live.update(self._render(snapshot))
+            self._live.update(live_screen(view, time.monotonic() - self._since, notice))
 
     def say(self, line: str) -> None:
-        """One lasting line above the display."""
+        """Print one lasting line above the display."""
         self._console.print(line, markup=False)
 
-    def _render(self, snapshot: Snapshot) -> Group:
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            f"[bold]{snapshot.finished}[/]/{snapshot.target} done",
-            _under_way(snapshot),
-            f"{snapshot.failed} failed",
-            *([f"{snapshot.stopped} stopped early"] if snapshot.stopped else []),
-            f"{snapshot.invalid} invalid, pruned",
-            f"{clock(time.monotonic() - self._since)} elapsed",
-            f"{clock(snapshot.seconds_left)} left" if snapshot.seconds_left is not None else "time left unknown yet",
-        )
-        rows = Table.grid(padding=(0, 2))
-        for active in snapshot.running:
-            rows.add_row(f"trial {active.number}", *_progress(active), Text(active.point, "dim"))
-        parts: list[RenderableType] = [
-            head,
-            Text(f"best so far: {snapshot.best}" if snapshot.best else "no trial has finished yet"),
-            Text(f"spent: {snapshot.spent}"),
-            rows,
-        ]
-        if snapshot.notice:
-            parts.append(Text(snapshot.notice, "yellow"))
-        return Group(*parts)
+
+def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
+    """Return the screen. ``elapsed``: seconds since the command started."""
+    active = [trial for trial in view.trials if trial.state in (State.RUNNING, State.QUEUED)]
+    rows = Table.grid(padding=(0, 2))
+    for trial in active:
+        waits = view.progress.waiting.get(str(trial.number), "")
+        rows.add_row(f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim"))
+    best = view.winner
+    found = "" if best is None else f"{best.objective:.4f} (trial {best.number}: {short(best.point)})"
+    parts: list[RenderableType] = [
+        _head(view, active, elapsed),
+        Text(f"best so far: {found}" if found else "no trial has finished yet"),
+        Text(f"spent: {view.spent_text}"),
+        rows,
+    ]
+    return Group(*parts, *([Text(notice, "yellow")] if notice else []))
 
 
-def _under_way(snapshot: Snapshot) -> str:
-    waiting = sum(bool(active.waits) for active in snapshot.running)
-    counts = {"waiting": waiting, "paused": snapshot.paused}
-    return f"{len(snapshot.running) - waiting} running" + "".join(f", {n} {word}" for word, n in counts.items() if n)
+def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
+    head, left = Table.grid(padding=(0, 2)), seconds_left(view)
+    stopped, invalid = view.count(State.PRUNED), (view.progress.points or 0) - (view.progress.valid or 0)
+    head.add_row(
+        f"[bold]{view.count(State.FINISHED)}[/]/{view.planned} done",
+        ", ".join(_under_way(view, active)),
+        f"{view.count(State.FAILED)} failed",
+        *([f"{stopped} stopped early"] if stopped else []),
+        f"{invalid} invalid, pruned",
+        f"{format_duration(elapsed)} elapsed",
+        f"{format_duration(left)} left" if left is not None else "time left unknown yet",
+    )
+    return head
 
 
-def _progress(active: Active) -> tuple[RenderableType, str, str]:
-    """A bar, its numbers and the last reward; a trial that waits has a step only if an earlier attempt made it."""
-    bar = ProgressBar(total=max(active.total, 1), completed=active.step, width=20)
-    if active.waits:
-        return Text(active.waits, "yellow"), f"{active.step}/{active.total}" if active.step else "", ""
-    reward = "" if active.reward is None else f"reward {active.reward:.3f}"
-    return bar, f"{active.step}/{active.total}", reward
+def _under_way(view: SweepView, active: list[TrialView]) -> Iterator[str]:
+    waiting, paused = sum(str(trial.number) in view.progress.waiting for trial in active), view.count(State.PAUSED)
+    yield f"{len(active) - waiting} running"
+    yield from (f"{number} {state}" for state, number in (("waiting", waiting), ("paused", paused)) if number)
+
+
+def _progress(trial: TrialView, waits: str) -> tuple[RenderableType, str, str]:
+    """Return a bar, its numbers and the last reward. A waiting trial has a step only from an earlier attempt."""
+    if waits:
+        return Text(waits, "yellow"), f"{trial.step}/{trial.total}" if trial.step else "", ""
+    bar, reward = ProgressBar(total=max(trial.total, 1), completed=trial.step, width=20), trial.last_value("reward")
+    return bar, f"{trial.step}/{trial.total}", "" if reward is None else f"reward {reward:.3f}"

@@ -1,7 +1,4 @@
-"""A plan as a table: every number with its formula and what stands in it; recipes side by side.
-
-Memory on the terminal: a bar a phase, and what fits which GPU.
-"""
+"""Terminal output of ``grposweep plan``: numbers with their formulas, memory bars, and what fits which GPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Points in the order of their worth: those first that raced on fresh seeds, or are on the Pareto front; then the others."""
+"""Rank the points of a sweep: first those confirmed on fresh seeds or on the Pareto front, then the others by value."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -7,19 +7,18 @@ from functools import cached_property
 from typing import Any
 
 from grposweep.report.trial_view import Direction, TrialView
-from grposweep.search.replication import CONFIRM, Replicate, Replication, estimate
-from grposweep.search.replication import Ranking as Race
+from grposweep.search.replication import Ranking, Replicate, Replication, estimate
 
-NORMAL = 1.96  # standard errors, at 95 %
+NORMAL = 1.96  # standard errors of a 95 % interval
 ON_FRONT = "Pareto front"
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One point by its finished trials; ``counted`` are those that its value is the mean of.
+class RankedPoint:
+    """One point with its finished trials. Its value is the mean of the ``counted`` ones.
 
-    ``fate`` is what a race on fresh seeds made of it (best, tied, or why it is out), or that it is on the Pareto front.
+    ``fate`` is its result on fresh seeds (best, tied, or why it is out), or that it is on the Pareto front.
     """
 
     trials: Sequence[TrialView]
@@ -28,7 +27,7 @@ class Standing:
 
     @property
     def first(self) -> TrialView:
-        """The trial that stands for the point: the search's own."""
+        """The trial of the search that found the point."""
         return self.trials[0]
 
     @cached_property
@@ -43,12 +42,12 @@ class Standing:
 
     @property
     def source(self) -> str:
-        """What its interval is over: ``seeds``, or the held-out ``prompts`` of a single trial, which knows no other seed."""
+        """What the interval is over: ``seeds``, or the evaluation ``prompts`` of a single trial."""
         return "seeds" if len(self.values) > 1 else "" if self.counted[0].error is None else "prompts"
 
     @property
     def half(self) -> float | None:
-        """Half of its 95 % interval; None where nothing is known of it."""
+        """Half of the 95 % interval; None if unknown."""
         if len(self.values) > 1:
             return estimate(self.values).margin
         error = self.counted[0].error
@@ -56,51 +55,52 @@ class Standing:
 
     @property
     def text(self) -> str:
-        """The mean with its 95 % interval, what that is over, and where training began."""
+        """The mean with its 95 % interval, what that is over, and the value before training."""
         what = f"{len(self.values)} seeds" if self.source == "seeds" else self.source
         interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {what})"
         start = "" if self.first.start is None else f", start {self.first.start:.4f}"
         return f"{self.value:.4f}{interval}{start}"
 
 
-def standings(
-    trials: Iterable[TrialView], direction: Direction, race: Race | None = None, front: Sequence[int] = ()
-) -> list[Standing]:
-    """All points with a finished trial, best first; of two equal ones the earlier first.
+def rank_points(
+    trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None, front: Sequence[int] = ()
+) -> list[RankedPoint]:
+    """Return all points with a finished trial, best first; of two equal ones the earlier first.
 
-    Where leaders were picked by their first value and ran on fresh seeds only these count, in the order of their ``race``.
-    Of several objectives the points of the Pareto ``front`` come first.
+    With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its order. With several
+    objectives the points of the Pareto ``front`` come first.
     """
     sign = 1 if direction == "minimize" else -1
     points: dict[Hashable, list[TrialView]] = {}
     for trial in trials:
         if trial.objective is not None:
-            points.setdefault(seedless(trial.point), []).append(trial)
-    places = race.places if race else {number: (place, ON_FRONT) for place, number in enumerate(front)}
-    found = [_standing(group, places, race is not None) for group in points.values()]
+            points.setdefault(_without_seed(trial.point), []).append(trial)
+    places = ranking.places if ranking else {number: (place, ON_FRONT) for place, number in enumerate(front)}
+    found = [_ranked(group, places, ranking is not None) for group in points.values()]
     last = len(places)
-    return sorted(found, key=lambda s: (places.get(s.first.number, (last, ""))[0], sign * s.value, s.first.number))
+    return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
 
 
-def seedless(point: Mapping[str, Any]) -> Hashable:
-    """What replicates on other seeds have in common."""
-    return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
-
-
-def race_of(trials: Iterable[TrialView], direction: Direction, replication: Replication | None) -> Race | None:
-    """The search's points on the seeds of their replicates; None where none are wanted."""
+def replication_ranking(
+    trials: Iterable[TrialView], direction: Direction, replication: Replication | None
+) -> Ranking | None:
+    """Return the ranking of the search's points on the seeds of their replicates; None without replication."""
     if replication is None:
         return None
     sign = -1 if direction == "minimize" else 1
     ended = [trial for trial in trials if trial.state.is_over]
     worth = {t.number: None if t.objective is None else sign * t.objective for t in ended}
-    found = {t.number: value for t in ended if t.role == "search" and (value := worth[t.number]) is not None}
-    said = ((t.attributes.get("of"), t.attributes.get("seed"), worth[t.number]) for t in ended if t.role == CONFIRM)
+    found = {t.number: value for t in ended if not t.is_replicate and (value := worth[t.number]) is not None}
+    said = ((t.attributes.get("of"), t.attributes.get("seed"), worth[t.number]) for t in ended if t.is_replicate)
     known = [Replicate(of, seed, value) for of, seed, value in said if isinstance(of, int) and isinstance(seed, int)]
     return replication.ranking(found, known)
 
 
-def _standing(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> Standing:
-    fresh = [trial for trial in finished if trial.role == CONFIRM] if raced else []
+def _without_seed(point: Mapping[str, Any]) -> Hashable:
+    return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
+
+
+def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> RankedPoint:
+    fresh = [trial for trial in finished if trial.is_replicate] if raced else []
     fate = places.get(finished[0].number, (0, ""))[1]
-    return Standing(finished, fresh or finished, FATES.get(fate, fate))
+    return RankedPoint(finished, fresh or finished, FATES.get(fate, fate))

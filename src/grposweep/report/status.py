@@ -1,66 +1,83 @@
-"""One screen about a sweep: how far it is, the best so far, what runs and waits, what was pruned and why, what failed."""
+"""Status of one sweep (screen and JSON), and the list of sweeps in a folder."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.errors import UserError
 from grposweep.labels import count, short
-from grposweep.report.cost import ended, forecast, seconds_left, standing, target
-from grposweep.report.effects import effect_text
-from grposweep.report.ranking import Standing
-from grposweep.report.tables import clock
+from grposweep.report.cost import forecast, seconds_left
+from grposweep.report.ranking import RankedPoint
+from grposweep.report.tables import format_duration, format_effect
 from grposweep.report.trial_view import State, TrialView
-from grposweep.report.view import SweepView
+from grposweep.report.view import SweepReader, SweepView, read_sweep
+from grposweep.storage.folders import find_sweeps, last_change
 from grposweep.storage.records import failure_label
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
-WORRYING_SECONDS = 120.0  # without a sign of life
-MOST = 8  # trials that run, on one screen; half as many of any other kind
+WORRYING_SECONDS = 120.0  # since the heartbeat moved
+WATCH_SECONDS = 2.0
+MOST = 8  # running trials on one screen; half as many in any other state
 
 
 def status_screen(view: SweepView) -> Group:
-    """The whole screen, 80 columns wide."""
+    """Return the whole screen, 80 columns wide."""
     parts = (_progress(view), _best(view), _front(view), _effects(view), _cost(view), _running(view), *_others(view))
-    return Group(_line(f"{view.name}:", standing(view), "bold"), *(part for part in parts if part is not None))
+    return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
+
+
+def watch_status(reader: SweepReader, console: Console) -> None:
+    """Show the screen live until the sweep is done."""
+    view = reader.read()
+    with Live(status_screen(view), console=console, auto_refresh=False) as live:
+        while view.controller or view.ended < view.planned:
+            time.sleep(WATCH_SECONDS)
+            view = reader.read()
+            live.update(status_screen(view), refresh=True)
 
 
 def status_json(view: SweepView) -> dict[str, Any]:
-    """The same for scripts: counts, best, cost in GPU hours, seconds left, every trial under way."""
+    """Return the same for scripts: counts, best, cost in GPU hours, seconds left, every open trial."""
     return {
         "v": 1,
         "sweep": str(view.path),
-        "standing": standing(view),
+        "standing": view.progress_text,
         "controller": view.controller or None,
         "metric": view.metric,
         "direction": view.direction,
-        "target": target(view),
+        "target": view.planned,
         "states": {state.value: view.count(state) for state in State},
-        "best": _best_json(view.standings[0]) if view.standings else None,
+        "best": _best_json(view.leaderboard[0]) if view.leaderboard else None,
         "front": view.front or None,
         "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
-        "budget_gpu_hours": view.outlook.budget_gpu_hours,
+        "budget_gpu_hours": view.progress.budget_gpu_hours,
         "seconds_left": seconds_left(view),
         "gpu_hours_expected": None if (expected := forecast(view)) is None else round(expected.total, 6),
         "under_way": [_under_way(view, trial) for trial in view.trials if not trial.state.is_over],
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
         "stopped_early": [{**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)],
         "failures": dict(view.failures()),
-        "notice": view.outlook.notice or None,
+        "notice": view.progress.notice or None,
     }
 
 
-def _best_json(best: Standing) -> dict[str, Any]:
+def _best_json(best: RankedPoint) -> dict[str, Any]:
     interval = {"half_interval_95": best.half, "interval_over": best.source or None}
     return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values)}
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:
-    """Each change of one factor: its difference to the base configuration, half of its interval (null: one seed)."""
+    """Return each change of one factor with its difference to the baseline and half of the interval (null: one seed)."""
     effects = view.comparison.effects if view.comparison else ()
     return [
         {"trial": e.trial, "dial": e.parameter, "value": e.label, "verdict": e.verdict}
@@ -75,7 +92,7 @@ def _identity(trial: TrialView) -> dict[str, Any]:
 
 
 def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
-    waits = view.outlook.waiting.get(str(trial.number))
+    waits = view.progress.waiting.get(str(trial.number))
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {
         **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
@@ -84,22 +101,22 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
 
 def _progress(view: SweepView) -> RenderableType:
     row = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=max(target(view), 1), completed=ended(view), width=40)
-    row.add_row(f"{'ended':8}", bar, f"{ended(view):,} of {count(target(view), 'trial')}")
+    bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
+    row.add_row(f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
     states = ", ".join(f"{view.count(state):,} {state}" for state in SHOWN if view.count(state))
     return Group(row, _line("trials", states or "none has been started yet"))
 
 
 def _best(view: SweepView) -> RenderableType:
-    if not view.standings:
+    if not view.leaderboard:
         return _line("best", "no trial has finished yet")
-    best = view.standings[0]
+    best = view.leaderboard[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     return Group(_line("best", best.text, "bold green"), where)
 
 
 def _front(view: SweepView) -> RenderableType | None:
-    """Each trial of the Pareto front with what it is worth in all objectives."""
+    """Return the trials of the Pareto front with all their objectives."""
     if not view.front:
         return None
     trials = [view.trial(number) for number in view.front]
@@ -116,29 +133,21 @@ def worths(view: SweepView, trial: TrialView) -> str:
 
 
 def _effects(view: SweepView) -> RenderableType | None:
-    """Each change of one factor with its effect."""
+    """Return each change of one factor with its effect."""
     if view.comparison is None or not view.comparison.effects:
         return None
-    said = [f"{short({e.parameter: e.label})}: {effect_text(e)} {e.verdict}" for e in view.comparison.effects]
+    said = [f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}" for e in view.comparison.effects]
     title = f"on {view.metric} against the base configuration, ± 95 % all together"
     return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in said))
 
 
-def worth(trial: TrialView) -> str:
-    """A trial's objective with its standard error, and where training began."""
-    error = "" if trial.error is None else f" ± {trial.error:.4f}"
-    start = "" if trial.start is None else f" (start {trial.start:.4f})"
-    return f"{trial.objective:.4f}{error}{start}"
-
-
 def _cost(view: SweepView) -> RenderableType:
-    budget = view.outlook.budget_gpu_hours
-    spent = f"{view.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
+    spent = view.spent_text
     left = seconds_left(view)
     if left and view.controller:
-        spent += f", about {clock(left)} left"
+        spent += f", about {format_duration(left)} left"
     elif left:
-        spent += f", about {clock(left)} to go once its command runs again"
+        spent += f", about {format_duration(left)} to go once its command runs again"
     expected = forecast(view)
     if left and expected is not None:
         basis = count(expected.trials, "finished trial")
@@ -157,19 +166,19 @@ def _running(view: SweepView) -> RenderableType | None:
 def _running_line(trial: TrialView) -> Text:
     reward, step = trial.last_value("reward"), f"{trial.step:,}/{trial.total:,}" if trial.total else f"{trial.step:,}"
     shown = "" if reward is None else f"{reward:.3f}"
-    silent = f"silent for {clock(trial.silent)}! " if trial.silent > WORRYING_SECONDS else ""
-    head = f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} {clock(trial.seconds):>9}  "
+    silent = f"silent for {format_duration(trial.silent)}! " if trial.silent > WORRYING_SECONDS else ""
+    head = f"  {trial.number:<6} {step:>13} {shown:>7} {trial.gpu_hours:>7.3g} {format_duration(trial.seconds):>9}  "
     return Text.assemble(head, (silent, "yellow"), (short(trial.point), "dim"), overflow="ellipsis", no_wrap=True)
 
 
 def _others(view: SweepView) -> Iterator[RenderableType]:
-    """What does not run: waiting, paused, stopped, pruned by rule, stopped early, failed; and what the controller says."""
-    waits = view.outlook.waiting
+    """Yield the trials that do not run, by state, the points pruned by rules, and the controller's notice."""
+    waits = view.progress.waiting
     yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number), "no attempt has begun"))
     yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}")
     yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; goes on with the sweep")
     if view.invalid:
-        of = f" of {view.outlook.points:,}" if view.outlook.points else ""
+        of = f" of {view.progress.points:,}" if view.progress.points else ""
         total = sum(rule.count for rule in view.invalid)
         said = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
         yield _section("pruned", f"{total:,}{of} points by {count(len(said), 'rule')}, before they cost anything", said)
@@ -180,8 +189,8 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     failed = _in(view, State.FAILED)
     if failed:
         yield _section("failed", count(len(failed), "trial"), list(_by_class(view.failures(), failed)), "red")
-    if view.outlook.notice:
-        yield _line("notice", view.outlook.notice, "yellow")
+    if view.progress.notice:
+        yield _line("notice", view.progress.notice, "yellow")
 
 
 def _by_class(classes: Mapping[str, int], failed: Iterable[TrialView]) -> Iterator[str]:
@@ -211,3 +220,36 @@ def _more(number: int) -> list[Text]:
 
 def _in(view: SweepView, state: State) -> list[TrialView]:
     return [trial for trial in view.trials if trial.state is state]
+
+
+def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
+    """Read the sweeps in and below a folder, the latest first; and say for each unreadable one why.
+
+    Raises UserError if there is none.
+    """
+    views, damaged = [], []
+    for sweep in sorted(find_sweeps(folder), key=lambda sweep: -last_change(sweep.path)):
+        try:
+            views.append(read_sweep(sweep))
+        except UserError as error:
+            damaged.append(str(error))
+    if not views and not damaged:
+        raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
+    return views, damaged
+
+
+def sweeps_table(views: Iterable[SweepView]) -> Table:
+    """Return one row a sweep: name, progress, trials, best, cost and last change."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("sweep", overflow="fold")
+    table.add_column("trials", justify="right", no_wrap=True)
+    table.add_column("best", overflow="fold")
+    table.add_column("GPU h", justify="right", no_wrap=True)
+    table.add_column("last change", no_wrap=True)
+    for view in views:
+        best = "" if view.best is None else f"{view.best.objective:.4f} {short(view.best.point)}"
+        when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
+        state = "at work" if view.controller else view.progress_text
+        name = Text.assemble(view.name, "\n", (state, "dim"))
+        table.add_row(name, f"{view.ended:,}/{view.planned:,}", Text(best), f"{view.gpu_hours:.3g}", when)
+    return table

@@ -1,19 +1,17 @@
-"""Everything about one trial: what was asked, what it is worth, its curve, its problems, what tells it from others."""
+"""Everything about one trial: point, objective, cost, curve, problems, and differences to the best and the baseline."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from grposweep.labels import count, label_text, short
 from grposweep.report.chart import draw
 from grposweep.report.compare import differences
-from grposweep.report.effects import effect_text
-from grposweep.report.status import worth
-from grposweep.report.tables import clock
+from grposweep.report.tables import format_duration, format_effect, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -24,8 +22,16 @@ LOG_LINES = 8
 
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
-    """The trial, from its point down to what tells it from others."""
+    """Return the whole screen."""
     return Group(*_facts(view, trial), *_curve(view, trial), *_problems(view, trial), *_compared(view, trial))
+
+
+def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
+    """Print the screen, and the command that repeats the trial without line breaks of ours."""
+    console.print(trial_screen(view, trial))
+    if trial.command:
+        console.print("\nrepeat it", style="bold")
+        console.print(trial.command, markup=False, soft_wrap=True)
 
 
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -35,20 +41,20 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     facts.add_row("point", Text(short(trial.point)))
-    for rank, place in enumerate(view.standings, 1):
+    for rank, place in enumerate(view.leaderboard, 1):
         if trial.number in (found.number for found in place.trials):
-            facts.add_row(view.metric, worth(trial))
+            facts.add_row(view.metric, format_objective(trial))
             seeds = f": {place.text}" if place.source == "seeds" else ""
-            facts.add_row("rank", f"{rank} of {count(len(view.standings), 'point')}{seeds}")
+            facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}{seeds}")
     for name, value in zip(view.further, trial.further(view.further) or (), strict=False):
         facts.add_row(name, f"{value:.4g}")
     if trial.number in view.front:
         facts.add_row("front", "no other trial equals or beats it in all objectives")
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
-            facts.add_row("effect", f"{effect_text(effect)}, {effect.verdict} (95 % with all other changes)")
+            facts.add_row("effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)")
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
-    facts.add_row("cost", f"{clock(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
+    facts.add_row("cost", f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
     for number, text in _attempts(trial):
         facts.add_row(f"attempt {number}", Text(text))
     facts.add_row("folder", Text(str(trial.path), overflow="fold"))
@@ -56,7 +62,7 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 
 def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
-    """Each attempt: what it is called outside, and how it ended."""
+    """Yield each attempt's number, with its job id and how it ended."""
     said: dict[int, list[str]] = {}
     for event in trial.attempts:
         words = said.setdefault(event.attempt, [])
@@ -75,7 +81,7 @@ def _end(event: AttemptEvent) -> str:
 
 
 def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    """The objective's metric over completions; before it has two values, the training reward."""
+    """Yield the objective's metric over completions; before it has two values, the training reward."""
     for metric in (view.metric, "reward"):
         points = trial.curve(metric)
         if len(points) > 1:
@@ -85,7 +91,7 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 
 def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    """Why it failed or was stopped, with the end of its log; what rules warn of in its configuration."""
+    """Yield why it failed or was stopped, with the end of its log, and the rules' warnings about its configuration."""
     if trial.reason:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
@@ -96,7 +102,7 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
-    """What the rules have to say of its configuration; nothing where that cannot be read here."""
+    """Return the rules' findings on its configuration; none if that cannot be read here."""
     from grposweep.check import check
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.identity import prepared_key
@@ -107,7 +113,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     try:
         experiment = load_experiment(trial.path / paths.CONFIG)
         if is_external(experiment.trainer.kind):
-            return []  # its own recipe was judged, and is not ours to read again
+            return []  # the rules judged the recipe of its own program
         setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     except Exception:  # noqa: BLE001 - a damaged configuration, or one of another version, makes OmegaConf raise what it likes
         return []

@@ -1,4 +1,4 @@
-"""A trial as its folder tells it: what was asked, how far it is, what it is worth, what it cost; its curves when asked for."""
+"""Read-only view of one trial: its point, state, objective and cost. Curves and configuration are read on first use."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grposweep.files import objects, read_json, read_lines, yaml_loader
+from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths, runs
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import (
@@ -21,14 +22,14 @@ from grposweep.storage.records import (
     finite_or_none,
 )
 
-SILENT_SECONDS = 600.0  # a running trial without a sign of life for so long costs nothing more until it shows one
+SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
 Direction = Literal["maximize", "minimize"]
 
-TAIL_BYTES = 64 * 1024  # of metrics.jsonl, which is enough for its last lines
+TAIL_BYTES = 64 * 1024  # of metrics.jsonl: enough for its last lines
 
 
 class State(StrEnum):
-    """Where a trial is; ``stopped`` goes on with its sweep's command, ``paused`` when the search wants it to."""
+    """State of a trial. ``stopped`` resumes with the sweep's command, ``paused`` when early stopping promotes it."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -40,12 +41,12 @@ class State(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the trial has ended for good."""
         return self in (State.FINISHED, State.PRUNED, State.FAILED)
 
 
 class CurvePoint(NamedTuple):
-    """One measurement: after how many optimizer steps and generated completions, its value and standard error."""
+    """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated."""
 
     step: int
     completions: int
@@ -56,7 +57,7 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial at one moment. ``point`` maps dials to labels; ``attributes`` are what the search noted of it."""
+    """One trial at one moment. ``point`` maps parameters to labels; ``attributes`` are the study's attributes."""
 
     path: Path
     number: int
@@ -65,11 +66,11 @@ class TrialView:
     attributes: Mapping[str, Any]
     state: State
     result: TrialResult  # empty before it has ended
-    step: int  # optimizer steps behind it
-    total: int  # and of how many; 0: unknown
-    seconds: float  # that it ran, in all its attempts
-    gpu_seconds: float  # times the devices it held; a rank without a GPU counts as one
-    silent: float = 0.0  # seconds since a running one showed a sign of life
+    step: int  # optimizer steps done
+    total: int  # planned optimizer steps; 0: unknown
+    seconds: float  # run time of all attempts
+    gpu_seconds: float  # run time times the devices held; a rank without a GPU counts as one device
+    silent: float = 0.0  # seconds since the heartbeat of a running trial moved
 
     @property
     def name(self) -> str:
@@ -78,26 +79,31 @@ class TrialView:
 
     @property
     def role(self) -> str:
-        """``search``; ``confirm`` for a replicate of a leader on another seed; whatever else the search calls it."""
+        """``search``, or ``confirm`` for a replicate on another seed."""
         return str(self.attributes.get("role") or "search")
 
     @property
+    def is_replicate(self) -> bool:
+        """Whether it repeats another trial's point on a fresh seed."""
+        return self.role == CONFIRM
+
+    @cached_property
     def objective(self) -> float | None:
-        """What it is worth; None unless it has finished with a number."""
+        """The objective; None unless the trial finished with a number."""
         return self.result.value
 
     def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
-        """What it is worth in these objectives beside the first; None where one is missing."""
+        """Return the values of these additional objectives; None if one is missing."""
         return self.result.extra_values(names)
 
     @property
     def error(self) -> float | None:
-        """The objective's standard error, of its evaluations' prompts only."""
+        """The objective's standard error over the evaluation prompts."""
         return None if self.objective is None else finite_or_none(self.result.objective_se)
 
     @property
     def reached(self) -> float | None:
-        """Where a trial that was stopped early had come to; None for any other."""
+        """The objective when the trial was stopped early; None in any other state."""
         return finite_or_none(self.result.objective) if self.state is State.PRUNED else None
 
     @property
@@ -107,59 +113,64 @@ class TrialView:
 
     @property
     def start_error(self) -> float | None:
-        """And its standard error."""
+        """The standard error of ``start``."""
         return finite_or_none(self.result.start_se)
 
     @property
     def gpu_hours(self) -> float:
-        """What it has cost."""
+        """Cost in GPU hours."""
         return self.gpu_seconds / 3600
 
     @property
     def failure(self) -> FailureReport:
-        """Why a trial failed or was retried; an empty report for any other."""
+        """Why the trial failed, was retried or collapsed; an empty report in any other case."""
         return self.result.failure or FailureReport()
 
     @property
     def failure_class(self) -> str:
-        """Its failure's class, as `Failure` names them; empty where it has not failed."""
+        """The failure class (`storage.records.FailureClass`); empty unless the trial failed."""
         return self.failure.name or "unclassified" if self.state is State.FAILED else ""
 
     @property
     def reason(self) -> str:
-        """Why it failed or was stopped early, in words; empty for any other."""
+        """Why it failed or was stopped early; empty in any other state."""
         if self.state not in (State.FAILED, State.PRUNED):
             return ""
         return self.failure.message or self.result.reason or "no reason was written down"
 
     @cached_property
     def attempts(self) -> Sequence[AttemptEvent]:
-        """The lines of attempts.jsonl: intents, starts and ends, in order."""
+        """The events in attempts.jsonl, in order."""
         return TrialFolder(self.path).attempts()
 
     @property
     def ended(self) -> float | None:
-        """When its last attempt ended: clock time in seconds; None while one is under way."""
+        """When its last run ended, in seconds since the epoch; None while it runs."""
         ends = [run.end for run in runs.read_runs(self.path)]
         return ends[-1] if ends else None
 
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """All lines of metrics.jsonl, read when they are first asked for."""
+        """All lines of metrics.jsonl."""
         return list(read_lines(self.path / paths.METRICS, step=int))
 
     def curve(self, metric: str) -> list[CurvePoint]:
-        """A metric over the trial's steps; without the moments at which it was no number."""
+        """Return a metric over the trial's steps, without values that are not finite."""
         return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
 
+    def last_evaluation(self, metric: str) -> float | None:
+        """Return the metric at the latest evaluation; None before the first."""
+        found = TrialFolder(self.path).evaluations(metric)
+        return found[max(found)] if found else None
+
     def last_value(self, metric: str) -> float | None:
-        """The latest value of a metric, from the end of the file alone."""
+        """Return the latest value of a metric; reads only the end of metrics.jsonl."""
         values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
         return next((value for value in values if value is not None), None)
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """Its resolved configuration; empty where config.yaml cannot be read."""
+        """The resolved configuration; empty if config.yaml cannot be read."""
         import yaml
 
         try:
@@ -170,25 +181,21 @@ class TrialView:
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        """What followed from its configuration: sizes, steps, evaluations."""
+        """The content of plan.json: batch sizes, steps, evaluations."""
         return read_json(self.path / paths.PLAN) or {}
 
     @property
     def command(self) -> str:
-        """What repeats it as a run of its own: command.sh without its comments; empty where there is none."""
+        """The shell command that repeats the trial as a single run; empty without command.sh."""
         try:
             lines = (self.path / paths.COMMAND).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return ""
         return "\n".join(line for line in lines if line and not line.startswith("#"))
 
-    def last_log_lines(self, count: int = 12) -> list[str]:
-        """The end of its first rank's log, or of its job's; secrets blacked out."""
-        return TrialFolder(self.path).last_lines(count)
-
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
-    """One trial now; ``controller_lives``: whether attempts on this machine can still be under way."""
+    """Read one trial. ``controller_lives``: attempts on this machine may still be running."""
     record, result = folder.record, folder.result
     state = _state(folder, result, controller_lives)
     beat = Heartbeat() if state.is_over else folder.heartbeat()
@@ -211,7 +218,7 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
 
 
 def _silence(folder: Path) -> float:
-    """Seconds since the heartbeat moved, by this machine's clock; 0 before the first one."""
+    """Return the seconds since the heartbeat moved, by this machine's clock; 0 before the first beat."""
     try:
         return max(time.time() - (folder / paths.HEARTBEAT).stat().st_mtime, 0.0)
     except FileNotFoundError:
@@ -225,7 +232,7 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     begun, told = folder.open_attempt(), result.attempt
     if begun is not None and (told is None or told < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
-            return State.STOPPED  # it ended with its controller
+            return State.STOPPED  # its attempt ended with the controller
         last = runs.read_runs(folder.path)[-1:]
         return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
     is_paused = status is TrialStatus.STOPPED and folder.control.action == Action.PAUSE
@@ -243,7 +250,7 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
 
 
 def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The whole lines at the end of a file of JSON lines, the last one first."""
+    """Yield the complete lines at the end of a JSON lines file, last one first."""
     try:
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - TAIL_BYTES, 0))

@@ -1,13 +1,13 @@
-"""The points that rules pruned before they cost anything, from a sweep's folder.
+"""Read-only view of a sweep folder. Needs neither Optuna nor a running controller.
 
-A sweep as its folder tells it, for whoever looks: nothing is written, repaired or asked of a controller; no Optuna.
-
-``read_sweep`` takes one look at the small files, so that a sweep under way reads like one that has ended, here or on
-another machine. Everything that is shown is drawn from what it returns.
+Everything that shows a sweep to the user renders a :class:`SweepView`: live display, end-of-run summary, status, show,
+export, best and the HTML report. ``read_sweep`` reads a folder once; a :class:`SweepReader` reads it again and again and
+skips trials whose files have not changed.
 """
 
 import json
 import math
+import os
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +19,22 @@ from typing import Any
 from grposweep.errors import UserError
 from grposweep.files import read_json, read_lines
 from grposweep.process import exists
-from grposweep.report.ranking import Standing, race_of, standings
+from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
+from grposweep.search.importance import find_importances
 from grposweep.search.pareto import pareto_front, signs_of
-from grposweep.search.replication import Comparison, build_replication, compare
-from grposweep.search.replication import Ranking as Race
+from grposweep.search.replication import Comparison, Ranking, build_replication, compare
+from grposweep.search.space import read_space
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, find_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.records import SweepProgress
+
+BEST = "best"  # names a sweep's best trial on the command line
 
 
 @dataclass(frozen=True)
 class InvalidPoints:
-    """The points that one rule prunes: how many, the first of them, why, and what would mend it."""
+    """The points that one rule prunes: their number, and the first one with its message and fixes."""
 
     code: str
     count: int
@@ -40,105 +43,94 @@ class InvalidPoints:
     fixes: Sequence[str]
 
 
-def read_invalid(sweep: Path) -> list[InvalidPoints]:
-    """What invalid.jsonl says, by rule; a point that breaks several counts for each."""
-    first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-    counts: Counter[str] = Counter()
-    for point, problem in _problems(sweep / paths.INVALID):
-        code = str(problem.get("code"))
-        counts[code] += 1
-        first.setdefault(code, (point, problem))
-    return [
-        InvalidPoints(code, count, first[code][0], str(first[code][1].get("message", "")), _fixes(first[code][1]))
-        for code, count in counts.most_common()
-    ]
-
-
-def _problems(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for line in read_lines(path, point=dict, problems=list):
-        for problem in line["problems"]:
-            if isinstance(problem, dict):
-                yield line["point"], problem
-
-
-def _fixes(problem: Mapping[str, Any]) -> list[str]:
-    fixes = problem.get("fixes")
-    return [
-        " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in fix.items())
-        for fix in (fixes if isinstance(fixes, list) else [])
-        if isinstance(fix, dict)
-    ]
-
-
-BEST = "best"  # names a sweep's winner wherever a trial is named
-
-
 @dataclass(frozen=True)
 class SweepView:
-    """One sweep at one moment; ``trials`` by number, replicates on other seeds among them."""
+    """One sweep at one moment. ``trials`` are in the order of their numbers and include replicates on other seeds."""
 
     path: Path
     settings: Mapping[str, Any]  # sweep.yaml
     trials: Sequence[TrialView]
-    outlook: SweepProgress
+    progress: SweepProgress
     prepared: Mapping[str, Any]
-    controller: str  # who works on it: a process and its host; empty for nobody
+    controller: str  # process and host of the running controller; empty if none runs
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
+        """The folder's name."""
         return self.path.name
 
     @property
     def metric(self) -> str:
-        """What it optimises."""
+        """The metric of the objective."""
         return str(self._search.get("metric") or "eval_reward")
 
     @property
     def direction(self) -> Direction:
-        """Which of two objectives is the better one."""
+        """Whether a larger or a smaller objective is better."""
         return "minimize" if self._search.get("direction") == "minimize" else "maximize"
 
     @property
     def sign(self) -> int:
-        """What an objective is multiplied with so that less is better."""
+        """Factor that makes a smaller objective the better one."""
         return 1 if self.direction == "minimize" else -1
 
     @property
     def sampler(self) -> str:
-        """How it searches: grid, tpe, random, gp; ``auto`` where only the configuration is known."""
-        return self.outlook.sampler or str(self._search.get("sampler") or "")
+        """The sampler's name; ``auto`` if only the configuration is known."""
+        return self.progress.sampler or str(self._search.get("sampler") or "")
 
     @property
     def overrides(self) -> list[str]:
-        """What all its trials share."""
+        """The overrides that all trials share."""
         found = self.settings.get("overrides")
         return [str(text) for text in found] if isinstance(found, list) else []
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """Code, packages, machine and command of its start."""
+        """Code, packages, machine and command at the sweep's start."""
         return _mapping(self.settings.get("provenance"))
 
     @property
     def baseline(self) -> Mapping[str, Any]:
-        """The base configuration, with no dial turned; empty where an older version began the sweep."""
+        """The base configuration; empty if an older version began the sweep."""
         return _mapping(self.settings.get("baseline"))
 
-    @property
+    @cached_property
     def dials(self) -> list[str]:
-        """The names of its dials, in the order of the space."""
-        space = self.settings.get("space")
-        listed = [entry.get("dial") for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
-        seen = [name for trial in self.trials for name in trial.point]
-        return list(dict.fromkeys([str(name) for name in listed if name] + seen))
+        """The names of the searched parameters, in the order of the space."""
+        seen = dict.fromkeys(name for trial in self.trials for name in trial.point)
+        return list(dict.fromkeys([str(name) for entry in self._space if (name := entry.get("dial"))] + list(seen)))
 
     @property
     def choices(self) -> dict[str, list[Any]]:
-        """The labels of its finite dials, in the order of the space."""
-        space = self.settings.get("space")
-        entries = [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
-        return {str(e.get("dial")): e["choices"] for e in entries if isinstance(e.get("choices"), list)}
+        """The labels of the finite parameters, in the order of the space."""
+        return {str(e.get("dial")): e["choices"] for e in self._space if isinstance(e.get("choices"), list)}
+
+    @property
+    def planned(self) -> int:
+        """How many trials the sweep runs in all; the number of trials so far if no controller wrote it down."""
+        return max(self.progress.target or 0, len(self.trials))
+
+    @cached_property
+    def ended(self) -> int:
+        """How many trials have ended for good."""
+        return sum(trial.state.is_over for trial in self.trials)
+
+    @property
+    def progress_text(self) -> str:
+        """Whether the sweep runs, is done, or waits for its command, in a few words."""
+        left = self.planned - self.ended
+        if self.controller:
+            return f"at work ({self.controller})"
+        if not left:
+            return "done"
+        moving = self.count(State.RUNNING, State.QUEUED)
+        return f"{moving} under way without a controller" if moving else f"not at work, with {left:,} to go"
+
+    @property
+    def searched(self) -> list[TrialView]:
+        """The trials of the search itself, without replicates."""
+        return [trial for trial in self.trials if not trial.is_replicate]
 
     @cached_property
     def ranked(self) -> list[TrialView]:
@@ -147,38 +139,40 @@ class SweepView:
         return sorted(finished, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
 
     @cached_property
-    def standings(self) -> list[Standing]:
-        """Its points, best first; those first that were confirmed on other seeds, or are on the Pareto front."""
-        return standings(self.trials, self.direction, None if self.compares else self.race, self.front)
+    def leaderboard(self) -> list[RankedPoint]:
+        """The points, best first. Points confirmed on fresh seeds or on the Pareto front come before all others."""
+        return rank_points(self.trials, self.direction, None if self.compares else self.replication, self.front)
 
     @property
     def compares(self) -> bool:
-        """Whether it turns one factor at a time, so that every point runs on the same seeds and nothing is chosen."""
+        """Whether the sweep varies one factor at a time: every point runs on the same seeds and nothing is chosen."""
         return self.sampler == "one_factor"
 
     @cached_property
-    def race(self) -> Race | None:
-        """Its points on several seeds; None where it has but one."""
-        seeds, leaders = (_whole(self._search.get(name)) for name in ("seeds", "leaders"))
-        seed = _whole(self.baseline.get("seed"))
-        return race_of(self.trials, self.direction, build_replication(self.sampler, seed, seeds, leaders))
+    def replication(self) -> Ranking | None:
+        """The ranking of points on several seeds; None if the sweep uses one seed."""
+        search = self._search
+        seeds = _whole(search.get("seeds")) if self.progress.seeds is None else self.progress.seeds
+        leaders = _whole(search.get("leaders")) if self.progress.leaders is None else self.progress.leaders
+        replication = build_replication(self.sampler, _whole(self.baseline.get("seed")), seeds, leaders)
+        return replication_ranking(self.trials, self.direction, replication)
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """What each turn of a dial does; None where it does not turn one factor at a time."""
-        if not self.compares or self.race is None:
+        """The effect of each change of one factor; None for other samplers."""
+        if not self.compares or self.replication is None:
             return None
-        points = {t.number: dict(t.point) for t in self.trials if t.role == "search" and t.state.is_over}
-        return compare(points, self.race.alive, -self.sign)
+        points = {t.number: dict(t.point) for t in self.searched if t.state.is_over}
+        return compare(points, self.replication.alive, -self.sign)
 
     @property
     def further(self) -> dict[str, str]:
-        """Its objectives beside the first one, with their directions."""
+        """The additional objectives with their directions."""
         return {str(name): str(direction) for name, direction in _mapping(self._search.get("further")).items()}
 
     @cached_property
     def front(self) -> list[int]:
-        """The numbers of the trials that no other equals or beats in all objectives; none where there is but one."""
+        """The numbers of the trials on the Pareto front; empty with a single objective."""
         if not self.further:
             return []
         signs = [-self.sign, *signs_of(self.further)]
@@ -189,30 +183,44 @@ class SweepView:
 
     @property
     def best(self) -> TrialView | None:
-        """The trial that found the best point."""
-        return self.standings[0].first if self.standings else None
+        """The trial that found the first point of the leaderboard."""
+        return self.leaderboard[0].first if self.leaderboard else None
 
     @property
+    def winner(self) -> TrialView | None:
+        """The winner on fresh seeds. Until these decide: the best finished trial of the search."""
+        if self.replication is not None and (decided := self.replication.winner) is not None:
+            return self.trial(decided.number)
+        finished = [trial for trial in self.searched if trial.objective is not None]
+        return min(finished, key=lambda t: (self.sign * (t.objective or 0.0), t.number), default=None)
+
+    @cached_property
     def gpu_hours(self) -> float:
-        """What it has cost so far."""
+        """Cost so far."""
         return math.fsum(trial.gpu_seconds for trial in self.trials) / 3600
 
+    @property
+    def spent_text(self) -> str:
+        """GPU hours so far, and of how many."""
+        budget = self.progress.budget_gpu_hours
+        return f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
+
     def count(self, *states: State) -> int:
-        """How many trials are in one of these states."""
+        """Return how many trials are in one of these states."""
         return sum(trial.state in states for trial in self.trials)
 
     def failures(self) -> Counter[str]:
-        """Failed trials by class."""
+        """Count the failed trials by failure class."""
         return Counter(trial.failure_class for trial in self.trials if trial.state is State.FAILED)
 
     def trial(self, wanted: str | int) -> TrialView:
-        """A trial by its number, its folder's name, or the head of its experiment id; the winner by ``best``.
+        """Return a trial by its number, folder name or the head of its experiment id; the best one for ``best``.
 
-        Raises UserError where there is none, or several.
+        Raises UserError if no trial or several match.
         """
         text = str(wanted).strip().rstrip("/")
         if text == BEST:
-            return self._winner()
+            return self._best_trial()
         if text.isdecimal() and len(text) < 6:
             found = [trial for trial in self.trials if trial.number == int(text)]
         else:
@@ -228,14 +236,39 @@ class SweepView:
 
     @cached_property
     def invalid(self) -> list[InvalidPoints]:
-        """The points that rules pruned, by rule, most first."""
-        return read_invalid(self.path)
+        """The points that rules pruned, by rule, most first. A point that breaks several rules counts for each."""
+        first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        counts: Counter[str] = Counter()
+        for point, problem in _invalid_problems(self.path / paths.INVALID):
+            code = str(problem.get("code"))
+            counts[code] += 1
+            first.setdefault(code, (point, problem))
+        return [
+            InvalidPoints(code, number, first[code][0], str(first[code][1].get("message", "")), _fixes(first[code][1]))
+            for code, number in counts.most_common()
+        ]
+
+    @cached_property
+    def importances(self) -> dict[str, float]:
+        """Each parameter's share of what decided, most first; empty with too few finished trials or parameters."""
+        try:
+            dials = {dial.name: dial for dial in read_space(self.settings.get("space") or ()).parameters}
+        except (KeyError, TypeError, AttributeError):
+            return {}
+        finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(dials)]
+        points, values = [dict(trial.point) for trial in finished], [trial.objective or 0.0 for trial in finished]
+        return find_importances(dials, points, values, maximize=self.direction == "maximize")
 
     @property
     def _search(self) -> Mapping[str, Any]:
         return _mapping(self.settings.get("search"))
 
-    def _winner(self) -> TrialView:
+    @property
+    def _space(self) -> list[Mapping[str, Any]]:
+        space = self.settings.get("space")
+        return [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
+
+    def _best_trial(self) -> TrialView:
         if self.best is None:
             raise UserError(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
         return self.best
@@ -248,27 +281,93 @@ class SweepView:
         return f"Name one by {', '.join(ways)} or {BEST}." if self.best else f"Name one by {' or '.join(ways)}."
 
 
-def read_sweep(sweep: SweepFolder | Path) -> SweepView:
-    """The sweep in a folder, now.
+TRIAL_FILES = (paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL)
 
-    Raises UserError where the folder holds no sweep, or one whose sweep.yaml is damaged.
+
+@dataclass(frozen=True)
+class _Known:
+    """A trial as it was read last. ``files`` is None before its second look; a ``settled`` trial never changes."""
+
+    view: TrialView
+    files: object = None
+    settled: bool = False
+
+
+class SweepReader:
+    """Read one sweep folder again and again. Trials whose files have not changed are not read again."""
+
+    def __init__(self, sweep: SweepFolder | Path) -> None:
+        """Raises UserError if the folder holds no sweep, or its sweep.yaml is damaged."""
+        self._folder = sweep if isinstance(sweep, SweepFolder) else SweepFolder(sweep.resolve())
+        settings = self._folder.settings()
+        if settings is None:
+            raise UserError(f"{self._folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
+        self._settings = settings
+        self._folders: dict[str, TrialFolder] = {}
+        self._known: dict[str, _Known] = {}
+
+    def read(self, progress: SweepProgress | None = None) -> SweepView:
+        """Return the sweep as it is now. ``progress`` replaces the content of outlook.json."""
+        path = self._folder.path
+        controller = _controller(path / paths.LEASE)
+        trials = [self._look(folder, bool(controller)) for folder in self._trials()]
+        progress = SweepProgress.read(path) if progress is None else progress
+        return SweepView(path, self._settings, trials, progress, self._folder.prepared(), controller)
+
+    def trial(self, folder: TrialFolder) -> TrialView:
+        """Return one trial as it is now. For the controller's process, once the study holds the trial's end."""
+        return self._look(folder, controller_lives=True, told=True)
+
+    def _trials(self) -> Iterator[TrialFolder]:
+        """The trial folders by number; folders known already are not looked at again."""
+        try:
+            names = os.listdir(self._folder.path / paths.TRIALS)  # noqa: PTH208 - names only: twice a second, of thousands
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        if any(name not in self._folders for name in names) or len(names) < len(self._folders):
+            self._folders = {folder.path.name: folder for folder in self._folder.trials()}
+        yield from self._folders.values()
+
+    def _look(self, folder: TrialFolder, controller_lives: bool, told: bool = False) -> TrialView:
+        name = folder.path.name
+        known = self._known.get(name)
+        if known is not None and known.settled:
+            return known.view
+        files = None
+        if known is not None:
+            files = (controller_lives, *(_stamp(f"{folder.path}/{file}") for file in TRIAL_FILES))
+            if files == known.files and known.view.state is not State.RUNNING:
+                return known.view
+        view = read_trial(folder, controller_lives)
+        settled = (told or known is not None) and view.state.is_over and folder.open_attempt() is None
+        self._known[name] = _Known(view, files, settled)
+        return view
+
+
+def read_sweep(sweep: SweepFolder | Path) -> SweepView:
+    """Read a sweep folder once.
+
+    Raises UserError if the folder holds no sweep, or its sweep.yaml is damaged.
     """
-    folder = sweep if isinstance(sweep, SweepFolder) else SweepFolder(sweep.resolve())
-    settings = folder.settings()
-    if settings is None:
-        raise UserError(f"{folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
-    controller = _controller(folder.path / paths.LEASE)
-    trials = [read_trial(trial, bool(controller)) for trial in folder.trials()]
-    return SweepView(folder.path, settings, trials, SweepProgress.read(folder.path), folder.prepared(), controller)
+    return SweepReader(sweep).read()
 
 
 def open_sweep(named: str | None, outputs: Path) -> SweepView:
-    """The sweep that a person means, now: a name under ``outputs``, a path, or None for the newest there."""
+    """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest there."""
     return read_sweep(find_sweep(named, outputs))
 
 
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or appended to; None for no file."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - as above
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def _controller(lease: Path) -> str:
-    """Who holds the lease, as far as one look can tell: a process of this machine is asked for, another's is believed."""
+    """Return who holds the lease. A process of this machine is checked; one of another machine is believed."""
     found = read_json(lease)
     if found is None:
         return ""
@@ -276,6 +375,22 @@ def _controller(lease: Path) -> str:
     if host == socket.gethostname() and not exists(pid):
         return ""
     return f"process {pid} on {host}"
+
+
+def _invalid_problems(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    for line in read_lines(path, point=dict, problems=list):
+        for problem in line["problems"]:
+            if isinstance(problem, dict):
+                yield line["point"], problem
+
+
+def _fixes(problem: Mapping[str, Any]) -> list[str]:
+    fixes = problem.get("fixes")
+    return [
+        " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in fix.items())
+        for fix in (fixes if isinstance(fixes, list) else [])
+        if isinstance(fix, dict)
+    ]
 
 
 def _whole(value: Any) -> int:

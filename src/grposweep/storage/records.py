@@ -456,7 +456,8 @@ class SweepProgress:
     """outlook.json: what only the controller knows; None for what is unknown (older sweeps have no such file).
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
-    parameters. ``waiting``: why queued trials wait, by number. ``notice``: why nothing is started.
+    parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
+    ``notice``: why nothing is started.
     """
 
     target: int | None = None
@@ -465,6 +466,8 @@ class SweepProgress:
     budget_gpu_hours: float | None = None
     points: int | None = None
     valid: int | None = None
+    seeds: int | None = None
+    leaders: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     notice: str = ""
 
@@ -472,7 +475,7 @@ class SweepProgress:
     def read(cls, sweep: Path) -> Self:
         """Return what was written last; an empty record if that is nothing, or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        waiting, counts = content.get("waiting"), ("target", "at_once", "points", "valid")
+        waiting, counts = content.get("waiting"), ("target", "at_once", "points", "valid", "seeds", "leaders")
         known = {name: whole_or_none(content.get(name)) for name in counts}
         return cls(
             sampler=text_or(content.get("sampler")),

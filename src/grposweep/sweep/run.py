@@ -1,8 +1,7 @@
-"""``search.on_end``: a shell line of the user's own, run once when a sweep ends; what it needs to know is in its environment.
+"""Run a sweep from its space to its leaderboard. A single run is a sweep of one point.
 
-Ticking until nothing is left: what is shown meanwhile, and what Ctrl-C means.
-
-A sweep from its space to its leaderboard; a single run is a sweep of one point.
+The loop ticks the controller, refreshes the live display and counts interrupts. At the end it prints the summary and runs
+the user's command ``search.on_end``. All that is shown is rendered by ``report`` from the sweep's folder.
 """
 
 import contextlib
@@ -28,8 +27,12 @@ from grposweep.config.points import Points
 from grposweep.config.validate import check_tracker, check_words
 from grposweep.files import PROJECT
 from grposweep.launchers import build_launcher
-from grposweep.report.live import Display
+from grposweep.report.live import LiveDisplay
+from grposweep.report.space_summary import SpaceSummary, print_space_summary
+from grposweep.report.summary import RunEnd, print_results, trial_line, write_effects
 from grposweep.report.tables import build_console
+from grposweep.report.view import SweepReader
+from grposweep.rules.registry import Problem
 from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
@@ -38,17 +41,22 @@ from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
-from grposweep.sweep.build import build_controller
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.prepare import prepare
-from grposweep.sweep.say import say_results, say_scale, trial_line
-from grposweep.sweep.start import ValidatedSpace, default_name, describe_sweep, open_folder, validate_space
-from grposweep.sweep.summary import outlook, snapshot
+from grposweep.sweep.start import (
+    ValidatedSpace,
+    build_controller,
+    default_name,
+    describe_sweep,
+    open_folder,
+    validate_space,
+)
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)
-PATIENCE_SECONDS = 600.0  # then it is ended: nobody watches a sweep's controller
+PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
+CHECKED_POINTS = 100  # valid points whose warnings are printed
 
 
 def run_on_end(controller: Controller) -> str | None:
@@ -121,12 +129,17 @@ def counting_interrupts() -> Iterator[SignalCounter]:
 
 
 def work(
-    controller: Controller, console: Console, interrupts: SignalCounter, invalid: int, mirror: RdbMirror | None
+    controller: Controller,
+    console: Console,
+    interrupts: SignalCounter,
+    invalid: int,
+    mirror: RdbMirror | None,
+    reader: SweepReader,
 ) -> None:
-    """Tick until nothing is left; one request to stop ends at rollout boundaries, a second ends now."""
+    """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice, told = 0, 0.0, "", SweepProgress()
-    with Display(console) as display:
+    seen, shown, notice, written = 0, 0.0, "", SweepProgress()
+    with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
                 return
@@ -142,31 +155,49 @@ def work(
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)
-                    display.say(trial_line(controller, trial))
+                    display.say(trial_line(reader.trial(controller.trial_folder(trial)), controller.search.metric))
             if done:
-                _tell(controller, invalid, told)
+                _write_progress(controller, invalid, written)
                 return
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
-                told = _tell(controller, invalid, told)
-                display.show(
-                    snapshot(controller, invalid, notice or controller.trouble or (mirror.problem if mirror else ""))
-                )
+                written = _write_progress(controller, invalid, written)
+                if display.is_live:
+                    problem = notice or controller.trouble or (mirror.problem if mirror else "")
+                    display.show(reader.read(written), problem)
             time.sleep(POLL_SECONDS)
 
 
-def _tell(controller: Controller, invalid: int, told: SweepProgress) -> SweepProgress:
-    """Write down what only we know, where that has changed, for whoever looks at the folder meanwhile."""
-    now = outlook(controller, invalid)
-    if now != told:
-        with contextlib.suppress(OSError):  # a full disk is reported by whoever writes something that matters
+def _write_progress(controller: Controller, invalid: int, written: SweepProgress) -> SweepProgress:
+    """Write outlook.json if its content has changed, and return the content."""
+    now = _progress(controller, invalid)
+    if now != written:
+        with contextlib.suppress(OSError):  # a full disk is reported by what writes a trial's files
             now.write(controller.folder.path)
     return now
 
 
-def _interrupt(controller: Controller, count: int) -> str:
-    """Act on a request to stop; what to tell the person."""
-    if count == 1:
+def _progress(controller: Controller, invalid: int) -> SweepProgress:
+    """Return what readers of the folder cannot know from the trials. ``invalid``: points of the finite parameters."""
+    queue, search = controller.queue, controller.search
+    waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
+    return SweepProgress(
+        target=queue.planned,
+        at_once=controller.launcher.slots,
+        sampler=queue.sampler,
+        budget_gpu_hours=search.budget_gpu_hours,
+        points=len(queue.valid_points) + invalid,
+        valid=len(queue.valid_points),
+        seeds=search.seeds,
+        leaders=search.leaders,
+        waiting={str(number): why for number, why in waits.items() if why},
+        notice=controller.trouble,
+    )
+
+
+def _interrupt(controller: Controller, times: int) -> str:
+    """Act on a request to stop, and return the message for the user."""
+    if times == 1:
         controller.stop()
         return "stopping at the next rollout boundary; Ctrl-C again ends the trials now (both can be resumed)"
     controller.kill()
@@ -214,9 +245,10 @@ def _play(
     console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
 ) -> int:
     """From a controller that is ready to its last word; ``stack`` holds the lease and whatever runs."""
-    base = judged.base
+    base, folder = judged.base, controller.folder
     mirror = _mirror(controller, base.search)
-    say_scale(console, controller, base)
+    warnings = _first_problems(controller)
+    print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
     if launcher.hands_over:
         stack.close()  # the job takes the lease
@@ -225,8 +257,8 @@ def _play(
         return ExitCode.FINISHED
     if launcher.is_dry:
         return _write_only(controller, console)
-    ended_before = controller.ended
-    work(controller, console, interrupts, judged.census.invalid, mirror)
+    ended_before, invalid, reader = controller.ended, judged.census.invalid, SweepReader(folder)
+    work(controller, console, interrupts, invalid, mirror, reader)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
@@ -236,7 +268,9 @@ def _play(
     if interrupts.count and launcher.outlives and controller.running:
         console.print(_detach_message(controller), highlight=False, soft_wrap=True)
         return ExitCode.INTERRUPTED
-    say_results(controller, console)
+    view = reader.read(_progress(controller, invalid))
+    write_effects(view)
+    print_results(console, view, _run_end(controller))
     if interrupts.count:
         console.print("interrupted; the same command goes on from here", highlight=False)
         return ExitCode.INTERRUPTED
@@ -244,6 +278,38 @@ def _play(
     if controller.ended > ended_before and (problem := run_on_end(controller)):
         console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return code
+
+
+def _space_summary(controller: Controller) -> SpaceSummary:
+    queue = controller.queue
+    limited = controller.spending.budget.hours is not None and controller.ended < queue.planned
+    return SpaceSummary(
+        trials=queue.target,
+        replicates=queue.planned - queue.target,
+        recorded=controller.ended,
+        at_once=min(controller.launcher.slots, max(queue.target, 1)),
+        sampler=queue.sampler if controller.study.space.parameters else "",
+        budget=controller.spending.promise(queue.planned) if limited else "",
+        is_local=not controller.launcher.outlives,
+    )
+
+
+def _first_problems(controller: Controller) -> Iterator[Problem]:
+    """Yield what the rules say of the first valid points."""
+    for point in controller.queue.valid_points[:CHECKED_POINTS]:
+        yield from controller.validator.validate(point).problems
+
+
+def _run_end(controller: Controller) -> RunEnd:
+    left_out = controller.queue.left_out
+    return RunEnd(
+        halted=controller.outcomes.halted or controller.unwritable,
+        overspent=controller.spending.overspent,
+        next_gpu_hours=controller.spending.budget.wanted,
+        left_out=len(left_out),
+        left_out_by=next(iter(left_out.values()), 0),
+        exhausted=controller.queue.exhausted,
+    )
 
 
 def _mirror(controller: Controller, search: Search) -> RdbMirror | None:

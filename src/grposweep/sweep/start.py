@@ -1,18 +1,21 @@
-"""The space of a sweep, judged: which sampler walks it, which of its points are valid, and where each comes from.
+"""Start a sweep: validate its space, open its folder, and build its controller.
 
-Opening a sweep's folder: new, or the same question again; anything else is refused and nothing on disk is touched.
+An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing on disk changes.
 """
 
 import errno
 import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
+from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from grposweep.check import errors
@@ -21,19 +24,33 @@ from grposweep.config.points import Points
 from grposweep.errors import UserError
 from grposweep.files import VERSION, is_draft, write_text
 from grposweep.fixes import render_problem
+from grposweep.launchers.base import Launcher
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
-from grposweep.report.tables import invalid_table
+from grposweep.report.space_summary import print_invalid
 from grposweep.schema import Experiment
+from grposweep.search.early_stopping import build_policy, choose_policy
 from grposweep.search.grid import evaluate_grid, validate_one_factor
+from grposweep.search.journal import Direction
+from grposweep.search.pareto import ExtraObjectives, Values
+from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
 from grposweep.search.space import Point, Space, freeze
+from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder
+from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
-from grposweep.sweep.summary import invalid_rows
-from grposweep.sweep.trial_queue import read_enqueued
+from grposweep.sweep.controller import Controller
+from grposweep.sweep.early_stopping import EarlyStoppingMonitor
+from grposweep.sweep.oom import known_oom
+from grposweep.sweep.outcomes import OutcomeRecorder
+from grposweep.sweep.recovery import open_study
+from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
+from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ def _census(console: Console, validator: Validator, sampler: str) -> SpaceValidi
     if not validator.space.parameters:
         verdict = validator.validate({})
         raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
-    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+    print_invalid(console, census)
     raise UserError(
         f"None of the {census.total} points of this space is valid, so there is nothing to search. "
         f"Change a dial or the base configuration as the table above says."
@@ -128,20 +145,10 @@ KEPT_INVALID = 10_000
 SHOWN = 3  # keys in which two sweeps differ
 ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
 OBJECTIVE = ("metric", "direction", "last")
-NO_QUESTION = (
-    "name",
-    "force",
-    "verbose",
-    "outputs",
-    "tracker",
-    "rules",
-    "cluster",
-)  # sections that make no other sweep, mostly
-OURS = {
-    paths.TRIALS,
-    paths.LEASE,
-    paths.CONTROLLER_LOG,
-}  # left by a controller that died before it wrote sweep.yaml
+# Sections that do not make another sweep, mostly.
+NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
+# Left by a controller that died before it wrote sweep.yaml.
+OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
 def default_name(hint: str, space: Space, identity: str) -> str:
@@ -259,3 +266,85 @@ def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], tota
     if total > KEPT_INVALID:
         lines.append(json.dumps({"v": VERSION, "more": total - KEPT_INVALID}))
     write_text(folder.path / paths.INVALID, "\n".join(lines) + "\n")
+
+
+def build_controller(
+    console: Console,
+    folder: SweepFolder,
+    judged: ValidatedSpace,
+    launcher: Launcher,
+    lease: Lease,
+    overrides: list[str],
+    provenance: Mapping[str, Any],
+) -> Controller:
+    """Build the controller of a sweep: open and repair its study, tell it what earlier runs found, print what was found."""
+    base, validator = judged.base, judged.validator
+    study = _open(console, folder, judged)
+    _record_invalid(console, folder, study, judged)
+    warm = open_warm_start(folder, base, validator)
+    _teach(study, folder, judged, warm)
+    if warm.first:
+        console.print(words_of_warm_start(warm), highlight=False)
+    first = [*judged.enqueued, *warm.first]
+    valid = list(judged.census.valid_points())
+    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
+    queue.known_oom = partial(known_oom, folder)
+    outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
+    outcomes.keep_best()  # an earlier controller may have died between an end and this
+    stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
+    monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
+    queue.foreseen = monitor.foreseen
+    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
+
+
+def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> SweepStudy:
+    """Open the study. Its journal is repaired or rebuilt if damaged."""
+    search = judged.base.search
+    direction = cast(Direction, search.direction)  # check_words has seen it
+    study, repairs = open_study(folder, judged.space, direction, search.metric)
+    for repair in repairs:
+        console.print(repair, style="yellow", markup=False, soft_wrap=True)
+        logger.warning("repaired: %s", repair)
+    return study
+
+
+def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm: WarmStart) -> None:
+    """Tell the study its additional objectives, the results of earlier sweeps, and its seeds."""
+    base = judged.base
+    if base.search.further:
+        study.use_objectives(_extra_objectives(folder, base.search.further))
+    else:  # what earlier sweeps were worth in further objectives is not taken over
+        study.learn([(seen.point, seen.value) for seen in warm.observations])
+    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
+
+
+def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
+    """Print the invalid points by rule, and write them to invalid.jsonl; a grid's also to the study."""
+    census = judged.census
+    if not census.invalid:
+        return
+    print_invalid(console, census)
+    never = [f"{d}={label}" for d, labels in census.valid_by_label().items() for label, n in labels.items() if not n[0]]
+    if never:
+        console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
+    write_invalid(folder, map(census.validator.validate, census.invalid_points()), census.invalid)
+    if lists_points(judged.sampler):
+        known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
+        for point in islice(census.invalid_points(), RECORDED_INVALID):
+            if freeze(point) in known:
+                continue
+            problems = errors(census.validator.validate(point).problems)
+            study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
+
+
+def _extra_objectives(folder: SweepFolder, directions: Mapping[str, str]) -> ExtraObjectives:
+    """Return these objectives with a reader of their values; a finished trial's result.json is read once."""
+    known: dict[int, Values | None] = {}
+
+    def read(trial: FrozenTrial) -> Values | None:
+        if trial.number not in known:
+            result = folder.trial(trial.number, trial.user_attrs["experiment"]).result
+            known[trial.number] = result.extra_values(directions)
+        return known[trial.number]
+
+    return ExtraObjectives(directions, read)

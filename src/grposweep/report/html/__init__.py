@@ -1,4 +1,4 @@
-"""``grposweep report``: one HTML file that opens from disk, without a network, now and in ten years."""
+"""``grposweep report``: one HTML file that opens from disk and needs no network."""
 
 from grposweep.report.html.write import write_report
 

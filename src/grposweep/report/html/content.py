@@ -1,4 +1,4 @@
-"""What the page says in words and tables: summary, leaderboard, what was pruned, failures, cost, provenance."""
+"""Text and tables of the page: summary, leaderboard, pruned points, failures, cost, provenance."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,30 +7,29 @@ from typing import Any
 
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
-from grposweep.report.cost import ended, seconds_left, standing, target
-from grposweep.report.effects import effect_text, worth_text
-from grposweep.report.ranking import Standing
-from grposweep.report.tables import clock
+from grposweep.report.cost import seconds_left
+from grposweep.report.ranking import RankedPoint
+from grposweep.report.tables import format_duration, format_effect, format_estimate
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage.records import failure_label
 
-DIFF_LINES = 400  # of uncommitted changes, on a page
+DIFF_LINES = 400  # of uncommitted changes on the page
 
 
 def page_content(view: SweepView) -> dict[str, Any]:
-    """The template's variables."""
+    """Return the template's variables."""
     return {
         "name": view.name,
         "metric": view.metric,
         "direction": view.direction,
         "further": view.further,
         "comparison": view.comparison,
-        "worth_text": worth_text,
-        "effect_text": effect_text,
+        "format_estimate": format_estimate,
+        "format_effect": format_effect,
         "label_text": label_text,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "standing": standing(view),
+        "standing": view.progress_text,
         "cards": list(_cards(view)),
         "dials": list(short_names(view.dials).values()),
         "rows": list(_rows(view)),
@@ -48,9 +47,9 @@ def page_content(view: SweepView) -> dict[str, Any]:
 
 
 def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
-    """A title, a figure, and what stands under it."""
-    if view.standings:
-        best = view.standings[0]
+    """Yield each card: title, figure, and the line under it."""
+    if view.leaderboard:
+        best = view.leaderboard[0]
         half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
         title = f"best {view.metric}" if view.further else "best"
         yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
@@ -63,18 +62,18 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
             count(len(view.front), "trial"),
             f"of {len(view.ranked)}; {view.metric} against {', '.join(view.further)}",
         )
-    left = f"{target(view) - ended(view):,} to go" if target(view) > ended(view) else "all ended"
+    left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
     remaining = seconds_left(view)
-    more = f", about {clock(remaining)}" if remaining else ""
-    yield "trials", f"{ended(view):,} of {target(view):,}", left + more
-    budget = view.outlook.budget_gpu_hours
+    more = f", about {format_duration(remaining)}" if remaining else ""
+    yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
+    budget = view.progress.budget_gpu_hours
     yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:
         total = sum(rule.count for rule in view.invalid)
         yield "points pruned", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
 
 
-def _gain(best: Standing) -> tuple[str, str, str] | None:
+def _gain(best: RankedPoint) -> tuple[str, str, str] | None:
     start = best.first.start
     if start is None:
         return None
@@ -85,9 +84,9 @@ def _gain(best: Standing) -> tuple[str, str, str] | None:
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
-    """The leaderboard: a row a finished point, then one a trial without an objective."""
+    """Yield the leaderboard: a row a finished point, then one a trial without an objective."""
     verdicts = _verdicts(view)
-    for rank, place in enumerate(view.standings, 1):
+    for rank, place in enumerate(view.leaderboard, 1):
         yield {
             **_row(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
@@ -101,7 +100,7 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
-    """What a comparison of one factor at a time says of each point, by its trial."""
+    """Return the verdict of a one-factor comparison on each point, by trial number."""
     found = view.comparison
     return {found.baseline: "the baseline"} | {e.trial: e.verdict for e in found.effects} if found else {}
 
@@ -117,7 +116,7 @@ def _row(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
         "steps": trial.step,
         "seconds": trial.seconds,
-        "time": clock(trial.seconds),
+        "time": format_duration(trial.seconds),
         "hours": hours,
     }
 
@@ -128,7 +127,7 @@ def _failures(view: SweepView) -> Iterator[tuple[str, list[TrialView]]]:
 
 
 def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
-    """By state: how many trials, their GPU hours, and the share of all."""
+    """Yield for each state: the number of trials, their GPU hours, and their share in percent."""
     whole = view.gpu_hours
     for state in State:
         trials = [trial for trial in view.trials if trial.state is state]
@@ -153,7 +152,7 @@ def _packages(view: SweepView) -> Mapping[str, Any]:
 
 
 def _diff(view: SweepView) -> str:
-    """What was uncommitted when the sweep began; its head, where it is long."""
+    """Return the uncommitted changes at the sweep's start, cut if long."""
     lines = redact(str(view.provenance.get("git_diff") or "")).splitlines()
     more = [f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml"] if len(lines) > DIFF_LINES else []
     return "\n".join(lines[:DIFF_LINES] + more)

@@ -1,4 +1,4 @@
-"""What the page's scripts draw from: every trial with its curves, thinned to what an eye can tell apart."""
+"""Data for the page's scripts: every trial with its curves, thinned to the resolution of a screen."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,27 +6,26 @@ from typing import Any
 
 from grposweep.files import as_number
 from grposweep.labels import label_text, short, short_names
-from grposweep.report.effects import importances
 from grposweep.report.trial_view import CurvePoint, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.replication import Effect
 
-# What is worth a curve beside the objective, in the order in which a page offers it.
+# Metrics with a curve besides the objective, in the order of the page's menu.
 METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
-MOST_POINTS = 120  # of one curve
-ALL_POINTS = 120_000  # of all of them together, some 14 bytes each
-DIGITS = 4  # significant ones
-MOST_CATEGORIES = 6  # distinct numbers of a dial that are shown side by side, whatever lies between them
-LOG_SPAN = 20  # from the least number to the greatest, from which on an axis shows logarithms
+MOST_POINTS = 120  # per curve
+ALL_POINTS = 120_000  # of all curves together, about 14 bytes each
+DIGITS = 4  # significant digits
+MOST_CATEGORIES = 6  # distinct numbers of a parameter that are shown as categories
+LOG_SPAN = 20  # ratio of the largest to the smallest number from which an axis is logarithmic
 
 
 def page_data(view: SweepView) -> dict[str, Any]:
-    """One object for the page; labels and messages are as they are: the scripts escape what they show."""
-    rank = {trial.number: place for place, standing in enumerate(view.standings) for trial in standing.trials}
+    """Return one object for the page. Labels and messages are not escaped: the scripts do that."""
+    rank = {trial.number: place for place, point in enumerate(view.leaderboard) for trial in point.trials}
     metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
     dials = [_dial(view, name, text) for name, text in short_names(view.dials).items()]
-    counted = {trial.number for standing in view.standings for trial in standing.counted}
+    counted = {trial.number for point in view.leaderboard for trial in point.counted}
     trials = [
         _trial(trial, dials, metrics, most)
         | {"rank": rank.get(trial.number), "counts": trial.number in counted}
@@ -42,12 +41,12 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "dials": dials,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
-        "importances": importances(view),
+        "importances": view.importances,
     }
 
 
 def _dial(view: SweepView, name: str, text: str) -> dict[str, Any]:
-    """How a dial is drawn: many numbers on an axis (of logarithms where they span decades), anything else as categories."""
+    """Return how a parameter is drawn: many numbers on an axis (logarithmic if they span decades), others as categories."""
     labels = [trial.point[name] for trial in view.trials if name in trial.point]
     numbers = [number for label in labels if (number := as_number(label)) is not None and math.isfinite(number)]
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
@@ -57,7 +56,7 @@ def _dial(view: SweepView, name: str, text: str) -> dict[str, Any]:
 
 
 def _effect(found: Effect) -> dict[str, Any]:
-    """A turned dial's effect and half of its interval; None where there is none."""
+    """Return a changed parameter's effect and half of its interval; None without one."""
     effect = found.effect
     mean, half = (None, None) if effect is None else (_rounded(effect.mean, 6), _rounded(effect.margin, 6))
     return {
@@ -70,7 +69,7 @@ def _effect(found: Effect) -> dict[str, Any]:
 
 
 def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
-    """Numbers by size, anything else in the order of the space."""
+    """Sort numbers by size, other labels in the order of the space."""
     if all(isinstance(label, int | float) for label in labels):
         return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
     known = [label_text(label) for label in choices]
@@ -100,7 +99,7 @@ def _trial(trial: TrialView, dials: Sequence[Mapping[str, Any]], metrics: Sequen
 
 
 def _curve(points: Sequence[CurvePoint], most: int) -> tuple[list[int], list[float], list[float] | None]:
-    """Steps, values and, where all have one, standard errors."""
+    """Return steps, values and standard errors (None unless every point has one)."""
     kept = thin(points, most)
     errors = [_round(point.error) for point in kept if point.error is not None]
     return (
@@ -111,14 +110,14 @@ def _curve(points: Sequence[CurvePoint], most: int) -> tuple[list[int], list[flo
 
 
 def thin(points: Sequence[CurvePoint], most: int) -> Sequence[CurvePoint]:
-    """At most so many of them, evenly spread, the first and the last among them."""
+    """Return at most ``most`` points, evenly spread, with the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
 def _label(label: Any, is_number: bool) -> Any:
-    """A label as its axis has it; None where the dial was not asked."""
+    """Return a label as its axis needs it; None for an inactive parameter."""
     return None if label is None else float(label) if is_number else label_text(label)
 
 

@@ -1,4 +1,4 @@
-"""The page put together: a template, its style and scripts, plotly.js, and the sweep's data, all in one file."""
+"""Write the report: template, style, scripts, plotly.js and the sweep's data in one HTML file."""
 
 import json
 import secrets
@@ -20,9 +20,9 @@ SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "page.js")
 
 
 def write_report(view: SweepView, output: Path | None = None) -> Path:
-    """Write the sweep's report, into its folder where no other place is named; where it is.
+    """Write the sweep's report into its folder, or to ``output``, and return its path.
 
-    Raises UserError where that cannot be written.
+    Raises UserError if it cannot be written.
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
     text = render_report(view)
@@ -35,7 +35,7 @@ def write_report(view: SweepView, output: Path | None = None) -> Path:
 
 
 def render_report(view: SweepView) -> str:
-    """The page's text. Whatever comes from outside is escaped; a script that is not ours would not run (its nonce)."""
+    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running."""
     environment = Environment(
         loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -52,7 +52,7 @@ def render_report(view: SweepView) -> str:
 
 
 def script_json(content: Any) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element or begin a comment."""
+    """Return JSON for a script element: nothing in it can end the element or begin a comment."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

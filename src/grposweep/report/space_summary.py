@@ -1,0 +1,159 @@
+"""What a sweep prints before it starts: its invalid points, its number of trials, warnings, and the disk that it needs."""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grposweep.labels import count, short
+from grposweep.rules.registry import Problem
+from grposweep.schema import Experiment
+from grposweep.search.validity import SpaceValidity
+
+BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
+LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously
+SHOWN_WARNINGS = 5
+
+
+@dataclass(frozen=True)
+class InvalidRow:
+    """One rule that prunes points: how many, an example, its message, and the fixes there."""
+
+    code: str
+    count: int
+    example: str
+    message: str
+    fixes: Sequence[str] = field(default_factory=tuple)
+
+
+def print_invalid(console: Console, census: SpaceValidity) -> None:
+    """Print the invalid points by rule."""
+    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+
+
+def invalid_rows(census: SpaceValidity) -> list[InvalidRow]:
+    """Return the rules that prune points, each with its first example and the verified fixes of that example."""
+    return [_invalid_row(census, code, number) for code, number in census.by_rule().items()]
+
+
+def _invalid_row(census: SpaceValidity, code: str, number: int) -> InvalidRow:
+    verdict = census.first(code)
+    problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
+    example = short(census.validator.space.finite_part(verdict.point)) if verdict.point else ""
+    return InvalidRow(code, number, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
+
+
+def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:
+    """Return the invalid points by rule as a table."""
+    table = Table(
+        title=f"{invalid} of {total} points are invalid and will cost nothing",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_lines=True,
+        pad_edge=False,
+    )
+    table.add_column("rule", no_wrap=True)
+    table.add_column("why, at one of its points", ratio=1, overflow="fold")
+    table.add_column("what would be valid there", ratio=1, overflow="fold")
+    for row in rows:
+        why = Text(row.message)
+        if row.example:
+            why.append(f"\n({row.example})", style="dim")
+        table.add_row(f"{row.code}\n{count(row.count, 'point')}", why, Text("\nor ".join(row.fixes)))
+    return table
+
+
+@dataclass(frozen=True)
+class SpaceSummary:
+    """The size of a sweep that is about to start."""
+
+    trials: int  # of the search
+    replicates: int  # on fresh seeds, at most
+    recorded: int  # ended under earlier controllers
+    at_once: int
+    sampler: str  # empty for a single run
+    budget: str  # how many trials fit the budget; empty without one
+    is_local: bool  # trials share the CPU cores of this machine
+
+    @property
+    def left(self) -> int:
+        """How many trials are still to run."""
+        return max(self.trials + self.replicates - self.recorded, 0)
+
+
+def print_space_summary(
+    console: Console,
+    summary: SpaceSummary,
+    base: Experiment,
+    problems: Iterable[Problem],
+    prepared: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Print the number of trials, warnings of the rules (each once), ignored rules, and disk and CPU use."""
+    console.print(_size(summary, base), highlight=False)
+    if summary.budget:
+        console.print(summary.budget, highlight=False)
+    warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
+    for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
+        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow", markup=False)
+    if base.rules.ignore:
+        console.print(f"rules switched off: {', '.join(base.rules.ignore)}", style="yellow")
+    if not summary.left:
+        return
+    counted = [entry.get("model", {}).get("parameters", 0) for entry in prepared.values()]
+    parameters = max([*counted, base.model.shape.parameters])
+    needed = estimate_bytes(base, parameters, summary.left, summary.at_once)
+    console.print(disk_report(needed, folder), highlight=False)
+    busy = summary.at_once * base.cluster.processes * base.cluster.threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if summary.is_local and busy > cores:
+        console.print(f"{busy} busy threads on {cores} cores: trials will slow each other down", style="yellow")
+
+
+def _size(summary: SpaceSummary, base: Experiment) -> str:
+    what = f"{summary.trials} trials ({summary.sampler})" if summary.sampler else "one run"
+    if summary.replicates:
+        what += f", then up to {summary.replicates} on fresh seeds"
+    recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
+    return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each"
+
+
+def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: int) -> int:
+    """Return the peak bytes in the sweep folder: checkpoints of running trials, what ``trainer.keep`` leaves, and logs."""
+    trained = parameters // 100 if experiment.model.lora.enabled else parameters
+    weight_bytes = 2 if experiment.model.dtype == "bfloat16" else 4
+    checkpoint = trained * BYTES_TRAINED
+    running = 2 * checkpoint * slots  # the next one is written before the last is deleted
+    kept = {
+        "none": 0,
+        "best": 2 * parameters * weight_bytes,  # a new winner is saved before the old one is deleted
+        "last": checkpoint * trials,
+        "all": checkpoint * trials * max(experiment.schedule.checkpoints, 1),
+    }[experiment.trainer.keep]
+    return running + kept + LOG_BYTES * trials
+
+
+def disk_report(needed: int, folder: Path) -> str:
+    """Return one line: the bytes needed and free, with advice if they do not suffice."""
+    free = shutil.disk_usage(folder).free
+    line = f"disk: about {_gib(needed)} needed, {_gib(free)} free"
+    if needed > free:
+        line += " - not enough: set trainer.keep=none, fewer schedule.checkpoints, or another outputs=... folder"
+    return line
+
+
+def _gib(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,192 @@
+"""The end-of-run summary of a sweep, and the line that is printed for each trial that ends."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from grposweep.files import as_number, write_json
+from grposweep.labels import count, label_text, short_names
+from grposweep.report.tables import effects_table, leaderboard, outcome
+from grposweep.report.trial_view import State, TrialView
+from grposweep.report.view import SweepView
+from grposweep.search.replication import CHANCE, Comparison, Estimate, on_fresh_seeds
+from grposweep.storage import paths
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """What only the controller knows about the end of its run."""
+
+    halted: str = ""  # why it stopped by itself
+    overspent: bool = False  # the budget ended it
+    next_gpu_hours: float | None = None  # cost of the next trial, if the budget does not hold it
+    left_out: int = 0  # points that are too large for a GPU's memory,
+    left_out_by: int = 0  # and a trial that showed it
+    exhausted: bool = False  # no valid point is left
+
+
+def trial_line(trial: TrialView, metric: str) -> str:
+    """Return one line for a trial that ended."""
+    names = short_names(trial.point)
+    point = " ".join(f"{names[name]}={label_text(label)}" for name, label in trial.point.items())
+    if trial.state is State.PRUNED:
+        value = trial.last_evaluation(metric)
+        reached = "" if value is None else f" at {metric} {value:.4f}"
+        return f"trial {trial.number} stopped early{reached}: {trial.reason} {point}"
+    if trial.objective is None:
+        return f"trial {trial.number} failed: {trial.reason} ({trial.path / paths.LOGS}) {point}"
+    if trial.is_replicate:
+        point = f"is trial {trial.attributes['of']} on seed {trial.attributes['seed']}"
+    started = "" if trial.start is None else f" (start {trial.start:.4f})"
+    return f"trial {trial.number} {metric} {trial.objective:.4f}{started} {point}"
+
+
+def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
+    """Print the leaderboard, the winner's gain, failures, cost, and how to continue."""
+    if view.comparison is not None:
+        console.print(effects_table(view.comparison, view.metric))
+    elif view.searched:
+        console.print(leaderboard(view))
+    for line in _winner(view):
+        console.print(line, highlight=False)
+    if view.winner is not None and (model := view.winner.path / paths.MODEL).is_dir():
+        console.print(f"its model is in {model}", soft_wrap=True, highlight=False)
+    if shares := view.importances:
+        text = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        console.print(f"what decided: {text}", highlight=False)
+    failed = [trial for trial in view.searched if outcome(trial) == "failed"]
+    if failed:
+        console.print(f"{len(failed)} failed, first: {failed[0].reason}", style="yellow", markup=False)
+    for text in filter(None, (early_stopping_note(view), _paused_note(view))):
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"spent: {view.spent_text}", highlight=False)
+    for text, style in _run_end(view, end):
+        console.print(text, style=style, highlight=False, markup=False)
+    console.print(f"results in {view.path}", soft_wrap=True, highlight=False)
+
+
+def _winner(view: SweepView) -> Iterator[str]:
+    """Yield the best trial with its gain, the Pareto front, and what fresh seeds say."""
+    best = view.winner
+    if best is None:
+        return
+    yield f"best: trial {best.number}{_gain(best)}"
+    if view.front:
+        named = ", ".join(map(str, view.front))
+        trials = f"trial{'s' * (len(view.front) > 1)} {named}"
+        yield f"Pareto front: {trials}, which no other equals or beats in all objectives"
+    if not view.compares:
+        yield from replication_note(view)
+
+
+def _gain(best: TrialView) -> str:
+    """Return the best trial's objective against the same model before training, on the same evaluation prompts."""
+    if best.objective is None or best.start is None:
+        return ""
+    gain = best.objective - best.start
+    error = math.hypot(best.error or 0.0, best.start_error or 0.0)
+    size = f" ({abs(gain) / error:.1f} standard errors)" if error else ""
+    return f", {best.objective:.4f} against {best.start:.4f} before training: {gain:+.4f}{size}"
+
+
+def replication_note(view: SweepView) -> list[str]:
+    """Return the result on fresh seeds in sentences; empty without replicates."""
+    ranking = view.replication
+    if ranking is None or not (ranking.alive or ranking.out):
+        return []
+    if ranking.wanted:
+        return [f"the leaders have not been told apart on fresh seeds yet: {len(ranking.wanted)} replicates to go"]
+    if ranking.winner is None:
+        return ["every leader failed on some fresh seed, so the best trial of the search is shown unconfirmed"]
+    found = on_fresh_seeds(ranking.winner)
+    text = f"on {found.count} fresh seeds: trial {ranking.winner.number}, {found} (95 %)" if found else ""
+    tied = ", ".join(str(candidate.number) for candidate in ranking.tied)
+    plural = "s" * (len(ranking.tied) > 1)
+    return [text, f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it"]
+
+
+def early_stopping_note(view: SweepView) -> str:
+    """Return how many trials were stopped early and what that saved; empty if none was."""
+    outcomes = [outcome(trial) for trial in view.searched]
+    stopped = outcomes.count("stopped early")
+    if not stopped:
+        return ""
+    share = _saved(view)
+    gain = "" if share is None else f" (saved {share:.0%} of the completions)"
+    collapsed = sum(trial.result.failure is not None for trial in view.trials if trial.state is State.PRUNED)
+    whose = "its" if collapsed == 1 else "their"
+    broke = f", {collapsed} of them because {whose} training had collapsed" if collapsed else ""
+    return f"{outcomes.count('finished')} finished, {stopped} stopped early{gain}{broke}"
+
+
+def _saved(view: SweepView) -> float | None:
+    """Return the share of completions that early stopping saved, of all that the ended trials would have generated."""
+    ended = ((t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.trials if t.state.is_over)
+    known = [(done, total) for done, total in ended if done is not None and total]
+    whole = sum(total for _, total in known)
+    return 1 - sum(min(done, total) for done, total in known) / whole if whole else None
+
+
+def _paused_note(view: SweepView) -> str:
+    paused = sum(trial.state is State.PAUSED for trial in view.searched)
+    what = "behind the best so far, and kept to go on if that changes"
+    return f"{count(paused, 'trial')} paused: {what}" if paused else ""
+
+
+def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
+    """Yield why the run ended before all trials, each with its style, and how to continue."""
+    left = view.planned - view.ended
+    if end.halted:
+        again = "Mend that; the same command goes on from here"
+        yield f"stopped, with {count(left, 'trial')} to go: {end.halted}. {again}", "red"
+    budget = view.progress.budget_gpu_hours
+    if end.overspent and left and budget is not None:
+        rest, wanted = budget - view.gpu_hours, end.next_gpu_hours
+        state = (
+            "is spent"
+            if wanted is None
+            else f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
+        )
+        again = "the same command with a higher one goes on"
+        yield f"search.budget_gpu_hours={budget:g} {state} with {count(left, 'trial')} to go; {again}", "yellow"
+    if end.left_out:
+        shown = f"trial {end.left_out_by} showed that a GPU's memory is too small for them"
+        yield f"{count(end.left_out, 'point')} left out: {shown}", "yellow"
+    if end.exhausted:
+        yield "no further valid point is left to try", ""
+
+
+def write_effects(view: SweepView) -> None:
+    """Write effects.json of a sweep of one factor at a time."""
+    if view.comparison is not None:
+        write_json(view.path / paths.EFFECTS, _effects_content(view.comparison, view.metric))
+
+
+def _effects_content(found: Comparison, metric: str) -> dict[str, Any]:
+    return {
+        "metric": metric,
+        "confidence": 1 - CHANCE,  # of all the effects' intervals together
+        "baseline": {"trial": found.baseline, "worth": _interval(found.worth)},
+        "effects": [
+            {
+                "dial": effect.parameter,
+                "value": effect.label,
+                "trial": effect.trial,
+                "worth": _interval(effect.worth),
+                "effect": _interval(effect.effect),
+                "verdict": effect.verdict,
+            }
+            for effect in found.effects
+        ],
+    }
+
+
+def _interval(found: Estimate | None) -> dict[str, float | int | None] | None:
+    """Return an estimate as JSON; a single seed has no ends."""
+    if found is None:
+        return None
+    low, high = (found.low, found.high) if found.count > 1 else (None, None)
+    return {"mean": found.mean, "low": low, "high": high, "seeds": found.count}
