@@ -1,5 +1,6 @@
 """Which point is the best: by its mean over seeds, and of raced leaders by fresh seeds alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import pytest
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
+from grposweep.storage.records import TrialResult, TrialStatus
 
 
 def trial(number: int, lr: float, value: float | None, **attributes: Any) -> TrialView:
     """One that has ended, finished where it has a value."""
     state = State.FAILED if value is None else State.FINISHED
-    result = {"status": state.value, "objective": value, "objective_se": 0.01}
+    result = TrialResult(TrialStatus(state.value), objective=value, objective_se=0.01)
     return TrialView(Path(f"{number:04d}-abc"), number, "abc", {"lr": lr}, attributes, state, result, 1, 1, 1.0, 1.0)
 
 
@@ -87,7 +89,7 @@ def test_where_nothing_was_chosen_all_seeds_count() -> None:
 def test_a_dial_named_seed_groups_its_points() -> None:
     """A grid over seeds is one point a learning rate."""
     trials = [trial(i, 1e-4, value) for i, value in enumerate((0.5, 0.6, 0.7))]
-    trials = [TrialView(**{**vars(t), "point": {"lr": 1e-4, "seed": t.number}}) for t in trials]
+    trials = [replace(t, point={"lr": 1e-4, "seed": t.number}) for t in trials]
     (place,) = rank_points(trials, "maximize")
     assert (place.source, place.value) == ("seeds", pytest.approx(0.6))
     assert place.half == pytest.approx(4.302653 * 0.1 / 3**0.5)
