@@ -1,6 +1,7 @@
 """What transformers makes of our sharding: its own classes fill in every number that is left to them."""
 
 import inspect
+from contextlib import nullcontext
 
 import pytest
 from accelerate import DeepSpeedPlugin
@@ -82,3 +83,17 @@ def test_what_cannot_be_sharded_here_is_refused_in_one_sentence(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=words):
         check_sharding(build_experiment(f"trainer.sharding={sharding}"))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "processes", "is_taken"), [("zero2", 2, True), ("zero2", 1, False), ("fsdp", 2, False)]
+)
+def test_cpu_ranks_shard_what_the_software_there_can(
+    monkeypatch: pytest.MonkeyPatch, sharding: str, processes: int, is_taken: bool
+) -> None:
+    """DeepSpeed knows CPUs, from two ranks on; accelerate would train FSDP as DDP there."""
+    monkeypatch.setattr("grposweep.train.trl.find_spec", lambda _: object())
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    experiment = build_experiment(f"trainer.sharding={sharding}", f"cluster.processes={processes}")
+    with nullcontext() if is_taken else pytest.raises(UserError, match="none is visible"):
+        check_sharding(experiment)
