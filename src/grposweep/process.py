@@ -1,13 +1,12 @@
-"""Processes on this machine that never outlive their controller: forked from a warm server, or fresh.
+"""Processes on this machine that never outlive their controller, and groups of processes told by a mark.
 
-Both kinds get the same arguments, environment and log file, a session of their own (a Ctrl-C in the terminal reaches the
-controller alone), and die with their parent.
+`ForkServer` forks from a server that has imported what training needs, `SpawnedProcesses` starts new interpreters. Both give
+a process the same arguments, environment and log file, a session of its own (a Ctrl-C in the terminal reaches the controller
+alone), and end it when its parent dies.
 
-Every process that a program has started, whoever its parent is by now: found by a mark in its environment, and ended.
-
-Launchers put their ranks into sessions of their own, and Ray's processes leave their parents, so neither process groups
-nor parents reach them all. Run as a script this module is a guard: it ends them when the process that holds its standard
-input ends, in whatever way.
+External programs start processes in sessions of their own, and Ray's leave their parents. So neither process groups nor
+parents reach them all: a mark in their environment does. Run as a script this module is their guard: it kills them when the
+process that holds its standard input ends.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent, that process, dies; elsewhere the lifeline pipe alone does it."""
+    """Have Linux kill this process when ``parent`` dies; on other systems only the end of its input does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died between the fork and our asking
@@ -40,13 +39,13 @@ class Processes(Protocol):
     """Starts ``python -m grposweep.train <arguments>`` and watches it."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        """Start one process; its output goes to ``log`` (None: this terminal). Returns its pid."""
+        """Start one process; its output goes to ``log`` (None: this terminal). Return its pid."""
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Its exit code (negative: the signal that ended it), None while it runs; waits up to ``timeout`` seconds."""
+        """Return the exit code (negative: the signal that ended it), or None while it runs; wait up to ``timeout`` s."""
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill the processes that still run."""
 
 
 class SpawnedProcesses:
@@ -177,13 +176,13 @@ class ForkServer:
 
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
-    """This process's environment with the grposweep in ``code`` importable, installed or not."""
+    """Return this process's environment with the grposweep in ``code`` importable."""
     path = os.pathsep.join(part for part in (str(code), os.environ.get("PYTHONPATH", "")) if part)
     return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
 
 
 def exists(pid: object) -> bool:
-    """Whether a process of this machine has this id, anybody's; no for what is no id."""
+    """Return whether a process of this machine has this id, any user's; False if it is no id."""
     if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
@@ -196,7 +195,7 @@ def exists(pid: object) -> bool:
 
 
 def end_session(pid: int) -> None:
-    """Kill a process and all of its session's group that we started."""
+    """Kill a process and the rest of its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -205,7 +204,7 @@ MARK = "GRPOSWEEP_PROGRAM"  # the variable; its value is an attempt's own
 
 
 def marked(mark: str) -> list[int]:
-    """The processes of this user, zombies apart, whose environment holds the mark."""
+    """Return this user's processes whose environment holds the mark; no zombies."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -218,7 +217,7 @@ def marked(mark: str) -> list[int]:
 
 
 def kill_group(mark: str, seconds: float = 10.0) -> None:
-    """Kill them until none is left: one may have been starting another."""
+    """Kill all processes with the mark, until none is left: one may have been starting another."""
     until = time.monotonic() + seconds
     while (left := marked(mark)) and time.monotonic() < until:
         for pid in left:
@@ -230,7 +229,7 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
 
 
 def start_guard(mark: str) -> "subprocess.Popen[bytes]":
-    """A process that outlives this one just long enough to end whatever is marked; closing its input ends it."""
+    """Start a process that kills all marked ones when this process ends, or closes its input."""
     command = [sys.executable, "-I", __file__, mark]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 

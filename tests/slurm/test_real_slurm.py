@@ -228,7 +228,7 @@ def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) 
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/result.json"))) == 4 and not ours(), 180)
     assert all(read(trial / "result.json")["status"] == "finished" for trial in trials(here / "outputs" / "s"))
     assert all(len(events(trial, "intent")) == 1 for trial in trials(here / "outputs" / "s"))
-    assert "best: trial" in (here / "outputs" / "s" / "controller.log").read_text()
+    assert "best: trial" in (here / "outputs" / "s" / "controller.out").read_text()
 
 
 def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: LaunchCommand, here: Path) -> None:

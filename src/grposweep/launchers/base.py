@@ -158,6 +158,8 @@ class Launcher(ABC):
     """What one job is called in messages, such as ``Slurm job``."""
     scheduler: ClassVar[str] = "this machine"
     """What decides when jobs run, in messages."""
+    log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()
+    """Regular expressions for lines in logs by which the launcher reports an end."""
     slots: int
     """How many attempts may be there at once."""
     console: Callable[[str], None] = print

@@ -1,4 +1,4 @@
-"""The code at submission, kept in the sweep folder: jobs that start hours later run it, whatever is edited meanwhile."""
+"""The code at submission, kept in the sweep folder. Jobs that start hours later run it, even if the source has changed."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ PACKAGE = "grposweep"
 
 
 def snapshot_code(sweep: Path) -> Path:
-    """A copy of the package as it is now, under ``code/<hash>``, made once; returns the folder for PYTHONPATH.
+    """Copy the package as it is now to ``code/<hash>``, once; return that folder, for PYTHONPATH.
 
-    Uncommitted changes are in it; the sweep's provenance has the commit and the difference.
+    It includes uncommitted changes; the sweep's provenance has the commit and the difference.
     """
     files, digest = _source()
     target = sweep / "code" / digest
@@ -32,12 +32,12 @@ def snapshot_code(sweep: Path) -> Path:
 
 
 def is_present_code(snapshot: Path) -> bool:
-    """Whether a snapshot holds what is running."""
+    """Return whether a snapshot equals the code that is running."""
     return snapshot.name == _source()[1]
 
 
 def _source() -> tuple[list[Path], str]:
-    """The package's files, and a short hash of their names and contents."""
+    """Return the package's files, and a short hash of their names and contents."""
     source = SOURCE / PACKAGE
     files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
     digest = hashlib.sha256()

@@ -82,7 +82,7 @@ class TrialFolder:
         return read_attempts(self.path)
 
     def next_attempt(self) -> int:
-        """Return the number of the next attempt, from 0; a job that Slurm restarted has used several."""
+        """Return the number of the next attempt, from 0; a job that was restarted has used several."""
         used = [event.attempt for event in self.attempts()] + [run.attempt for run in read_runs(self.path)]
         return max(used, default=-1) + 1
 

@@ -1,6 +1,6 @@
 """The runs of a trial: when each began and ended, and on how many devices. Written by rank 0; read by cost accounting.
 
-An attempt has several runs if Slurm restarts its job. runs.jsonl is a file of its own, because two writers on two machines
+An attempt has several runs if its job is restarted. runs.jsonl is a file of its own, because two writers on two machines
 tear what they append to a shared folder: attempts.jsonl is the controller's.
 """
 
@@ -16,7 +16,7 @@ from grposweep.storage import paths
 class RunRecord:
     """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run goes on, or died without noting it.
 
-    ``restarts`` is how often Slurm had restarted the job by then.
+    ``restarts`` is how often the job had been restarted by then.
     """
 
     attempt: int

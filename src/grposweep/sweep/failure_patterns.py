@@ -1,4 +1,4 @@
-"""What torch, NCCL, gloo, Slurm, the kernel, vLLM and TRL say when something fails, and which class that is.
+"""What torch, NCCL, gloo, the kernel, vLLM, TRL and launchers say when something fails, and which class that is.
 
 A pattern begins where its line does (behind prefixes such as ``[rank0]:``), so that a warning, a log message or a
 model's completion that quotes an error is none. The texts' origins are in tests/sweep/failures/.
@@ -6,7 +6,11 @@ model's completion that quotes an error is none. The texts' origins are in tests
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
+from grposweep.launchers import launcher_class
+from grposweep.launchers.base import EndState
+from grposweep.registries import LAUNCHERS
 from grposweep.storage.records import Failure
 
 # What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
@@ -53,9 +57,6 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.GPU_MEMORY, r"(?:" + _ERROR + r")?(?:CUDA|HIP|Triton) [Ee]rror(?: \[CUDA\])?: out of memory"),
         (Failure.GPU_MEMORY, _ERROR + r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED"),
         (Failure.GPU_MEMORY, r"(?:\S+ \[\d+\] (?:\S+ )?NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'"),
-        (Failure.HOST_MEMORY, r"slurmstepd: error: .*oom[-_ ]kill event"),
-        (Failure.HOST_MEMORY, r"srun: error: .*: Out Of Memory"),
-        (Failure.HOST_MEMORY, r"slurmstepd: error: .*[Ee]xceeded .*memory limit"),
         (Failure.HOST_MEMORY, r"(?:\[ *[\d.]+\] )?(?:Memory cgroup out|Out) of memory: Killed process"),
         (Failure.HOST_MEMORY, _ERROR + r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
         (Failure.HOST_MEMORY, _ERROR + r"DataLoader worker .* is killed by signal: (?:Killed|Bus error)"),
@@ -112,14 +113,6 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
             r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
         ),
         (Failure.NODE_FAILURE, r".*(?:GPU is lost|Unable to determine the device handle for GPU)"),  # nvidia-smi's
-        (Failure.NODE_FAILURE, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
-        (Failure.NODE_FAILURE, r"srun: error: Node failure on "),
-        (Failure.TIME_LIMIT, r"slurmstepd: error: .*DUE TO TIME LIMIT"),
-        (Failure.PREEMPTED, r"slurmstepd: error: .*DUE TO (?:PREEMPTION|JOB REQUEUE)"),
-        (
-            Failure.KILLED,
-            r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT ",
-        ),  # a step's is an echo of its tasks'
         (Failure.HANG, r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$"),  # faulthandler's, see train/watchdog.py
         (Failure.HANG, r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck"),
         (Failure.HANG, r"RuntimeError: DataLoader timed out after"),
@@ -143,6 +136,21 @@ _PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
         (Failure.COMMUNICATION, r"nccl(?:Remote|System)Error: "),
     ]
 )
+
+
+# What a launcher or the sweep itself knows of an attempt's end.
+FAILURE_OF_END: dict[str, Failure] = {
+    EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY, EndState.NODE_FAILED: Failure.NODE_FAILURE,
+    EndState.PREEMPTED: Failure.PREEMPTED, EndState.STOPPED: Failure.PREEMPTED, EndState.TIMEOUT: Failure.TIME_LIMIT,
+    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG,
+}  # fmt: skip
+
+
+@cache
+def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str]], ...]:
+    """Return the launchers' patterns before the general ones."""
+    found = (pattern for kind in kinds for pattern in launcher_class(kind).log_patterns)
+    return (*((FAILURE_OF_END[state], re.compile(pattern)) for state, pattern in found), *_PATTERNS)
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
@@ -179,7 +187,7 @@ def _since_progress(lines: Iterable[str]) -> list[str]:
 
 def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
     """``frames`` are the files and functions of the traceback above, the place where it was raised last."""
-    known = next((failure for failure, pattern in _PATTERNS if pattern.match(line)), None)
+    known = next((failure for failure, pattern in _all_patterns(tuple(LAUNCHERS)) if pattern.match(line)), None)
     is_exception = _EXCEPTION.match(line) is not None
     if is_exception and known in (None, *_ECHOES) and any(_REWARDS.search(f"{file}:{name}") for file, name in frames):
         return Failure.REWARD

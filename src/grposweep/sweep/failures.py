@@ -20,7 +20,7 @@ from grposweep.launchers.base import End, EndState
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.records import Failure, TrialResult
-from grposweep.sweep.failure_patterns import read_log
+from grposweep.sweep.failure_patterns import FAILURE_OF_END, read_log
 from grposweep.sweep.oom import heal
 
 __all__ = [
@@ -102,12 +102,6 @@ _ROOTS = (
     Failure.REWARD, Failure.GPU_MEMORY, Failure.HOST_MEMORY, Failure.DISK_FULL, Failure.COLLAPSE, Failure.NON_FINITE,
     Failure.BAD_CONFIGURATION,
 )  # fmt: skip
-# What the launcher, or the sweep itself, knows of an end.
-_STATES: dict[str, Failure] = {
-    EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY, EndState.NODE_FAILED: Failure.NODE_FAILURE,
-    EndState.PREEMPTED: Failure.PREEMPTED, EndState.STOPPED: Failure.PREEMPTED, EndState.TIMEOUT: Failure.TIME_LIMIT,
-    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG,
-}  # fmt: skip
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
 
@@ -115,7 +109,7 @@ _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) fo
 def classify(evidence: Evidence) -> Failure:
     """The class of a failed attempt."""
     said = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
-    said |= {_STATES[evidence.state]} if evidence.state in _STATES else set()
+    said |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
     for failure in (*_ROOTS, *_TAKEN):
         if failure in said:
             return failure

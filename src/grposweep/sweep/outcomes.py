@@ -122,7 +122,7 @@ def write_failed(folder: TrialFolder, attempt: int, status: TrialStatus, failure
     """Write result.json of a failed attempt: ``failed`` for good, ``retried`` if another one follows."""
     before = folder.result
     step = before.step if before.step is not None else folder.heartbeat().step or 0
-    number = attempt if before.attempt is None else before.attempt  # a job that Slurm restarted has used several
+    number = attempt if before.attempt is None else before.attempt  # a job that was restarted has used several
     TrialResult(status, number, step=step, failure=failure).write(folder.path)
 
 

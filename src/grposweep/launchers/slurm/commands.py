@@ -203,6 +203,18 @@ MEANINGS = {
     "OUT_OF_MEMORY": StateInfo(EndState.OUT_OF_MEMORY, "it used more memory than it asked for; set cluster.mem_gb higher", False),
     "CANCELLED": StateInfo(EndState.CANCELLED, "somebody cancelled it", False),
 }  # fmt: skip
+# What srun and slurmstepd write to a rank's log, from the beginning of the line.
+LOG_PATTERNS = (
+    (EndState.OUT_OF_MEMORY, r"slurmstepd: error: .*oom[-_ ]kill event"),
+    (EndState.OUT_OF_MEMORY, r"srun: error: .*: Out Of Memory"),
+    (EndState.OUT_OF_MEMORY, r"slurmstepd: error: .*[Ee]xceeded .*memory limit"),
+    (EndState.NODE_FAILED, r"slurmstepd: error: .*DUE TO NODE FAILURE"),
+    (EndState.NODE_FAILED, r"srun: error: Node failure on "),
+    (EndState.TIMEOUT, r"slurmstepd: error: .*DUE TO TIME LIMIT"),
+    (EndState.PREEMPTED, r"slurmstepd: error: .*DUE TO (?:PREEMPTION|JOB REQUEUE)"),
+    # A step's is an echo of its tasks'.
+    (EndState.CANCELLED, r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT "),
+)
 # A pending job with one of these reasons stays pending for ever; the key to look at first.
 HOPELESS = {
     "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",

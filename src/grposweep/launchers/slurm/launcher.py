@@ -29,7 +29,7 @@ from grposweep.launchers.base import (
 )
 from grposweep.launchers.code_snapshot import snapshot_code
 from grposweep.launchers.slurm import commands
-from grposweep.launchers.slurm.commands import HOPELESS, VANISHED, JobInfo, end_of
+from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
 from grposweep.launchers.slurm.script import attempt_name, sweep_name, write_script
 from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, hands_over, submit_controller
 from grposweep.process import SOURCE, SpawnedProcesses
@@ -60,6 +60,7 @@ class Slurm(Launcher):
     outlives = True
     job_name = "Slurm job"
     scheduler = "Slurm"
+    log_patterns = LOG_PATTERNS
 
     def __init__(self, sweep: Path, cluster: Cluster, slots: int, code: Path) -> None:
         """``code`` is the folder whose grposweep the jobs run."""

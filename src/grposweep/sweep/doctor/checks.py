@@ -113,7 +113,7 @@ def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
 
 
 def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
-    """Attempts count upwards; each is announced before it is started, and ends once (restarts are Slurm's own)."""
+    """Attempts count upwards; each is announced before it is started, and ends once (restarts are the launcher's own)."""
     seen, announced, ended = {-1}, set(), set()
     for line in events:
         attempt, event = line.attempt, line.event

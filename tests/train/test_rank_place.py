@@ -1,0 +1,67 @@
+"""A rank of a job finds its place among the others, by its launcher's variables."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grposweep.launchers.slurm.launcher import Slurm
+from grposweep.schema import Cluster
+from grposweep.train.process import devices, torch_variables
+from support import PROJECT, environment
+
+SRUN = {
+    "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+    "SLURM_JOB_ID": "71234",
+}  # fmt: skip
+
+
+def test_sruns_variables_become_torchs() -> None:
+    """The port follows from the job's number, so that two jobs on a node do not meet."""
+    assert torch_variables(Slurm.rank_place(SRUN), {}) == {
+        "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "21234",
+    }  # fmt: skip
+
+
+def test_the_address_in_the_jobs_setup_lines_wins() -> None:
+    """Some clusters route over another interface."""
+    found = torch_variables(Slurm.rank_place(SRUN), {"MASTER_ADDR": "ib0", "MASTER_PORT": "7"})
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("ib0", "7")
+
+
+def test_a_single_rank_needs_no_group() -> None:
+    """So torch.distributed is not started."""
+    assert torch_variables(Slurm.rank_place({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}), {}) == {}
+
+
+REPORT = """
+import os, pathlib
+from grposweep.train.process import port_of_job, restarts, take_rank_place
+take_rank_place(pathlib.Path.cwd())
+print(os.environ["GRPOSWEEP_ATTEMPT"], restarts(), port_of_job(40_000), os.environ.get("RANK"))
+"""
+
+
+@pytest.mark.parametrize(("ranks", "log"), [({"GRPOSWEEP_RANKS": "slurm"}, "5 2 41234 5"), ({}, None)])
+def test_a_restarted_job_is_a_later_attempt_and_has_its_own_log(
+    tmp_path: Path, ranks: dict[str, str], log: str | None
+) -> None:
+    """Only if the job's script says so: an interactive shell on a cluster has the same variables."""
+    (tmp_path / "logs").mkdir()
+    job = {**SRUN, **ranks, "SLURM_RESTART_COUNT": "2", "GRPOSWEEP_ATTEMPT": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        cwd=tmp_path, env=environment(PYTHONPATH=str(PROJECT / "src"), **job), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    written = tmp_path / "logs" / "rank-5.log"
+    assert (written.read_text().strip() if written.exists() else None) == log
+    assert (done.stdout == "") is (log is not None)
+
+
+def test_a_job_holds_its_servers_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with four GPUs, six of them for ranks; the same folder here holds as many as it has ranks."""
+    cluster = Cluster(kind="slurm", nodes=2, gpus_per_node=4, processes=6)
+    assert devices(cluster) == 6
+    monkeypatch.setenv("GRPOSWEEP_RANKS", "slurm")
+    assert devices(cluster) == 8
