@@ -9,9 +9,10 @@ import pytest
 from grposweep.cli.run import _composer
 from grposweep.config.points import Points
 from grposweep.config.session import open_session
+from grposweep.registries import POLICIES
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.sweep import run, start
+from grposweep.sweep import run
 
 Sweep = Callable[..., Path]
 
@@ -22,7 +23,8 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:
-            monkeypatch.setattr(start, "build_policy", lambda _name: stopping)
+            monkeypatch.setitem(POLICIES, "brought", lambda: stopping)
+            arguments = (*arguments, "search.stopping=brought")
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
             run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")

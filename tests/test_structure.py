@@ -63,11 +63,6 @@ def levels(imports: dict[str, dict[str, list[str]]]) -> dict[str, int]:
     return found
 
 
-# Cycles that are being removed: take a line out with its last import.
-KNOWN_CYCLES = ("rules <-> frameworks", "storage -> launchers (exit codes)")
-
-
-@pytest.mark.xfail(strict=False, reason=f"known cycles: {', '.join(KNOWN_CYCLES)}")
 def test_no_package_imports_in_a_cycle() -> None:
     """Packages have one order; the message names a cycle with the places of its imports."""
     imports = package_imports()

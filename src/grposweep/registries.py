@@ -60,10 +60,10 @@ SAMPLERS: dict[str, Sampler] = {
 # search.stopping (``auto`` chooses one): a class without arguments that follows search.early_stopping.StoppingPolicy
 POLICIES: dict[str, Callable[[], Any]] = {
     "none": Lazy("search.early_stopping:NoStopping"),
-    "curve": Lazy("search.early_stopping.curve:CurvePolicy"),
     "median": Lazy("search.early_stopping.optuna_pruners:MedianPolicy"),
     "asha": Lazy("search.early_stopping.optuna_pruners:AshaPolicy"),
     "hyperband": Lazy("search.early_stopping.optuna_pruners:HyperbandPolicy"),
+    "curve": Lazy("search.early_stopping.curve:CurvePolicy"),
 }
 
 # task.kind: a function from schema.Task to training and held-out rows

@@ -18,7 +18,7 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import AT_LEAST_ONE, SIZES_OR_AUTO, WORDS, check_words
+from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_words, choices
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
 
@@ -120,16 +120,16 @@ def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None
     assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
 
 
-@pytest.mark.parametrize("key", WORDS)
+@pytest.mark.parametrize("key", [*CHOICES, *REGISTERED])
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
     script = f"trainer.script={__file__}"
     needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script]}
-    for word in WORDS[key]:
+    for word in choices(key):
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
     with pytest.raises(UserError) as caught:
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}=nonsense"])))
-    assert all(word in str(caught.value) for word in (f"{key}=nonsense", *WORDS[key]))
+    assert all(word in str(caught.value) for word in (f"{key}=nonsense", *choices(key)))
 
 
 @pytest.mark.parametrize("key", SIZES_OR_AUTO)

@@ -27,7 +27,7 @@ from omegaconf.errors import (
 )
 
 from grposweep.errors import UserError
-from grposweep.schema import GROUPS, Experiment, Search
+from grposweep.schema import ALIASES, GROUPS, Experiment, Search
 
 # For a number typed as a group option, the key that takes it.
 NUMBER_KEYS = {
@@ -197,8 +197,11 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """The schema as a configuration, made once: merging copies it."""
-    return OmegaConf.structured(Experiment)
+    """Return the schema as a configuration, built once (merging copies it); a key with an alias refers to the alias."""
+    schema = OmegaConf.structured(Experiment)
+    for key, alias in ALIASES.items():
+        OmegaConf.update(schema, key, f"${{{alias}}}")
+    return schema
 
 
 def explain(error: OmegaConfBaseException) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from grposweep.config.validate import WORDS
+from grposweep.config.validate import choices
 from grposweep.files import PROJECT
 from grposweep.schema import Experiment
 
@@ -58,7 +58,7 @@ def _options(group: str) -> Iterator[str]:
 
 def _row(section: str, key: "Field[Any]", kind: Any) -> str:
     name = f"{section}.{key.name}" if section else key.name
-    words = " \\| ".join(f"`{word}`" for word in WORDS.get(name, ()))
+    words = " \\| ".join(f"`{word}`" for word in choices(name))
     return f"| `{name}` | {words or type_text(kind)} | `{_default(key)}` |"
 
 

@@ -1,6 +1,6 @@
-"""Words that only certain values make sense for; types alone cannot say so."""
+"""Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,26 +10,29 @@ from grposweep.config.to_setting import read_gpu
 from grposweep.errors import UserError
 from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import LAUNCHERS, load
+from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, load
 from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
 
-WORDS: dict[str, Collection[str]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
-    "task.kind": ("arithmetic", "gsm8k", "jsonl"),
-    "trainer.kind": (*OWN_TRAINERS, *external_trainers()),
     "trainer.takes": ("config", "flags"),
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
     "trainer.sharding": ("none", "zero1", "zero2", "zero3", "fsdp"),
-    "cluster.kind": LAUNCHERS,
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
     "generation.vllm_mode": ("colocate", "server"),
-    "search.sampler": ("auto", "grid", "one_factor", "tpe", "random", "gp"),
-    "search.stopping": (AUTO, "none", "median", "asha", "hyperband", "curve"),
     "search.direction": ("maximize", "minimize"),
-    "tracker.kind": ("none", "wandb", "tensorboard"),
     "tracker.mode": ("offline", "online", "disabled"),
+}
+# Keys whose choices are registered: what is registered later is a choice at once.
+REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
+    "task.kind": lambda: TASKS,
+    "trainer.kind": lambda: (*OWN_TRAINERS, *external_trainers()),
+    "cluster.kind": lambda: LAUNCHERS,
+    "search.sampler": lambda: (AUTO, *SAMPLERS),
+    "search.stopping": lambda: (AUTO, *POLICIES),
+    "tracker.kind": lambda: TRACKERS,
 }
 SIZES_OR_AUTO = (
     "batch.per_device_train_batch_size",
@@ -56,9 +59,9 @@ AT_LEAST_ONE = (
 
 
 def check_words(experiment: Experiment) -> None:
-    """Raise UserError for a word that nothing understands, a count below one where one is needed, and a secret."""
+    """Raise UserError for an unknown choice, a count below one if one is needed, and a secret."""
     refuse_secrets(asdict(experiment))
-    for key in WORDS:
+    for key in (*CHOICES, *REGISTERED):
         check_choice(key, value_at(experiment, key))
     for key in SIZES_OR_AUTO:
         value = value_at(experiment, key)
@@ -105,14 +108,19 @@ def check_words(experiment: Experiment) -> None:
         )
 
 
+def choices(key: str) -> tuple[str, ...]:
+    """Return what a key takes; empty if its type alone says so."""
+    return tuple(REGISTERED[key]()) if key in REGISTERED else CHOICES.get(key, ())
+
+
 def check_choice(key: str, value: Any) -> None:
     """Raise UserError for a value that is not one of its key's choices."""
-    if value not in WORDS[key]:
-        raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(WORDS[key])}.")
+    if value not in choices(key):
+        raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(choices(key))}.")
 
 
 def check_tracker(experiment: Experiment) -> None:
-    """Raise UserError where nobody would write TensorBoard's files; it asks what is installed here."""
+    """Raise UserError if nothing would write TensorBoard's files, or TensorBoard is not installed here."""
     if experiment.tracker.kind != "tensorboard":
         return
     if experiment.trainer.kind != "trl":
@@ -127,11 +135,11 @@ def check_tracker(experiment: Experiment) -> None:
 
 
 def check_objectives(search: Search) -> None:
-    """Raise UserError where something asks for one order of all trials, which several objectives do not make."""
+    """Raise UserError if something needs one order of all trials, which several objectives do not give."""
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
-        f"search={search.sampler}": search.sampler not in ("auto", "grid", "tpe", "random"),
+        f"search={search.sampler}": not (search.sampler == AUTO or SAMPLERS[search.sampler].several_objectives),
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
         raise UserError(
@@ -156,7 +164,7 @@ def check_server(generation: Generation) -> None:
 
 
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
-    """Raise UserError where a program lacks its script, or files that it needs are not there."""
+    """Raise UserError if a program lacks its script, or files that it needs are not there."""
     framework = external_trainers().get(trainer.kind)
     if framework is None or framework.trainer is None:
         return

@@ -47,7 +47,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         step = state.global_step
         if self.folder is None or step >= state.max_steps or not self.pace.is_boundary(step):
             return
-        if agree(self._asked(step) and state.is_world_process_zero, args):
+        if broadcast_any(self._asked(step) and state.is_world_process_zero, args.world_size, args.device):
             self.stopped = control.should_training_stop = control.should_save = True
             if state.is_world_process_zero:
                 self._say(state)
@@ -127,12 +127,12 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
     return None
 
 
-def agree(stop: bool, args: TrainingArguments) -> bool:
-    """Whether rank 0 was asked to stop: all must leave the loop at one step, or the others wait for ever."""
-    if args.world_size == 1:
-        return stop
-    import torch  # always there; only several ranks need it
+def broadcast_any(flag: bool, ranks: int, device: Any) -> bool:
+    """Return on every rank whether the flag is set on any: all must leave the loop at one step, or the others hang."""
+    if ranks == 1:
+        return flag
+    import torch  # only several ranks need it here
 
-    flag = torch.tensor([int(stop)], device=args.device)
-    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    return bool(flag.item())
+    flags = torch.tensor([int(flag)], device=device)
+    torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
+    return bool(flags.item())

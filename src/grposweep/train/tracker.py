@@ -1,4 +1,7 @@
-"""Where runs are shown besides metrics.jsonl: W&B, or nowhere. Loud when it cannot start, quiet when it fails later."""
+"""Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that fails later warns.
+
+A new tracker is a class here, or in a file of its own, and a line in ``grposweep.registries.TRACKERS``.
+"""
 
 import hashlib
 import re
@@ -9,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grposweep import schema
-from grposweep.errors import UserError
+from grposweep.config.validate import check_choice
 from grposweep.files import read_lines
 from grposweep.labels import short_names
 from grposweep.plan import Plan
+from grposweep.registries import TRACKERS
 from grposweep.storage import paths
 from grposweep.storage.records import TrialRecord
 
@@ -24,7 +28,12 @@ _RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")  # W&B's folder of a run
 
 
 class Tracker:
-    """The null object: nothing is tracked."""
+    """The null object and the contract: nothing is tracked. ``report_to`` are trackers that TRL itself writes to."""
+
+    report_to: tuple[str, ...] = ()
+
+    def __init__(self, options: schema.Tracker, folder: Path) -> None:
+        self.options, self.folder = options, folder
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         """Open the run; raises where that is impossible."""
@@ -39,16 +48,22 @@ class Tracker:
         """Close the run."""
 
 
+class TensorboardTracker(Tracker):
+    """TensorBoard's files, which TRL writes itself."""
+
+    report_to = ("tensorboard",)
+
+
 class WandbTracker(Tracker):
     """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id).
 
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
-    So a later attempt writes the run anew, beginning with the lines that metrics.jsonl has kept; but where the earlier
+    So a later attempt writes the run again, beginning with the lines that metrics.jsonl has kept; but where the earlier
     half has been sent already, W&B appends to it, and the later attempt writes its own lines only.
     """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
-        self.options, self.folder = options, folder
+        super().__init__(options, folder)
         self.run: wandb.Run | None = None
         self.warned = False
         self.behind = False  # earlier attempts' lines are to be written first
@@ -59,7 +74,7 @@ class WandbTracker(Tracker):
         offline = self.options.mode == "offline"
         name = run_id(self.folder)
         if offline:
-            self._begin_anew()
+            self._drop_offline_runs()
         self.run = wandb.init(
             project=self.options.project,
             entity=self.options.entity,
@@ -77,7 +92,7 @@ class WandbTracker(Tracker):
         # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
         self.run.define_metric("*", step_metric="step")
 
-    def _begin_anew(self) -> None:
+    def _drop_offline_runs(self) -> None:
         """Drop what earlier attempts wrote offline, unless W&B has it already."""
         earlier = list((self.folder / "wandb").glob("offline-run-*"))
         if any(any(run.glob("*.wandb.synced")) for run in earlier):
@@ -127,15 +142,15 @@ def _finish(run: "wandb.Run") -> None:
 
 
 def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str, Any]:
-    """A run's configuration: the trial's dials under their short names, then everything else, a section each."""
+    """Return a run's configuration: the trial's parameters under their short names, then everything else by section."""
     record = TrialRecord.read(folder)
     point = None if record is None else record.point
     labels = point if isinstance(point, dict) else {}
-    dials = {word: labels[name] for name, word in short_names(labels).items()}
+    parameters = {word: labels[name] for name, word in short_names(labels).items()}
     return {
-        "lr": experiment.lr,
+        "lr": experiment.optimizer.learning_rate,
         "seed": experiment.seed,
-        **dials,
+        **parameters,
         "experiment": asdict(experiment),
         "plan": plan.as_dict(),
     }
@@ -150,10 +165,11 @@ def run_id(folder: Path) -> str:
 
 
 def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Tracker:
-    """The tracker of one rank; only rank 0 tracks. TensorBoard's files are written by TRL itself (train/options.py)."""
-    if options.kind not in ("none", "wandb", "tensorboard"):
-        known = "tracker=none, tracker=wandb or tracker=tensorboard"
-        raise UserError(f"tracker.kind={options.kind} is no tracker that we have. Set {known}.")
-    if options.mode not in ("offline", "online", "disabled"):
-        raise UserError(f"tracker.mode={options.mode} is no mode of W&B's. Set tracker.mode=offline or online.")
-    return WandbTracker(options, folder) if options.kind == "wandb" and is_main else Tracker()
+    """Return the tracker of one rank; only rank 0 tracks.
+
+    Raises UserError for an unknown tracker or mode.
+    """
+    for key, value in (("tracker.kind", options.kind), ("tracker.mode", options.mode)):
+        check_choice(key, value)
+    tracker: Tracker = TRACKERS[options.kind if is_main else "none"](options, folder)
+    return tracker

@@ -132,7 +132,7 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         logging_steps=1,
         log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
         num_completions_to_print=0,
-        report_to=["tensorboard"] if experiment.tracker.kind == "tensorboard" else [],  # other trackers are ours
+        report_to=list(attempt.tracker.report_to),  # rank 0 alone writes; other trackers are ours
         disable_tqdm=True,
         torch_compile=experiment.trainer.compile,
         **sharding_options(experiment.trainer.sharding),

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.train.attempt import Attempt
+from grposweep.train.callback import broadcast_any
 
 GIB = 2**30
 
@@ -172,7 +173,7 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         if step in attempt.plan.evaluation_steps:
             control.should_evaluate = True
         if not last and attempt.pace.is_boundary(step):
-            self.stopped = agree(attempt.asks_to_stop(step), attempt.ranks, args.device)
+            self.stopped = broadcast_any(attempt.asks_to_stop(step), attempt.ranks, args.device)
             control.should_training_stop = control.should_training_stop or self.stopped
             control.should_save = self.stopped or self._is_due(step)
         elif last:
@@ -210,15 +211,6 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
 
     def _beat(self, state: TrainerState) -> None:
         self.attempt.beat(state.global_step)
-
-
-def agree(stop: bool, ranks: int, device: torch.device) -> bool:
-    """Whether any rank was asked to stop: all must leave the loop at one step, or the others wait for ever."""
-    if ranks == 1:
-        return stop
-    flag = torch.tensor([int(stop)], device=device)
-    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    return bool(flag.item())
 
 
 @dataclass

@@ -1,25 +1,19 @@
-"""What is learnt: prompts and their answers, one file a task. A new task is one file, one line here, one YAML in conf/task.
+"""Tasks: prompts and their answers, one file each. A new task also takes a line in ``grposweep.registries.TASKS``.
 
 A task is a function from the configuration to training and held-out rows: dictionaries with ``prompt``, ``answer`` and
-whatever else a reward wants to see. Everything that tasks share (limits, chat turns, prompt_id) happens here.
+whatever else a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
+gives a task its name on the command line.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
 
 from grposweep.errors import UserError
+from grposweep.registries import TASKS
 from grposweep.schema import Task
-from grposweep.train.tasks import arithmetic, gsm8k, jsonl
 from grposweep.train.tasks.rows import Row
-
-TASKS: dict[str, Callable[[Task], tuple[list[Row], list[Row]]]] = {
-    "arithmetic": arithmetic.load,
-    "gsm8k": gsm8k.load,
-    "jsonl": jsonl.load,
-}
 
 
 @dataclass(frozen=True)
@@ -30,12 +24,12 @@ class Data:
     held_out: Dataset
 
     def counts(self) -> dict[str, int]:
-        """What a setting needs to know, in prompts."""
+        """Return the number of prompts, as a setting needs it."""
         return {"train_prompts": len(self.train), "eval_prompts": len(self.held_out)}
 
 
 def load_data(task: Task) -> Data:
-    """The task's data, the same on every machine and for every seed of an experiment."""
+    """Return the task's data, the same on every machine and for every seed of an experiment."""
     if task.kind not in TASKS:
         raise UserError(f"task.kind={task.kind} is no task that we have. Set task to one of: {', '.join(TASKS)}.")
     if task.system_prompt and not task.chat:
@@ -58,7 +52,7 @@ def _build(task: Task, rows: list[Row]) -> Dataset:
 
 
 def _prompt(task: Task, row: Row) -> dict[str, Any]:
-    """The prompt as TRL takes it: text, or turns of a conversation."""
+    """Return the prompt as TRL takes it: text, or the turns of a conversation."""
     if not task.chat or not isinstance(row["prompt"], str):
         return {"prompt": row["prompt"]}
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []

@@ -1,0 +1,98 @@
+"""One line registers a task, a tracker, a sampler or an early-stopping policy: checks, choices and whoever builds it follow."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.config.validate import check_choice, choices
+from grposweep.errors import UserError
+from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
+from grposweep.schema import Task, Tracker
+from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, build_policy
+from in_process import sweeps_in
+from support import read, trials
+
+BUILDS: list[Any] = [
+    *POLICIES.values(), *TASKS.values(), *TRACKERS.values(), *(s.build for s in SAMPLERS.values() if s.build),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.target)
+def test_every_registered_target_exists(build: Lazy) -> None:
+    """A module and a function or class in it."""
+    assert callable(build.load())
+
+
+def test_names_are_read_without_torch_or_optuna() -> None:
+    """So --help and the configuration's checks stay fast."""
+    code = "import sys, grposweep.config.validate; print(*{'torch', 'optuna', 'transformers'} & sys.modules.keys())"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "registry"), [("search.stopping", POLICIES), ("task.kind", TASKS), ("tracker.kind", TRACKERS)]
+)
+def test_what_is_registered_is_a_choice_and_nothing_else(
+    key: str, registry: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line is enough."""
+    with pytest.raises(UserError, match=f"{key}=toy"):
+        check_choice(key, "toy")
+    monkeypatch.setitem(registry, "toy", NoStopping)
+    check_choice(key, "toy")
+    assert "toy" in choices(key)
+
+
+def test_an_unknown_policy_is_refused_and_never_another_one() -> None:
+    """No name falls through to Hyperband."""
+    with pytest.raises(UserError, match=r"search\.stopping=toy"):
+        build_policy("toy")
+
+
+class StopsSlowLearners(NoStopping):
+    """Stop every trial with a learning rate below 2e-3 at its first evaluation."""
+
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+        slow = float(str(curve.point["lr"])) < 2e-3
+        return Decision(Action.STOP if slow else Action.CONTINUE, "learns slowly")
+
+
+def test_a_policy_registered_by_one_line_decides_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by its name, as any other."""
+    monkeypatch.setitem(POLICIES, "toy", StopsSlowLearners)
+    sweep = sweeps_in(tmp_path, monkeypatch)
+    folder = sweep(
+        "trainer=fake", "name=s", "schedule.budget_completions=2048", "trainer.fake.step_seconds=0.3", "lr=1e-3,2e-3",
+        "search.stopping=toy",
+    )  # fmt: skip
+    results = {trial.name[:4]: read(trial / "result.json") for trial in trials(folder)}
+    assert {name: result["status"] for name, result in results.items()} == {"0000": "pruned", "0001": "finished"}
+
+
+def test_a_task_registered_by_one_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows become prompts as any other's."""
+    from grposweep.train.tasks import load_data
+
+    rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
+    monkeypatch.setitem(TASKS, "toy", lambda _task: (rows[:1], rows[1:]))
+    assert load_data(Task(kind="toy")).counts() == {"train_prompts": 1, "eval_prompts": 1}
+
+
+def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other ranks have the null object."""
+    from grposweep.train import tracker
+
+    class Toy(tracker.Tracker):
+        """Tracks nothing either."""
+
+    monkeypatch.setitem(TRACKERS, "toy", Toy)
+    options = Tracker(kind="toy")
+    assert type(tracker.build_tracker(options, tmp_path, is_main=True)) is Toy
+    assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
