@@ -1,4 +1,4 @@
-"""What can be chosen by name: one line for each task, tracker, launcher, sampler and early-stopping policy.
+"""What can be chosen by name: one line for each framework, task, tracker, launcher, sampler and early-stopping policy.
 
 The values are imported when they are first used. So configuration checks and command-line choices read the names without
 importing torch or Optuna, and a package below may know the names of what stands above it.
@@ -28,6 +28,15 @@ class Lazy:
 def load(entry: Any) -> Any:
     """Return a registered function or class, imported if it is `Lazy`."""
     return entry.load() if isinstance(entry, Lazy) else entry
+
+
+FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
+    "trl": "grposweep.frameworks.trl",
+    "open-r1": "grposweep.frameworks.open_r1",
+    "ms-swift": "grposweep.frameworks.ms_swift",
+    "easyr1": "grposweep.frameworks.easyr1",
+    "verl": "grposweep.frameworks.verl",
+}
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,6 +25,12 @@ app = typer.Typer(
 @app.callback()
 def grposweep() -> None:
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
+
+
+def choices(name: str, *values: str) -> type[StrEnum]:
+    """Return the choices of an option whose values come from a registry."""
+    members = {value.replace("-", "_"): value for value in values}
+    return cast("type[StrEnum]", StrEnum(name, members))  # mypy takes it for a member's value
 
 
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:

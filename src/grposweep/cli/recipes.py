@@ -4,35 +4,21 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grposweep.cli.app import command
+from grposweep.cli.app import choices, command
 from grposweep.errors import UserError
+from grposweep.registries import FRAMEWORKS
 from grposweep.setting import Version
 
-
-class Framework(StrEnum):
-    """Whose recipes these are."""
-
-    auto = "auto"
-    trl = "trl"
-    open_r1 = "open-r1"
-    ms_swift = "ms-swift"
-    easyr1 = "easyr1"
-    verl = "verl"
-
-
-class Target(StrEnum):
-    """Whose words to write."""
-
-    trl = "trl"
-    open_r1 = "open-r1"
-    ms_swift = "ms-swift"
-    easyr1 = "easyr1"
-    verl = "verl"
-    grposweep = "grposweep"
+if TYPE_CHECKING:  # their members are only known when the registry is read
+    Framework: TypeAlias = str
+    Target: TypeAlias = str
+else:
+    Framework = choices("Framework", "auto", *FRAMEWORKS)
+    Target = choices("Target", *FRAMEWORKS, "grposweep")
 
 
 class Format(StrEnum):
@@ -81,7 +67,7 @@ LINES = (
 )
 def lint(
     files: Files = None,
-    framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = Framework.auto,
+    framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = "auto",
     processes: Processes = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
@@ -108,7 +94,7 @@ def lint(
 
     version = _version(trl_version)
     gib = _gpu(gpu, gpu_memory_gib)
-    options = Options(framework.value, version, processes, dataset_size, framework_version, gib)
+    options = Options(str(framework), version, processes, dataset_size, framework_version, gib)
     chosen = choose(select or (), ignore or ())
     if unsafe_fixes and not fix:
         raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
@@ -143,7 +129,7 @@ def rules(
 )
 def plan(
     items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of our own.", show_default=False)],
-    framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = Framework.auto,
+    framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
@@ -164,7 +150,7 @@ def plan(
 
     version = _version(trl_version)
     ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-    options = Options(framework.value, version, ranks, dataset_size, framework_version)
+    options = Options(str(framework), version, ranks, dataset_size, framework_version)
     return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
 
 
@@ -176,7 +162,7 @@ def fit(
     items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = Framework.auto,
+    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -187,7 +173,7 @@ def fit(
     from grposweep.cli.plan import show_fit
     from grposweep.frameworks.parsing.load import Options
 
-    options = Options(framework.value, None, processes)
+    options = Options(str(framework), None, processes)
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
 
 
@@ -200,7 +186,7 @@ def translate(
     file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
     to: Annotated[Target, typer.Option(help="Whose words; grposweep: groups for run.py.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder; otherwise stdout.", show_default=False)] = None,
-    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = Framework.auto,
+    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
@@ -216,7 +202,7 @@ def translate(
     from grposweep.translate import translate_file
 
     ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-    return translate_file(file, to.value, Options(framework.value, _version(trl_version), ranks, dataset_size), output)
+    return translate_file(file, str(to), Options(str(framework), _version(trl_version), ranks, dataset_size), output)
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:

@@ -3,12 +3,13 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grposweep.cli.app import Named, Outputs, Sweep, Trial, command, complete_sweep
+from grposweep.cli.app import Named, Outputs, Sweep, Trial, choices, command, complete_sweep
 from grposweep.errors import UserError
+from grposweep.registries import FRAMEWORKS
 
 
 @command(
@@ -55,17 +56,10 @@ Sides = Annotated[
 ]
 
 
-class ExportFormat(StrEnum):
-    """Formats in which the best trial is written."""
-
-    hydra = "hydra"
-    command = "command"
-    recipe = "recipe"
-    trl = "trl"
-    open_r1 = "open-r1"
-    ms_swift = "ms-swift"
-    easyr1 = "easyr1"
-    verl = "verl"
+if TYPE_CHECKING:  # its members are only known when the registry is read
+    ExportFormat: TypeAlias = str
+else:
+    ExportFormat = choices("ExportFormat", "hydra", "command", "recipe", *FRAMEWORKS)
 
 
 class TableFormat(StrEnum):
@@ -94,7 +88,7 @@ def best(
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
-    show_best(open_sweep(sweep, outputs), export, None if form is None else form.value)
+    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form))
 
 
 @command("grposweep export > trials.csv", "grposweep export lr_batch --format json --output trials.json")

@@ -1,13 +1,14 @@
 """GRPO frameworks: one folder each, with its keys, reader, writer, own rules and external trainer.
 
-A framework is a `Framework` named ``FRAMEWORK`` in a folder of its own, and a line in ``FRAMEWORKS``. A recipe's framework is
-detected by its keys and by the programs and paths it names, never by what is importable here.
+A framework is a `Framework` named ``FRAMEWORK`` in a folder of its own, and a line in ``registries.FRAMEWORKS``. A recipe's
+framework is detected by its keys and by the programs and paths it names, never by what is importable here.
 """
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from grposweep import registries
 from grposweep.errors import UserError
 from grposweep.external.base import ExternalProgram, Trial
 from grposweep.frameworks.base import Framework, KeySpec, ParsedRecipe, TranslatedRecipe, parse_release
@@ -18,46 +19,29 @@ from grposweep.setting import Setting, Version
 __all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]
 
 
-class Registry(Mapping[str, Framework]):
-    """Frameworks by name, in the order in which they are shown; a folder is imported when it is first needed."""
+class Frameworks(Mapping[str, Framework]):
+    """The frameworks of `grposweep.registries` by name; a folder is imported when it is first needed."""
 
-    def __init__(self, modules: Mapping[str, str]) -> None:
-        self._modules = dict(modules)
+    def __init__(self) -> None:
         self._loaded: dict[str, Framework] = {}
 
     def __getitem__(self, name: str) -> Framework:
-        if name not in self._loaded:
-            self._loaded[name] = import_module(self._modules[name]).FRAMEWORK
-        return self._loaded[name]
+        module = registries.FRAMEWORKS[name]
+        if module not in self._loaded:
+            self._loaded[module] = import_module(module).FRAMEWORK
+        return self._loaded[module]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._modules
+        return name in registries.FRAMEWORKS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(registries.FRAMEWORKS)
 
     def __len__(self) -> int:
-        return len(self._modules)
-
-    def register(self, module: str, name: str) -> None:
-        """Add the framework of a module, for those that are no part of this package."""
-        self._modules[name] = module
-
-    def remove(self, name: str) -> None:
-        """Take a framework out again."""
-        self._modules.pop(name)
-        self._loaded.pop(name, None)
+        return len(registries.FRAMEWORKS)
 
 
-FRAMEWORKS = Registry(
-    {
-        "trl": "grposweep.frameworks.trl",
-        "open-r1": "grposweep.frameworks.open_r1",
-        "ms-swift": "grposweep.frameworks.ms_swift",
-        "easyr1": "grposweep.frameworks.easyr1",
-        "verl": "grposweep.frameworks.verl",
-    }
-)
+FRAMEWORKS = Frameworks()
 
 
 def find_framework(name: str) -> Framework:
