@@ -34,7 +34,7 @@ from grposweep.search.validity import Validator
 from grposweep.storage import lease
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep import run, start
-from grposweep.sweep.doctor import visit
+from grposweep.sweep.doctor import run_checks
 from grposweep.train import attempt
 from support import is_running
 
@@ -224,7 +224,7 @@ def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
     if still := {line["pid"] for line in notes} - {line["pid"] for line in notes if line["event"] == "end"}:
         found += [f"attempt {pid} still runs" for pid in still if is_running(pid)]
     said = io.StringIO()
-    visit(str(sweep), stage.here, False, said)
+    run_checks(str(sweep), stage.here, False, said)
     # A line that was torn is read past; the doctor would set it aside.
     found += [line for line in said.getvalue().splitlines()[:-1] if "torn line" not in line]
     if models := [path.parent.name for path in sweep.glob("trials/*/model") if path.parent.name != _best(stage)]:

@@ -20,7 +20,7 @@ from grposweep.storage import lease as lease_module
 from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.sweep.doctor import visit
+from grposweep.sweep.doctor import run_checks
 from grposweep.sweep.failures import classify, read_evidence
 from grposweep.sweep.recovery import open_study
 from grposweep.sweep.start import open_folder
@@ -134,7 +134,7 @@ def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: Swee
         with suppress(UserError):
             open_folder(sweep.path, "x", Space(), Experiment(), {"git_sha": "abc", "packages": {}})
         with suppress(UserError):
-            assert visit(str(sweep.path), Path("outputs"), False, io.StringIO()) in (0, 1)
+            assert run_checks(str(sweep.path), Path("outputs"), False, io.StringIO()) in (0, 1)
 
     rendered = yaml.safe_dump(SWEEP, sort_keys=False)
     try_all(check, damaged(rendered) | object_file(SWEEP), max(examples // 5, 10))
@@ -149,7 +149,7 @@ def test_the_doctor_survives_and_mends_every_damaged_file(examples: int, name: s
 
     def check(text: str) -> None:
         put(trial.path / name, text)
-        assert visit(str(sweep.path), Path("outputs"), True, io.StringIO()) in (0, 1)
+        assert run_checks(str(sweep.path), Path("outputs"), True, io.StringIO()) in (0, 1)
         assert len(list(read_everything(trial))) == 12
 
     try_all(check, strategy, max(examples // 25, 5))

@@ -17,7 +17,7 @@ from grposweep.registries import LAUNCHERS
 from grposweep.schema import Experiment
 from grposweep.storage.exit_code import ExitCode
 from grposweep.sweep.cancel import cancel_sweep
-from grposweep.sweep.doctor import visit
+from grposweep.sweep.doctor import run_checks
 from in_process import sweeps_in
 from support import lines, read, trials, wait_for
 
@@ -263,4 +263,4 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
     assert len(list(toy.glob("*.job"))) == 3
     assert "best: trial 1" in capsys.readouterr().out
     with (tmp_path / "doctor").open("w") as out:
-        assert visit("s", tmp_path / "outputs", repair=False, out=out) == ExitCode.FINISHED
+        assert run_checks("s", tmp_path / "outputs", repair=False, out=out) == ExitCode.FINISHED

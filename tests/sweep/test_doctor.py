@@ -17,7 +17,7 @@ from grposweep.errors import UserError
 from grposweep.files import append_line, write_json
 from grposweep.storage import lease as lease_module
 from grposweep.storage.lease import Lease
-from grposweep.sweep.doctor import visit
+from grposweep.sweep.doctor import run_checks
 from support import environment, read, trials
 
 from .test_recovery import load
@@ -34,7 +34,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def doctor(sweep: Path, repair: bool = False) -> tuple[int, str]:
     """The exit code and what was said."""
     out = io.StringIO()
-    code = visit(str(sweep), Path("outputs"), repair, out)
+    code = run_checks(str(sweep), Path("outputs"), repair, out)
     return code, out.getvalue()
 
 

@@ -47,6 +47,6 @@ def doctor(
 
     Exit code: 0 sound, 1 problems found (and left), 2 unusable.
     """
-    from grposweep.sweep.doctor import visit
+    from grposweep.sweep.doctor import run_checks
 
-    return visit(sweep, outputs, repair, sys.stdout)
+    return run_checks(sweep, outputs, repair, sys.stdout)

@@ -1,4 +1,4 @@
-"""One controller a sweep: a lease with a counter that its holder keeps moving, because clocks of two machines differ."""
+"""One controller a sweep: a lease with a counter that its holder keeps moving, because clocks of machines differ."""
 
 import os
 import socket
@@ -28,9 +28,9 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def __enter__(self) -> "Lease":
-        """Take the lease, from nobody or from a dead holder.
+        """Take the lease, which is free or a dead holder's.
 
-        Raises UserError where a live controller holds it.
+        Raises UserError if a live controller holds it.
         """
         found = read_json(self._path)
         if found is not None and is_held(self._path):
@@ -55,7 +55,7 @@ class Lease:
             self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise LeaseLostError where somebody else holds it by now; called before anything is changed."""
+        """Raise LeaseLostError if another controller holds it by now; called before anything is changed."""
         self._lost = self._lost or self._holder() != self._owner
         if self._lost:
             raise LeaseLostError(f"{self._path.parent} was taken over by another controller; this one leaves it alone.")
@@ -83,7 +83,7 @@ class Lease:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a lease's holder lives: on this machine it is asked for by its pid, any other is watched for a while."""
+    """Return whether a lease's holder lives: on this machine by its pid, on any other by watching its counter for seconds."""
     found = read_json(path)
     if found is None:
         return False

@@ -1,7 +1,4 @@
-"""Whether two runs of one trial gave the same numbers, metric by metric.
-
-Where a result came from: code, packages, machine and command, so that it can be repeated.
-"""
+"""Provenance: code, packages, machine and command of a result; and whether two runs gave the same numbers."""
 
 import hashlib
 import platform
@@ -28,12 +25,12 @@ TIMES = (
 
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a metrics line repeats."""
+    """Return a metrics line without the fields that may differ between two runs."""
     return {name: value for name, value in line.items() if name not in TIMES}
 
 
 def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> str | None:
-    """Where two histories part, in words; None where they never do."""
+    """Return where two histories differ first, in words; None if they are the same."""
     old, new = ([without_times(line) for line in lines] for lines in (before, after))
     for one, other in zip(old, new, strict=False):
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]

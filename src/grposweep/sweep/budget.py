@@ -81,7 +81,7 @@ class CostModel:
         return CostEstimate(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
 
     def _digest(self) -> None:
-        """Sort what is new by its settings; only where somebody asks."""
+        """Sort new trials by their settings; only when an estimate is wanted."""
         for point, cost in list(self._noted.values())[self._digested :]:
             setting = self.validator.fields.setting(point)
             self._alike.setdefault(effective(setting), []).append(cost)
@@ -139,7 +139,7 @@ class Budget:
 
 @dataclass
 class GpuHourBudget:
-    """One sweep's; a rank without a GPU counts as one."""
+    """What one sweep has spent of its budget, in GPU hours; a rank without a GPU counts as one."""
 
     folder: SweepFolder
     study: SweepStudy
@@ -164,7 +164,7 @@ class GpuHourBudget:
         return cost
 
     def seconds(self, point: Point) -> float | None:
-        """What a trial is going to take on the clock; None where nobody knows yet."""
+        """Return how many seconds a trial is going to take; None while that is unknown."""
         self._catch_up()
         return self.budget.expectation.seconds(point)
 
@@ -210,7 +210,7 @@ class GpuHourBudget:
             self.budget.expectation.note(trial, *self.cost(trial))
 
     def _catch_up(self) -> None:
-        """Learn from what finished under earlier controllers, once somebody wants to know."""
+        """Learn once from what finished under earlier controllers."""
         if not self._caught_up:
             self._caught_up = True
             for trial in self.study.started:

@@ -92,7 +92,7 @@ def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
 
 
 def correction(sweep: SweepFolder) -> tuple[float, int] | None:
-    """What the estimate is to be multiplied with, and the trial that says so: the one that needed most for its estimate.
+    """Return the largest measured/estimated ratio and its trial.
 
     The largest ratio, not the mean: calling a point safe that fails costs more than leaving one out.
     """

@@ -1,7 +1,7 @@
-"""Points that a person wants tried first: read, matched with the dials, and judged before anything starts.
+"""Choose the next trial: enqueued points, the next point of a grid, or what the sampler proposes; then replicates.
 
-Which trial a sweep starts next: enqueued points, the next of a grid, or what the sampler asks for, none twice; then
-replicates of the leaders on fresh seeds.
+No point is started twice. Points of ``search.enqueue`` are checked before anything starts. Replicates of the leaders run on
+fresh seeds.
 """
 
 import math
@@ -90,7 +90,7 @@ DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
 
 class QueuedTrial(NamedTuple):
-    """A valid point that nobody has tried, judged, and what the study is to remember of it."""
+    """A valid new point with its validation, and its attributes for the study."""
 
     verdict: ValidationResult
     attributes: dict[str, Any]
@@ -98,7 +98,7 @@ class QueuedTrial(NamedTuple):
 
 @dataclass
 class TrialQueue:
-    """What has been started of a space, and what comes next."""
+    """Knows what has been started of a space, and decides what comes next."""
 
     study: SweepStudy
     validator: Validator
@@ -123,7 +123,7 @@ class TrialQueue:
 
     @property
     def target(self) -> int:
-        """How many trials the search itself starts in all."""
+        """How many trials the search itself starts in all, without replicates."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
@@ -150,7 +150,7 @@ class TrialQueue:
         return not self.exhausted and len(self.study.searched) < self.target
 
     def next(self) -> QueuedTrial | None:
-        """The next trial; None where none is to follow, or what follows depends on trials under way."""
+        """Return the next trial; None if none follows, or if what follows depends on running trials."""
         if self.has_points:
             if (proposal := self._next_point()) is not None:
                 return proposal
@@ -158,7 +158,7 @@ class TrialQueue:
         return self._next_replicate()
 
     def _next_point(self) -> QueuedTrial | None:
-        """A point that nobody has tried; None where no valid one is left."""
+        """Return a new point; None if no valid one is left."""
         used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
         self._look()
         for index, wanted in enumerate(self.enqueued):
@@ -172,7 +172,7 @@ class TrialQueue:
         return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
     def _next_replicate(self) -> QueuedTrial | None:
-        """The next fresh seed of a leader, as the race on these seeds stands."""
+        """Return the next fresh seed of a leader, by the present ranking on seeds."""
         standing = self.study.ranking
         if standing is None or not standing.wanted:
             return None
@@ -186,7 +186,7 @@ class TrialQueue:
         return QueuedTrial(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
-        """The next point of the grid, or what the sampler proposes."""
+        """Return the next point of the grid, or what the sampler proposes."""
 
         def is_new(point: Point) -> bool:
             if self.repeat:
@@ -277,7 +277,7 @@ class TrialQueue:
         return [(point, freeze(point)) for point in self.valid_points]
 
     def _look(self) -> None:
-        """Take notice of trials started since the last look."""
+        """Note the trials that were started since the last call."""
         started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}

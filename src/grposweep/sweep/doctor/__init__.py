@@ -26,47 +26,47 @@ from grposweep.sweep.doctor.checks import (
 )
 from grposweep.sweep.doctor.findings import Finding, check_json
 
-__all__ = ["visit"]
+__all__ = ["run_checks"]
 
 
-ROUNDS = 3  # of curing: one cure may show what another problem hid
+REPAIR_PASSES = 3  # one repair may show what another problem hid
 
 
-def visit(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
-    """Examine a sweep, given by name or path, and cure it where that is wanted; the exit code.
+def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
+    """Check a sweep, given by name or path, and repair it if asked to; return the exit code.
 
-    Raises UserError where there is no such sweep, or where a controller works on what should be cured.
+    Raises UserError if there is no such sweep, or if a controller works on what should be repaired.
     """
     sweep = read_sweep(find_sweep(named, outputs))
-    round_ = Round(sweep, quiet=not is_held(sweep.folder.lease))
-    left = list(round_.findings())
-    if not round_.quiet:
+    checks = CheckRun(sweep, quiet=not is_held(sweep.folder.lease))
+    left = list(checks.findings())
+    if not checks.quiet:
         print("a controller is at work: only what it is not changing now was looked at", file=out)
     if repair and left:
         with Lease(sweep.folder.lease):
-            left = _cure(round_, left, out)
+            left = _repair(checks, left, out)
     for finding in left:
         print(finding, file=out)
     print(_summary(sweep, left, repair), file=out)
     return ExitCode.FAILED if left else ExitCode.FINISHED
 
 
-def _cure(round_: "Round", found: list[Finding], out: TextIO) -> list[Finding]:
-    """Mend what can be mended, until nothing more can; what is left."""
-    for _ in range(ROUNDS):
-        curable = [finding for finding in found if finding.mend is not None]
-        for finding in curable:
-            assert finding.mend is not None  # for mypy
-            finding.mend()
+def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Finding]:
+    """Repair what can be repaired, until nothing more can; return what is left."""
+    for _ in range(REPAIR_PASSES):
+        repairable = [finding for finding in found if finding.repair is not None]
+        for finding in repairable:
+            assert finding.repair is not None  # for mypy
+            finding.repair()
             print(f"repaired: {finding}", file=out)
-        found = list(round_.findings(lease=False))
-        if not curable:
+        found = list(checks.findings(lease=False))
+        if not repairable:
             break
     return found
 
 
 @dataclass(frozen=True)
-class Round:
+class CheckRun:
     """One look at everything; ``quiet``: no controller is at work."""
 
     sweep: Sweep
@@ -116,7 +116,7 @@ def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
     counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
     if not left:
         return f"{sweep.folder.path.name} is sound: {counts}"
-    curable = sum(finding.mend is not None for finding in left)
-    hint = "; --repair mends it" if curable == 1 else f"; --repair mends {curable} of them" if curable else ""
+    repairable = sum(finding.repair is not None for finding in left)
+    hint = "; --repair mends it" if repairable == 1 else f"; --repair mends {repairable} of them" if repairable else ""
     problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
     return f"{sweep.folder.path.name} has {problems}{'' if repair else hint} ({counts})"

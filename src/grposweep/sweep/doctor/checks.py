@@ -1,9 +1,4 @@
-"""What writers and controllers that were killed leave lying about.
-
-Whether one trial's files can be read, and tell one story.
-
-Whether the journal can be read, and agrees with the trial folders.
-"""
+"""The doctor's checks: stale files of killed processes, one trial's files, and the journal against the trial folders."""
 
 import json
 from collections import Counter
@@ -38,13 +33,13 @@ OLD_SECONDS = 60.0  # a living writer's draft is there for milliseconds
 
 
 def check_lease(folder: SweepFolder) -> Iterator[Finding]:
-    """The lease of a controller that is not at work any more; whoever takes it over mends that."""
+    """Check for the lease of a dead controller; taking the lease over repairs it."""
     if folder.lease.exists():
         yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
 
 
 def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
-    """Drafts, and a dead writer's lock; only where nobody is at work."""
+    """Check for drafts and locks of dead writers; only while no controller is at work."""
     for path in _drafts(folder.path):
         yield Finding(f"{path.relative_to(folder.path)} is the draft of a writer that died", "delete it", path.unlink)
     if lock_age(folder.journal) > LOCK_SECONDS:
@@ -69,7 +64,7 @@ def _is_old(path: Path) -> bool:
         return False
 
 
-CURES = {
+REMEDIES = {
     paths.RESULT: "the trial goes on, or runs again",
     paths.CONTROL: "nothing is asked of the trial then",
     paths.HEARTBEAT: "the next attempt writes a new one",
@@ -88,8 +83,8 @@ def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Findi
     elif record.config_sha256 not in ("", _config_sha256(trial)):
         what = f"{name}/config.yaml is not what trial.json says was written"
         yield Finding(what, "restore it: the folder's name and results are another experiment's")
-    for file, cure in CURES.items():
-        if found := check_json(trial.path / file, f"{name}/{file}", cure):
+    for file, remedy in REMEDIES.items():
+        if found := check_json(trial.path / file, f"{name}/{file}", remedy):
             yield found
 
 
@@ -214,8 +209,8 @@ def check_journal(sweep: Sweep) -> Iterator[Finding]:
         return
     size, sound = path.stat().st_size, sound_bytes(path, sweep.direction)
     if sound < size:
-        cure = f"move them to {damaged_path(path).name}, and take what is lacking then from the trial folders"
-        yield Finding(f"study.journal is damaged, its last {size - sound} bytes", cure, sweep.rebuild)
+        remedy = f"move them to {damaged_path(path).name}, and take what is lacking then from the trial folders"
+        yield Finding(f"study.journal is damaged, its last {size - sound} bytes", remedy, sweep.rebuild)
 
 
 def check_study(sweep: Sweep, trials: list[FrozenTrial]) -> Iterator[Finding]:
@@ -235,8 +230,8 @@ def _check_trial(sweep: Sweep, trial: FrozenTrial, folders: Folders) -> Iterator
     name, found = f"trial {trial.number}", folders.get(trial.number, ())
     ours = [folder for folder in found if folder.head == trial.user_attrs["experiment"][:6]]
     if not ours:
-        cure = "the sweep's command writes it" if not trial.state.is_finished() else "restore it, if it can be"
-        yield Finding(f"{name} has no folder", cure)
+        remedy = "the sweep's command writes it" if not trial.state.is_finished() else "restore it, if it can be"
+        yield Finding(f"{name} has no folder", remedy)
     for other in found:
         if other not in ours:
             yield Finding(f"{other.path.name} is a second folder of {name}", *_put_away(other))
@@ -246,20 +241,20 @@ def _check_trial(sweep: Sweep, trial: FrozenTrial, folders: Folders) -> Iterator
 
 def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterator[Finding]:
     """A trial's end in the study is that of its result."""
-    name, cure = f"trial {trial.number}", "tell the study what the folder says"
+    name, remedy = f"trial {trial.number}", "tell the study what the folder says"
     if not folder.is_done:
         if trial.state.is_finished():
             yield Finding(f"{name} has ended by the study, and has no result", "restore result.json; the study is kept")
     elif not trial.state.is_finished():
-        yield Finding(f"{name} has ended by its folder, and not by the study", cure, sweep.rebuild)
+        yield Finding(f"{name} has ended by its folder, and not by the study", remedy, sweep.rebuild)
     else:
         value = trial.value if trial.state == TrialState.COMPLETE else None
         result = folder.result
         if (trial.state == TrialState.PRUNED) != (result.status is TrialStatus.PRUNED):
-            yield Finding(f"{name} was stopped early by only one of the study and its result", cure, sweep.remake)
+            yield Finding(f"{name} was stopped early by only one of the study and its result", remedy, sweep.remake)
         elif value != result.value:
             what = f"{name} is worth {value} by the study, and {result.value} by its result"
-            yield Finding(what, cure, sweep.remake)
+            yield Finding(what, remedy, sweep.remake)
 
 
 def _put_away(folder: TrialFolder) -> tuple[str, Callable[[], object] | None]:

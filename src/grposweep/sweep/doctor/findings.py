@@ -1,4 +1,4 @@
-"""One thing that is wrong with a sweep, and its cure where there is one."""
+"""Findings of the doctor, and checks of single files."""
 
 import json
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from grposweep.files import write_text
 
 @dataclass(frozen=True)
 class Finding:
-    """``what`` is wrong; ``cure`` says what ``mend`` does, or where there is none, what a person can do."""
+    """``what`` is wrong; ``remedy`` describes the automatic repair, or the manual one if there is none."""
 
     what: str
-    cure: str
-    mend: Callable[[], object] | None = None
+    remedy: str
+    repair: Callable[[], object] | None = None
 
     def __str__(self) -> str:
         """Both, as they are shown."""
-        return f"{self.what}: {self.cure}"
+        return f"{self.what}: {self.remedy}"
 
 
 def scrap_path(path: Path) -> Path:
@@ -28,18 +28,18 @@ def scrap_path(path: Path) -> Path:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file that nobody can read."""
+    """Rename an unreadable file."""
     path.rename(scrap_path(path))
 
 
-def check_json(path: Path, name: str, cure: str) -> Finding | None:
+def check_json(path: Path, name: str, remedy: str) -> Finding | None:
     """A file that should hold one JSON object, and does not; it is set aside. A missing one is fine."""
     try:
         if not path.exists() or isinstance(json.loads(path.read_bytes()), dict):
             return None
     except ValueError:
         pass
-    return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {cure}", partial(set_aside, path))
+    return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {remedy}", partial(set_aside, path))
 
 
 def torn_lines(path: Path) -> list[bytes]:
@@ -48,7 +48,7 @@ def torn_lines(path: Path) -> list[bytes]:
 
 
 def drop_torn_lines(path: Path) -> None:
-    """Move the lines that nobody can read into a file beside it."""
+    """Move unreadable lines into a file of their own next to it."""
     lines = _lines(path)
     with scrap_path(path).open("ab") as file:
         file.writelines(line + b"\n" for line in lines if not _is_object(line))
