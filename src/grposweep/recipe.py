@@ -54,6 +54,7 @@ class Recipe:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # worked out once
 
     def line(self, key: str) -> int | None:
         """The line that sets a key, from 1; None where the recipe has no lines."""

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -174,8 +174,8 @@ class Framework:
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
 
     def keys_at(self, version: Version) -> dict[str, str]:
-        """Return the native key behind each field in a release."""
-        return {row.name: row.key_at(version) for row in self.fields if row.name}
+        """Return the native key behind each field in a release, in a mapping of the caller's own."""
+        return dict(_keys_at(self, version))
 
     def read(self, recipe: Recipe) -> ParsedRecipe:
         """Return the setting behind a recipe, and what of it could not be read."""
@@ -206,6 +206,11 @@ class Framework:
     def is_read(self, key: str) -> bool:
         """Return whether the setting depends on a native key."""
         return key in self._read
+
+
+@lru_cache(maxsize=64)
+def _keys_at(framework: Framework, version: Version) -> dict[str, str]:
+    return {row.name: row.key_at(version) for row in framework.fields if row.name}
 
 
 # The changes of keys behind a field's new value: from the value, the recipe, its setting, and the changes so far.

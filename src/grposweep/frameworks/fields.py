@@ -52,7 +52,17 @@ class Values:
 
 
 def collect(recipe: Recipe, takes: Mapping[str, KeySpec], renamed: Mapping[str, str]) -> Values:
-    """Return the values of a recipe under today's names, whatever sign an override has; a deleted key has no default."""
+    """Return the values of a recipe under today's names, whatever sign an override has; a deleted key has no default.
+
+    The parser and many rules ask for them, so they are kept with the recipe.
+    """
+    if "values" not in recipe.derived:
+        recipe.derived["values"] = _collect(recipe, takes, renamed)
+    values: Values = recipe.derived["values"]
+    return values
+
+
+def _collect(recipe: Recipe, takes: Mapping[str, KeySpec], renamed: Mapping[str, str]) -> Values:
     given: dict[str, Any] = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+")

@@ -15,6 +15,7 @@ from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
 KEYS = {row.name: row.key for row in DERIVED}
+HOLDERS = {name: key.partition(".")[0] for name, key in KEYS.items()}  # the key that a recipe sets
 SHARE_KEYS = {**KEYS, "warmup_steps": "warmup_ratio"}
 
 # Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.
@@ -185,12 +186,12 @@ def _key(field: str, values: Mapping[str, Any]) -> str:
     """The key that a field was read from."""
     if field == "warmup_steps" and values.get("warmup_ratio"):
         return "warmup_ratio"
-    return KEYS.get(field, field).partition(".")[0]
+    return HOLDERS.get(field, field)
 
 
 def fields_of(names: set[str]) -> frozenset[str]:
     """The fields behind keys that could not be read."""
-    found = {row.name for row in DERIVED if row.key.partition(".")[0] in names} | (names & SAME)
+    found = {name for name, key in HOLDERS.items() if key in names} | (names & SAME)
     if "warmup_ratio" in names:
         found.add("warmup_steps")
     return frozenset(found)
