@@ -1,6 +1,7 @@
 """What a sweep says about a preparation that failed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,12 +15,15 @@ from grposweep.sweep.run import SignalCounter
 
 
 class Fails:
-    """A preparation that ends at once with this code, a line in its log, and with an explanation if there is one."""
+    """A launcher whose preparation ends at once with this code, a line in its log, and an explanation if there is one."""
 
     where = "here"
 
     def __init__(self, code: int, explanation: str = "") -> None:
         self.code, self.explanation = code, explanation
+
+    def preparation(self) -> "Fails":
+        return self
 
     def start(self, sweep: Path, log: Path) -> None:
         log.write_text("a line of the log\n")
@@ -34,7 +38,7 @@ class Fails:
 
 
 @pytest.mark.parametrize(
-    ("preparer", "message"),
+    ("launcher", "message"),
     [
         (Fails(ExitCode.BAD_INPUT, "task.path=x: there is no such file."), r"^task\.path=x: there is no such file\.$"),
         (Fails(ExitCode.BAD_INPUT), r"\(exit code 2\): a line of the log\. Its whole output is in .*log"),
@@ -42,8 +46,8 @@ class Fails:
     ],
     ids=["bad input with its explanation", "bad input without one", "a crash"],
 )
-def test_a_failed_preparation_is_explained(tmp_path: Path, preparer: Fails, message: str) -> None:
+def test_a_failed_preparation_is_explained(tmp_path: Path, launcher: Any, message: str) -> None:
     """In its own words if the input is bad and it said so, otherwise by the end of its log."""
     console = Console(quiet=True)
     with pytest.raises(UserError, match=message):
-        prepare(SweepFolder(tmp_path), {"key": Experiment()}, preparer, console, SignalCounter())
+        prepare(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
