@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from grposweep.cli import app
+from grposweep.cli import build_app
 from support import PROJECT, environment
 
 
@@ -29,7 +29,7 @@ def offered(line: str) -> list[str]:
     """What bash is offered at the end of a command line."""
     words = line.split(" ")
     variables = {"_GRPOSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    said = CliRunner().invoke(app, [], env=variables, prog_name="grposweep").stdout
+    said = CliRunner().invoke(build_app(), [], env=variables, prog_name="grposweep").stdout
     return [line for line in said.split("\n") if line]
 
 
@@ -56,14 +56,14 @@ def test_where_there_is_nothing_a_shell_offers_nothing(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("wrong", [["stats"], ["status", "--wach"], ["lint", "--framwork", "trl"]])
 def test_a_misspelt_command_or_option_gets_its_nearest_relative(wrong: list[str]) -> None:
     """And exit code 2."""
-    done = CliRunner().invoke(app, wrong)
+    done = CliRunner().invoke(build_app(), wrong)
     assert done.exit_code == 2
     assert any(word in done.stderr for word in ("'status'", "--watch", "--framework"))
 
 
 def test_every_command_has_examples_that_it_takes() -> None:
     """In its help; each parses as it stands there."""
-    root = get_command(app)
+    root = get_command(build_app())
     for name, command in root.commands.items():  # type: ignore[attr-defined]  # typer's root is a group
         lines = [line.strip() for line in (command.epilog or "").splitlines() if "grposweep " in line]
         assert lines, name
@@ -76,8 +76,8 @@ def test_every_command_has_examples_that_it_takes() -> None:
 
 def test_every_commands_help_fits_80_columns() -> None:
     """Examples are not wrapped, so each has to fit as it is."""
-    for name in get_command(app).commands:  # type: ignore[attr-defined]  # typer's root is a group
-        said = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
+    for name in get_command(build_app()).commands:  # type: ignore[attr-defined]  # typer's root is a group
+        said = CliRunner().invoke(build_app(), [name, "--help"], env={"COLUMNS": "80"}).stdout
         assert "Examples:" in said
         assert [line for line in said.splitlines() if len(line) > 80] == []
 

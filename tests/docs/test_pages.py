@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig
 from typer.main import get_command
 
-from grposweep.cli import app
+from grposweep.cli import build_app
 from grposweep.config.compose import to_experiment
 from support import PROJECT
 
@@ -74,7 +74,7 @@ def commands(program: str) -> list[list[str]]:
 @pytest.mark.parametrize("arguments", commands("grposweep "), ids=" ".join)
 def test_a_command_of_the_pages_takes_its_options(arguments: list[str]) -> None:
     """As the program parses them; what they name need not be there."""
-    root = get_command(app)
+    root = get_command(build_app())
     command = root.commands[arguments[0]]  # type: ignore[attr-defined]  # typer's root is a group
     command.make_context(arguments[0], arguments[1:])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grposweep.cli import app
+from grposweep.cli import build_app
 from support import Ended
 
 Desk = Callable[..., Ended]
@@ -20,7 +20,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setenv("TERM", "dumb")
 
     def call(*arguments: str) -> Ended:
-        done = CliRunner().invoke(app, list(arguments))
+        done = CliRunner().invoke(build_app(), list(arguments))
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Ended(done.exit_code, done.stdout, done.stderr)
 

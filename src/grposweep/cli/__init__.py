@@ -1,14 +1,23 @@
 """The ``grposweep`` command: one module a group of commands.
 
-Commands import what they need when they run, because lint has to start in a fraction of a second.
+Commands import what they need when they run, because lint has to start in a fraction of a second. This package imports
+nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
 """
 
-from grposweep.cli import sweeps, recipes, results, manage  # noqa: F401, I001 - registers commands in the order of --help
-from grposweep.cli.app import answer, app
+from typing import TYPE_CHECKING
 
-__all__ = ["answer", "app", "main"]
+if TYPE_CHECKING:
+    from typer import Typer
+
+
+def build_app() -> "Typer":
+    """Return the command with all its subcommands."""
+    from grposweep.cli import sweeps, recipes, results, manage  # noqa: F401, I001 - registers commands in the order of --help
+    from grposweep.cli.app import app
+
+    return app
 
 
 def main() -> None:
     """Run the command."""
-    app(prog_name="grposweep")
+    build_app()(prog_name="grposweep")

@@ -13,8 +13,7 @@ from grposweep.memory.need import Need
 
 ZERO = frozenset({"zero1", "zero2", "zero3"})
 WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
-SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
-BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/sharding.py sets it
+BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/trl.py sets it
 # Moments a parameter by an optimizer's first word (after "paged_"); what is not named counts as Adam.
 MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion": 1.0, "adagrad": 1.0, "rmsprop": 1.0, "ademamix": 3.0}
 
