@@ -9,7 +9,7 @@ import pytest
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import State, TrialView
 from grposweep.search.replication import Replication
-from grposweep.storage.records import TrialResult, TrialStatus
+from grposweep.storage.results import TrialResult, TrialStatus
 
 
 def trial(number: int, lr: float, value: float | None, **attributes: Any) -> TrialView:

@@ -21,7 +21,7 @@ from grposweep.report.tables import format_duration, format_effect
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepReader, SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change
-from grposweep.storage.records import failure_label
+from grposweep.storage.results import failure_label
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved

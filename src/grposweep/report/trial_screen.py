@@ -16,7 +16,8 @@ from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, failure_label
+from grposweep.storage.records import AttemptEvent, AttemptEventKind
+from grposweep.storage.results import failure_label
 
 LOG_LINES = 8
 

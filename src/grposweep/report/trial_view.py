@@ -12,15 +12,9 @@ from grposweep.files import objects, read_json, read_lines, yaml_loader
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths, runs
 from grposweep.storage.folders import TrialFolder
-from grposweep.storage.records import (
-    Action,
-    AttemptEvent,
-    FailureReport,
-    Heartbeat,
-    TrialResult,
-    TrialStatus,
-    finite_or_none,
-)
+from grposweep.storage.json_values import finite_or_none
+from grposweep.storage.records import Action, AttemptEvent, Heartbeat
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
 Direction = Literal["maximize", "minimize"]

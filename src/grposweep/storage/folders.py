@@ -18,16 +18,13 @@ from grposweep.storage.records import (
     AttemptEvent,
     AttemptEventKind,
     ControlRequest,
-    FailureReport,
     Heartbeat,
     OpenAttempt,
-    TrialOutcome,
     TrialRecord,
-    TrialResult,
-    TrialStatus,
     read_attempts,
     read_metrics,
 )
+from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus
 from grposweep.storage.runs import read_runs
 
 SEARCH_DEPTH = 4  # folders below the one that is searched

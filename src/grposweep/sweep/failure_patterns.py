@@ -11,7 +11,7 @@ from functools import cache
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import EndState
 from grposweep.registries import LAUNCHERS
-from grposweep.storage.records import Failure
+from grposweep.storage.results import Failure
 
 # What stands before a line: a progress bar that was not ended, a clock, the kernel's (dmesg -T), torchrun's and srun's
 # ranks, vLLM's processes and errors.

@@ -19,7 +19,7 @@ from grposweep.files import read_lines
 from grposweep.launchers.base import End, EndState
 from grposweep.storage import paths
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.records import Failure, TrialResult
+from grposweep.storage.results import Failure, TrialResult
 from grposweep.sweep.failure_patterns import FAILURE_OF_END, read_log
 from grposweep.sweep.oom import heal
 

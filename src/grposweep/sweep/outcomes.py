@@ -14,16 +14,8 @@ from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import (
-    Action,
-    AttemptEventKind,
-    ControlRequest,
-    Failure,
-    FailureReport,
-    OomFix,
-    TrialResult,
-    TrialStatus,
-)
+from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
+from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus
 from grposweep.sweep.attempts import RunningAttempt
 from grposweep.sweep.failures import Step, classify, is_epidemic, next_step, read_evidence, same_words
 from grposweep.sweep.log import about

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from grposweep.files import read_json, write_json
-from grposweep.storage.records import TrialResult, TrialStatus
+from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
 
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten

@@ -14,7 +14,8 @@ from grposweep.errors import ProgramFailed, UserError
 from grposweep.redaction import redact
 from grposweep.storage import paths, runs
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.records import FailureReport, TrialResult, TrialStatus, read_metrics
+from grposweep.storage.records import read_metrics
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import check_objective, further_objectives, summarise

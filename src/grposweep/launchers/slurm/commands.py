@@ -18,7 +18,7 @@ from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
 from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.records import TrialStatus
+from grposweep.storage.results import TrialStatus
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
 _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))

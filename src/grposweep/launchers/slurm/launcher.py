@@ -35,7 +35,8 @@ from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, h
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation, is_external
 from grposweep.storage import paths
-from grposweep.storage.records import Action, ControlRequest, TrialResult, TrialStatus
+from grposweep.storage.records import Action, ControlRequest
+from grposweep.storage.results import TrialResult, TrialStatus
 
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
 CERTAIN = 2  # readings that must agree that a job can never start

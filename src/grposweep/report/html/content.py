@@ -12,7 +12,7 @@ from grposweep.report.ranking import RankedPoint
 from grposweep.report.tables import format_duration, format_effect, format_estimate
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.storage.records import failure_label
+from grposweep.storage.results import failure_label
 
 DIFF_LINES = 400  # of uncommitted changes on the page
 

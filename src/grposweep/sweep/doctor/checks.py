@@ -25,7 +25,8 @@ from grposweep.search.journal import (
 from grposweep.search.space import Space, read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord, TrialStatus
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
+from grposweep.storage.results import TrialStatus
 from grposweep.sweep.doctor.findings import Finding, check_json, drop_torn_lines, scrap_path, torn_lines
 from grposweep.sweep.recovery import Folders, contradictions, folders_by_number, open_study
 

@@ -1,0 +1,212 @@
+"""How a trial ended: ``result.json`` and the value that a study gets of it.
+
+Readers tolerate damage, as in ``records``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from grposweep.files import as_number, read_json, write_json
+from grposweep.storage import paths
+from grposweep.storage.exit_code import ExitCode
+from grposweep.storage.json_values import count_or_none, finite_or_none, text_or
+
+
+class Failure(StrEnum):
+    """The class of a failure: the root cause of a failed attempt, as result.json and reports name it."""
+
+    GPU_MEMORY = "gpu_memory"
+    HOST_MEMORY = "host_memory"
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time_limit"
+    NODE_FAILURE = "node_failure"
+    COMMUNICATION = "communication"
+    HANG = "hang"
+    BAD_CONFIGURATION = "bad_configuration"
+    REWARD = "reward"
+    NON_FINITE = "non_finite"
+    COLLAPSE = "collapse"
+    KILLED = "killed"
+    DISK_FULL = "disk_full"
+    CRASH = "crash"  # anything else
+
+    @property
+    def label(self) -> str:
+        """The class in words."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Failure.GPU_MEMORY: "out of GPU memory",
+    Failure.HOST_MEMORY: "out of host memory",
+    Failure.PREEMPTED: "preempted",
+    Failure.TIME_LIMIT: "time limit reached",
+    Failure.NODE_FAILURE: "a node or GPU failed",
+    Failure.COMMUNICATION: "the ranks lost touch",
+    Failure.HANG: "no sign of life",
+    Failure.BAD_CONFIGURATION: "a configuration that cannot work",
+    Failure.REWARD: "a reward function failed",
+    Failure.NON_FINITE: "the training diverged",
+    Failure.COLLAPSE: "the policy collapsed",
+    Failure.KILLED: "ended by hand",
+    Failure.DISK_FULL: "the disk is full",
+    Failure.CRASH: "crashed",
+}
+
+
+def failure_label(name: str) -> str:
+    """Return the display name of a failure class; unknown names are returned unchanged."""
+    return Failure(name).label if name in set(Failure) else name
+
+
+class TrialStatus(StrEnum):
+    """How the last attempt left a trial."""
+
+    FINISHED = "finished"
+    PRUNED = "pruned"  # stopped early, for good
+    FAILED = "failed"
+    RETRIED = "retried"  # it failed, and another attempt follows
+    STOPPED = "stopped"  # it stopped when asked, and goes on with its sweep
+    PAUSED = "paused"  # only in folders of older versions
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """Why an attempt failed. ``name`` is the failure class; empty until a controller has classified it.
+
+    ``step`` is what the controller does next (retry, heal, fail, ...); ``again``: the launcher took the attempt away;
+    ``nodes``: where it ran.
+    """
+
+    kind: str = ""
+    message: str = ""
+    last_lines: tuple[str, ...] = ()
+    name: str | None = None
+    step: str | None = None
+    again: bool | None = None
+    nodes: str | None = None
+
+    @classmethod
+    def parse(cls, content: Any) -> Self | None:
+        """Return the report in a result's ``failure``; None if there is none."""
+        if not isinstance(content, Mapping):
+            return None
+        lines, again = content.get("last_lines"), content.get("again")
+        name = content.get("class")
+        return cls(
+            kind=text_or(content.get("kind")),
+            message=text_or(content.get("message")),
+            last_lines=tuple(str(line) for line in lines) if isinstance(lines, list) else (),
+            name=None if name is None else str(name),
+            step=None if content.get("then") is None else str(content["then"]),
+            again=again if isinstance(again, bool) else None,
+            nodes=content.get("nodes") if isinstance(content.get("nodes"), str) else None,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as result.json names them, without those that are not known."""
+        known = {"class": self.name, "then": self.step, "again": self.again, "nodes": self.nodes}
+        head = {"kind": self.kind, "message": self.message, "last_lines": list(self.last_lines)}
+        return {**head, **{name: value for name, value in known.items() if value is not None}}
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """result.json: how the last attempt of a trial ended. An empty record stands for a missing file.
+
+    ``step`` and ``total_steps`` are optimizer steps; ``seconds`` and ``gpu_seconds`` count all runs of the trial;
+    ``model`` and ``checkpoint`` are paths in the trial's folder; ``guard`` names the guard that stopped the trial.
+    """
+
+    status: TrialStatus | None = None
+    attempt: int | None = None
+    objective: float | None = None
+    objective_se: float | None = None
+    start: float | None = None
+    start_se: float | None = None
+    further: Mapping[str, float | None] = field(default_factory=dict)
+    step: int | None = None
+    total_steps: int | None = None
+    completions: int | None = None
+    seconds: float | None = None
+    gpu_seconds: float | None = None
+    failure: FailureReport | None = None
+    model: str | None = None
+    checkpoint: str | None = None
+    reason: str | None = None
+    guard: str | None = None
+
+    @classmethod
+    def read(cls, trial: Path) -> Self:
+        """Return the result in a trial's folder."""
+        content = read_json(trial / paths.RESULT) or {}
+        status, further = content.get("status"), content.get("further")
+        numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds")
+        counts = ("step", "total_steps", "completions", "attempt")
+        texts = ("model", "checkpoint", "reason", "guard")
+        known: dict[str, Any] = {name: as_number(content.get(name)) for name in numbers}
+        known |= {name: count_or_none(content.get(name)) for name in counts}
+        known |= {name: content[name] if isinstance(content.get(name), str) else None for name in texts}
+        return cls(
+            status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
+            further={str(k): as_number(v) for k, v in further.items()} if isinstance(further, dict) else {},
+            failure=FailureReport.parse(content.get("failure")),
+            **known,
+        )
+
+    def write(self, trial: Path) -> None:
+        """Replace result.json in a trial's folder: for each status the keys that the format names."""
+        content = {**asdict(self), "further": dict(self.further)}
+        content["failure"] = None if self.failure is None else self.failure.as_dict()
+        if self.status is not TrialStatus.PRUNED:
+            del content["reason"], content["guard"]
+        if self.status in (TrialStatus.FAILED, TrialStatus.RETRIED):
+            content = {name: content[name] for name in ("attempt", "status", "objective", "step", "failure")}
+        write_json(trial / paths.RESULT, content)
+
+    @property
+    def value(self) -> float | None:
+        """The study's value of the trial: the objective of a finished one; None otherwise, or if it is not finite."""
+        return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
+
+    def extra_values(self, names: Iterable[str]) -> tuple[float, ...] | None:
+        """Return the study's values of these further objectives; None if one is missing or not finite."""
+        values = [finite_or_none(self.further.get(name)) for name in names]
+        found = tuple(value for value in values if value is not None)
+        return found if len(found) == len(values) else None
+
+    @property
+    def awaits_classification(self) -> bool:
+        """Whether the last attempt failed while no controller watched, so that its failure has no class yet."""
+        return self.status is TrialStatus.FAILED and (self.failure is None or self.failure.name is None)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the trial has ended for good."""
+        over = (TrialStatus.FINISHED, TrialStatus.FAILED, TrialStatus.PRUNED)
+        return self.status in over and not self.awaits_classification
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a controller has recorded this end, or has nothing to decide about it."""
+        return self.is_final or self.status is TrialStatus.RETRIED
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of an attempt that left this result."""
+        stopped = (TrialStatus.STOPPED, TrialStatus.PRUNED)
+        return {TrialStatus.FINISHED: ExitCode.FINISHED, **dict.fromkeys(stopped, ExitCode.STOPPED)}.get(
+            self.status or TrialStatus.FAILED, ExitCode.FAILED
+        )
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What the study is told of a trial: its value (None: failed), the metric by optimizer step, whether it was pruned."""
+
+    value: float | None
+    evaluations: Mapping[int, float]
+    is_pruned: bool
