@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import UserError
-from grposweep.report.trial_view import State
-from grposweep.report.view import read_sweep
+from grposweep.report.trial_view import State, TrialView, read_trial
+from grposweep.report.view import SweepReader, read_sweep
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.records import TrialResult, TrialStatus
 from made import Made, make_sweep
 
 
@@ -120,3 +122,50 @@ def test_best_names_the_winner_wherever_a_trial_is_named(swept: Path, tmp_path: 
         UserError, match=r"no finished trial yet, so none is the best\. Name one by its number [^.]*\)\.$"
     ):
         read_sweep(make_sweep(tmp_path / "young", Made(trials=1, running=1))).trial("best")
+
+
+def test_a_reader_reads_only_trials_whose_files_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third look on. A running trial is read at every look, for its cost grows."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=6, running=1, queued=1))
+    view = read_sweep(sweep)
+    running, queued = (next(t for t in view.trials if t.state is state) for state in (State.RUNNING, State.QUEUED))
+    read: list[int] = []
+
+    def counted(folder: TrialFolder, controller_lives: bool) -> TrialView:
+        read.append(folder.number)
+        return read_trial(folder, controller_lives)
+
+    monkeypatch.setattr("grposweep.report.view.read_trial", counted)
+    reader = SweepReader(sweep)
+    assert reader.read().count(*State) == reader.read().count(*State) == 6
+    read.clear()
+    assert reader.read().trial(queued.number).state is State.QUEUED
+    assert read == [running.number]
+    TrialResult(TrialStatus.FINISHED, attempt=0, objective=0.9).write(queued.path)
+    assert reader.read().trial(queued.number).objective == 0.9
+    assert sorted(read[1:]) == sorted([running.number, queued.number])
+    (running.path / "attempts.jsonl").open("a").write(json.dumps({"attempt": 0, "event": "ended", "code": 0}) + "\n")
+    TrialResult(TrialStatus.FINISHED, attempt=0, objective=0.8).write(running.path)
+    assert reader.read().count(State.RUNNING) == 0
+    read.clear()
+    assert reader.read().trial(running.number).objective == 0.8
+    assert read == []
+
+
+def test_a_reader_finds_trials_that_start_later(tmp_path: Path) -> None:
+    """And sees the same as one that has just been made."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=3))
+    reader = SweepReader(sweep)
+    assert len(reader.read().trials) == 3
+    folder = shutil.copytree(sweep / "trials" / reader.read().trials[0].name, sweep / "trials" / "0009-abcdef")
+    assert [trial.name for trial in reader.read().trials] == [trial.name for trial in read_sweep(sweep).trials]
+    assert reader.read().trials[-1].path == folder
+
+
+def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
+    """sweep.yaml says what the first command asked for; outlook.json what the last one did."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=6, replicates=1))
+    assert read_sweep(sweep).replication is not None
+    progress = json.loads((sweep / "outlook.json").read_text())
+    (sweep / "outlook.json").write_text(json.dumps({**progress, "seeds": 0, "leaders": 0}))
+    assert read_sweep(sweep).replication is None

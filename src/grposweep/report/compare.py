@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grposweep.errors import UserError
+from grposweep.frameworks.parsing.overrides import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.chart import overlay
 from grposweep.report.tables import format_objective
@@ -42,18 +43,10 @@ class Difference(NamedTuple):
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
-    left, right = dict(_flat(here)), dict(_flat(there))
+    left, right = flatten(here), flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
     pairs = (Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys)
     return [pair for pair in pairs if pair.here != pair.there]
-
-
-def _flat(content: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{head}{name}.")
-        else:
-            yield f"{head}{name}", value
 
 
 LEAST = 1e-6  # smaller p-values are not meaningful
