@@ -76,7 +76,7 @@ class TrialView:
         """``search``, or ``confirm`` for a replicate on another seed."""
         return str(self.attributes.get("role") or "search")
 
-    @property
+    @cached_property
     def is_replicate(self) -> bool:
         """Whether it repeats another trial's point on a fresh seed."""
         return self.role == CONFIRM

@@ -111,10 +111,10 @@ class SweepView:
         """How many trials the sweep runs in all; the number of trials so far if no controller wrote it down."""
         return max(self.progress.target or 0, len(self.trials))
 
-    @cached_property
+    @property
     def ended(self) -> int:
         """How many trials have ended for good."""
-        return sum(trial.state.is_over for trial in self.trials)
+        return self.count(State.FINISHED, State.PRUNED, State.FAILED)
 
     @property
     def progress_text(self) -> str:
@@ -207,7 +207,7 @@ class SweepView:
 
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""
-        return sum(trial.state in states for trial in self.trials)
+        return sum(self._states[state] for state in states)
 
     def failures(self) -> Counter[str]:
         """Count the failed trials by failure class."""
@@ -258,6 +258,10 @@ class SweepView:
         finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(dials)]
         points, values = [dict(trial.point) for trial in finished], [trial.objective or 0.0 for trial in finished]
         return find_importances(dials, points, values, maximize=self.direction == "maximize")
+
+    @cached_property
+    def _states(self) -> Counter[State]:
+        return Counter(trial.state for trial in self.trials)
 
     @property
     def _search(self) -> Mapping[str, Any]:
