@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from grposweep.storage.trial_records import TrialResult, TrialStatus
 
 from grposweep.errors import UserError
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
 from grposweep.storage.folders import TrialFolder
+from grposweep.storage.results import TrialResult, TrialStatus
 from made import Made, make_sweep
 
 
