@@ -25,7 +25,14 @@ def log_of(sweep: Path) -> list[str]:
 
 def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: Run) -> None:
     """Starts, ends, a failure with its next step, and an early stop."""
-    ended = run(*FAKE, "search.stopping=asha", "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3,1e-5")
+    ended = run(
+        *FAKE,
+        "search.stopping=asha",
+        "trainer.fake.crash_above_lr=5e-3",
+        "trainer.fake.step_seconds=0.05",
+        "-m",
+        "lr=1e-2,1e-3,1e-5",
+    )
     found = log_of(ended.sweep)
     assert "trial=0 attempt=- new trial: lr=0.01" in found
     assert any(re.fullmatch(r"trial=0 attempt=0 started as local-\d+", line) for line in found)
