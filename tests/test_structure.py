@@ -1,6 +1,7 @@
 """The source tree's structure: which package imports which, where torch may be imported, and how many files there are."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -74,6 +75,28 @@ def test_no_package_imports_in_a_cycle() -> None:
         cycle = error.args[1][::-1]  # each imports the next
         lines = [f"{a} -> {b}: {', '.join(imports[a][b])}" for a, b in pairwise(cycle)]
         pytest.fail("\n".join(["packages import each other in a cycle", *lines]))
+
+
+def layers_of_the_page() -> dict[str, int]:
+    """The layer of every package and root module in docs/how_it_works.md, in the page's order."""
+    page = (PROJECT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
+    assert len(rows) == len({name for _, name in rows}), "a package has two rows"
+    return {name: int(layer) for layer, name in rows}
+
+
+def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> None:
+    """A package's layer in docs/how_it_works.md is above the layers of all that it imports."""
+    imports, layers = package_imports(), layers_of_the_page()
+    assert layers.keys() == imports.keys()
+    assert list(layers.values()) == sorted(layers.values())
+    wrong = [
+        f"{name} (layer {layers[name]}) imports {other} (layer {layers[other]}): {places[0]}"
+        for name, others in imports.items()
+        for other, places in others.items()
+        if layers[other] >= layers[name]
+    ]
+    assert wrong == []
 
 
 def test_only_train_imports_what_is_heavy() -> None:

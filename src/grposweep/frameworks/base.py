@@ -1,7 +1,7 @@
 """What a framework is: its traits, its keys, how a recipe is read and written, how it is started.
 
-`Framework` is the contract. A framework stands in one folder, which defines ``FRAMEWORK``; the registry is in the package's
-``__init__``. What its table of fields (`grposweep.frameworks.fields`) says needs no code of its own.
+`Framework` is the contract. A framework stands in one folder, which defines ``FRAMEWORK``; the registry is
+``registries.FRAMEWORKS``. What its table of fields (`grposweep.frameworks.fields`) says needs no code of its own.
 """
 
 import json

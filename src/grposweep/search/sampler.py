@@ -1,4 +1,4 @@
-"""SamplerRequest any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
+"""Ask any Optuna sampler for valid points only, as a pure function of seed, trial number and told history.
 
 Optuna has no sampler for hard constraints. Candidates are drawn from an in-memory copy of the study until one is valid. If
 none is, the sampler fills up combinations of the finite parameters that are known to be valid. A new sampler is a function
