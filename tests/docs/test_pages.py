@@ -16,6 +16,7 @@ from grposweep.config.compose import to_experiment
 from support import PROJECT
 
 DOCS = PROJECT / "docs"
+PACKAGE = PROJECT / "src" / "grposweep"
 PAGES = sorted(DOCS.rglob("*.md"))
 FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -58,6 +59,25 @@ def test_the_index_leads_to_every_page() -> None:
     """By one click, but for itself."""
     index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
     assert [named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"] == []
+
+
+TEXTS = [*PAGES, *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md"))]
+NAMED = re.compile(r"`((?:src|tests|benchmarks|conf|docs|slurm|sweeps)/[\w./-]+)`")
+OF_PACKAGE = re.compile(r"`([a-z_]+/[\w./]*\.py)`")
+EXAMPLES = set(re.findall(r"^`([\w./]+)`:$", (DOCS / "extending.md").read_text(), re.MULTILINE))  # of files to write
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    """From the root of the repository, or (``sweep/run.py``) below src/grposweep."""
+    text = page.read_text()
+    missing = [name for name in NAMED.findall(text) if not (PROJECT / name).exists() and name not in EXAMPLES]
+    missing += [
+        name
+        for name in OF_PACKAGE.findall(text)
+        if name not in EXAMPLES and not any((root / name).exists() for root in (PACKAGE, PROJECT))
+    ]
+    assert missing == []
 
 
 def commands(program: str) -> list[list[str]]:
