@@ -1,8 +1,7 @@
-"""Whether two settings, in whatever words, train alike: the plan's numbers, and those that no framework says otherwise.
+"""Translate a recipe into another framework's keys, or into groups and a study that ``run.py`` can sweep.
 
-A setting as configuration of ours: an option of each group that ``run.py`` can sweep, and a study that chooses them.
-
-What ``grposweep translate`` does: read, write, read back; files or text, the launch command, and what got lost.
+The recipe is read, written and read back. `differences` compares the two settings: the plan's numbers, and those that mean the
+same in every framework. A translation comes with its launch command and a list of what is lost.
 """
 
 import shlex

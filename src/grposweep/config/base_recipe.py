@@ -1,8 +1,7 @@
-"""A person's recipe as the base of a sweep: its numbers in our words, and a point's numbers back in its own.
+"""A user's native recipe as the base of a sweep: read its numbers, and write a point's numbers back in its own keys.
 
-Only what a point changes is written into the recipe; whatever no parameter touches stays as its author wrote it.
-
-What a program of its own needs in a trial's folder: the point's recipe, what the point changed in it, and its command.
+Only what a point changes is written into the recipe; all other keys stay as they are. A trial's folder gets the point's
+recipe, the list of changes and the command of the program.
 """
 
 import shlex

@@ -1,10 +1,8 @@
-"""What a person may type, and what they probably meant: key names, near misses, group options.
+"""Turn what Hydra composed into an `Experiment`, and explain misspelled keys and options.
 
-Several objectives as a person writes them: ``search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]``.
-
-The first one is measured, ranked and shown as a single objective is; the others stand beside it in ``search.further``.
-
-From what Hydra composed to an Experiment: the schema is merged once more, so that no key slips in unnoticed.
+The schema is merged once more, so an unknown key is an error. Of several objectives
+(``search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]``) the first is measured, ranked and shown like
+a single one; the others are in ``search.further``.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""A setting in our own words: the values of the groups that a run can change, as configuration takes them.
+"""Turn a setting into the values of grposweep's groups, and compare experiments by what the algorithm sees.
 
-What the algorithm sees of an experiment, whatever hardware realised it: so results of one cluster serve on another.
+The second does not depend on the hardware, so results of one cluster can be used on another.
 """
 
 from dataclasses import asdict, fields, is_dataclass

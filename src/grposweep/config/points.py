@@ -1,11 +1,8 @@
-"""A person's recipe as options of our groups: ``batch=recipe``, ``kl=recipe``, ... for Hydra to compose points from.
+"""Make the experiment of each point without composing it through Hydra: one composition a group option, then patches.
 
-So every other option still replaces a whole group, and every key a single number, whatever the recipe says.
-
-A point's experiment without composing it through Hydra each time: one composition a group option, then patches.
-
-Composing costs 40-190 ms a point; a group option sets only keys of its own group, so a point is the base with a few
-sections exchanged. A test holds this against Hydra's own composition.
+Composing takes 40-190 ms a point. A group option sets only keys of its own group, so a point is the base with a few
+sections exchanged; a test compares this with Hydra's own composition. A user's recipe becomes an option of each group
+(``batch=recipe``, ``kl=recipe``, ...), so every other option still replaces a whole group, and every key a single number.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""What Hydra and OmegaConf say of a mistake, as one sentence for the person who made it.
-
-Composing outside of run.py: what ``grposweep plan`` and ``grposweep space`` need of Hydra.
-"""
+"""Compose configurations outside of run.py, for ``grposweep plan`` and ``space``, and explain errors of Hydra in a sentence."""
 
 import re
 from collections.abc import Iterator

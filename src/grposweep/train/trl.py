@@ -1,10 +1,7 @@
-"""Every number that TRL is told: an experiment, its plan and its place as a GRPOConfig.
+"""The TRL trainer: run one attempt with GRPOTrainer, every number set explicitly in its GRPOConfig.
 
-How a trial's ranks divide what they hold: transformers' arguments for DeepSpeed's ZeRO and torch's FSDP.
-
-Ranks are started by our launchers, not by ``accelerate launch``, so the arguments carry the whole configuration.
-
-The real trainer: TRL's GRPOTrainer, told every number explicitly, from a trial folder to its files.
+Ranks are started by our launchers, not by ``accelerate launch``, so the arguments carry the whole configuration of sharding
+(DeepSpeed's ZeRO, torch's FSDP).
 """
 
 import logging
