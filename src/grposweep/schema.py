@@ -11,6 +11,7 @@ from typing import Any
 AUTO = "auto"
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
+GPU_HOURS = "gpu_hours"  # the objective that is what a trial cost; all others are metrics of its evaluations
 # A value has one key, which all code reads. An alias is a shorter key at the root that users type; the group refers to it.
 ALIASES = {"optimizer.learning_rate": "lr"}
 

@@ -25,7 +25,7 @@ from omegaconf.errors import (
 )
 
 from grposweep.errors import UserError
-from grposweep.schema import ALIASES, GROUPS, Experiment, Search
+from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search
 
 # For a number typed as a group option, the key that takes it.
 NUMBER_KEYS = {
@@ -92,7 +92,6 @@ def malformed(argument: str, error: Exception) -> str:
 
 
 DIRECTIONS = ("maximize", "minimize")
-GPU_HOURS = "gpu_hours"  # what a trial cost; every other objective is a metric of its evaluations
 
 
 def split_objectives(search: Search) -> Search:
