@@ -9,7 +9,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import Job
-from grposweep.launchers.local import TRAINING, TRL, Local, visible_gpus
+from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, visible_gpus
 from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
@@ -42,6 +42,14 @@ def ended(local: Local, job_id: str) -> int:
     codes: list[int] = []
     wait_for(lambda: (end := local.poll(job_id)) is not None and not codes.append(end.code), seconds=30)
     return codes[0]
+
+
+def test_a_copy_of_the_code_without_the_warm_server_starts_fresh_processes(tmp_path: Path) -> None:
+    """A rerun's copy may be of an earlier release; only ``python -m grposweep.train`` is promised for ever."""
+    experiment = Experiment()
+    assert isinstance(build_processes(experiment), ForkServer)
+    experiment.cluster.code = str(tmp_path)
+    assert isinstance(build_processes(experiment), SpawnedProcesses)
 
 
 def test_an_attempt_runs_to_its_end(local: Local, tmp_path: Path) -> None:

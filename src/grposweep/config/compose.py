@@ -222,11 +222,13 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """The YAML that ``load_experiment`` reads back unchanged."""
+    """Return the YAML that ``load_experiment`` reads back, without ``verbose``.
+
+    That key is the controller's alone, and a rerun's trials may run a copy of the code that does not know it.
+    """
+    content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
     # As OmegaConf.to_yaml(OmegaConf.structured(experiment)) does, which checks every type once more: 20 ms instead of 1.
-    return yaml.dump(
-        asdict(experiment), default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper()
-    )
+    return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
 
 
 @cache

@@ -117,10 +117,14 @@ class Local(Launcher):
 
 
 def build_processes(experiment: Experiment) -> Processes:
-    """Return what starts training processes here: a warm server, or a new interpreter for each."""
+    """Return what starts training processes here: a warm server, or a new interpreter for each.
+
+    A rerun's copy of the code may be older than the warm server's module.
+    """
     preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
     code = Path(experiment.cluster.code or SOURCE)
-    return ForkServer(preload, code) if experiment.cluster.warm else SpawnedProcesses(code)
+    is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
+    return ForkServer(preload, code) if is_warm else SpawnedProcesses(code)
 
 
 def visible_gpus(setting: int | str) -> list[str]:
