@@ -22,7 +22,7 @@ def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> N
     (run,) = (folder / "wandb").glob("offline-run-*")
     assert run.name.endswith(tracker.run_id(folder))
     records = (run / f"run-{tracker.run_id(folder)}.wandb").read_bytes()
-    for word in (b"a sweep", b"0000-a", b"first", b"eval_reward_se", b"total_steps", b"objective"):
+    for word in (b"a sweep", b"0000-a", b"first", b"eval_reward_se", b"total_steps", b"objective", b'"finished"'):
         assert word in records
 
 

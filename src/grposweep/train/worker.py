@@ -112,8 +112,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)
-    shown = ("status", *found.as_dict(), "step", "completions", "seconds")
-    attempt.tracker.summarise({name: getattr(result, name) for name in shown})
+    shown = {name: getattr(result, name) for name in (*found.as_dict(), "step", "completions", "seconds")}
+    attempt.tracker.summarise({"status": str(result.status), **shown})  # of an enumeration W&B would show the name
     return result.exit_code
 
 
