@@ -160,9 +160,9 @@ class Controller:
         if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False
         self.early_stopping.go_on(promoted)
-        logger.info("promoted: it goes on from its last checkpoint", extra=about(promoted))
         verdict = self.validator.validate(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
+        logger.info("promoted: it goes on from its last checkpoint", extra=about(promoted))
         return True
 
     def _end_paused(self) -> None:

@@ -200,10 +200,10 @@ class EarlyStoppingMonitor:
         decision = self._decide(self.study.trials[number])
         if decision is not None:
             action, reason, guard = decision
+            running.request = running.folder.request(action, reason, guard)
             logger.info(
                 "%s asked at step %d: %s", action, reader.steps[-1], reason, extra=about(number, running.attempt)
             )
-            running.request = running.folder.request(action, reason, guard)
         self._judged[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:

@@ -141,16 +141,16 @@ class OutcomeRecorder:
             )
         stopped = end.code == ExitCode.STOPPED and not end.kind  # it was asked to
         if stopped and running.request.action == Action.PRUNE:
-            logger.info("stopped early: %s", running.request.reason, extra=where)
             write_pruned(running.folder, running.request)
             self._note_end(running, end)
+            logger.info("stopped early: %s", running.request.reason, extra=where)
             self._close(running.folder, None)
         elif stopped or running.killed:
+            self._note_end(running, end)
             logger.info("%s", "stopped at a rollout boundary" if stopped else "ended by this controller", extra=where)
-            self._note_end(running, end)
         elif end.code == ExitCode.FINISHED and (value := running.folder.result.value) is not None:
-            logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
             self._note_end(running, end)
+            logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
             record_peak(self.folder, running.folder, self.validator.validate(running.point, running.seed))
             self._close(running.folder, None)
         else:
@@ -158,9 +158,9 @@ class OutcomeRecorder:
 
     def prune(self, folder: TrialFolder, request: ControlRequest) -> None:
         """End a trial that does not run for good; its last attempt may have died before it read the request."""
-        logger.info("stopped early: %s", request.reason, extra=about(folder.number))
         write_pruned(folder, request)
         folder.close_attempt()
+        logger.info("stopped early: %s", request.reason, extra=about(folder.number))
         self._close(folder, None)
 
     def report_to_study(self, folder: TrialFolder) -> None:
