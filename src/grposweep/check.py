@@ -48,10 +48,11 @@ def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str
     number of processes, what depends on it is judged for 1 to 64 of them.
     """
     chosen = choose(tuple(ignore), tuple(select), setting.framework)
-    stated = [Problem(rule, setting, found) for rule in chosen if (found := rule.find(setting))]
-    if setting.processes is not None:
+    is_stated = setting.processes is not None
+    asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]  # it is judged below
+    stated = [Problem(rule, setting, found) for rule in asked if (found := rule.find(setting))]
+    if is_stated:
         return stated
-    stated = [problem for problem in stated if problem.code != UNSTATED]
     known = {problem.code for problem in stated}
     unstated = [problem for problem in _judge_unstated(setting, chosen) if problem.code not in known]
     return sorted(stated + unstated, key=lambda problem: problem.code)
