@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grposweep.schema import Trainer
+if TYPE_CHECKING:  # lint, which loads every framework, needs no schema
+    from grposweep.schema import Trainer
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Trial:
     ``checkpoint`` is the one in it to go on from.
     """
 
-    trainer: Trainer
+    trainer: "Trainer"
     folder: Path
     recipe: Mapping[str, Any]
     place: NodeContext = NodeContext()
@@ -71,7 +72,7 @@ class Trial:
         return self.folder / RECIPE
 
 
-def interpreter(trainer: Trainer) -> str:
+def interpreter(trainer: "Trainer") -> str:
     """The program's own Python; a path is from here, whatever folder the program runs in."""
     python = trainer.python or sys.executable
     return os.path.abspath(python) if os.sep in python else python  # noqa: PTH100 - links lead out of an environment

@@ -3,7 +3,6 @@
 import re
 from functools import partial
 
-from grposweep.external import script
 from grposweep.external.base import ExternalTrainer
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.open_r1 import keys
@@ -11,6 +10,7 @@ from grposweep.frameworks.open_r1.launch import expand_sbatch
 from grposweep.frameworks.trl.keys import FIELDS
 from grposweep.frameworks.trl.reader import SPECIAL, parse
 from grposweep.frameworks.trl.writer import native_keys, render
+from grposweep.registries import Lazy
 
 ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
 FRAMEWORK = Framework(
@@ -26,5 +26,5 @@ FRAMEWORK = Framework(
     render=partial(render, script=("src/open_r1/grpo.py",), options=ACCELERATE),
     native_keys=native_keys,
     special=SPECIAL,
-    trainer=ExternalTrainer(script.build, needs_script=True),
+    trainer=ExternalTrainer(Lazy("external.script:build"), needs_script=True),
 )

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from grposweep.external import script
 from grposweep.external.base import ExternalTrainer
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.reader import SPECIAL, parse
 from grposweep.frameworks.trl.writer import native_keys, render
+from grposweep.registries import Lazy
 from grposweep.setting import TRL, TRL_FRAMEWORK
 
 FRAMEWORK = Framework(
@@ -21,5 +21,5 @@ FRAMEWORK = Framework(
     render=partial(render, script=("-m", "trl.scripts.grpo")),
     native_keys=native_keys,
     special=SPECIAL,
-    trainer=ExternalTrainer(script.build, kind="script", needs_script=True),
+    trainer=ExternalTrainer(Lazy("external.script:build"), kind="script", needs_script=True),
 )
