@@ -194,6 +194,29 @@ def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
     assert [item.keys for item in found] == [("num_generations",), ("$@",)]
 
 
+@pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [
+    ("verl", (0, 9, 1), "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", True),
+    ("verl", (0, 9, 1), "algorithm.use_kl_in_reward", True),
+    ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),  # written by translate, and nothing follows from it
+    ("verl", (0, 9, 1), "data.filter_overlong_prompts", False),
+    ("verl", (0, 9, 1), "data.train_files", False),
+    ("easyr1", (0, 2, 0), "worker.actor.kl_loss_coef", True),
+    ("easyr1", (0, 3, 3), "worker.actor.kl_loss_coef", False),  # algorithm.kl_coef replaced it
+    ("easyr1", (0, 3, 3), "algorithm.kl_coef", True),
+    ("ms-swift", (4, 6, 0), "loss_type", True),
+    ("ms-swift", (4, 6, 0), "warmup_ratio", True),
+    ("trl", (1, 16, 0), "accelerator_config", True),
+    ("trl", (1, 16, 0), "run_name", False),
+])  # fmt: skip
+def test_unresolved_values_are_said_for_keys_that_the_release_reads(
+    framework: str, version: tuple[int, int, int], key: str, is_judged: bool
+) -> None:
+    """A warning about a key that nothing follows from would be noise."""
+    config = {key: "$X"} | ({"rlhf_type": "grpo"} if framework == "ms-swift" else {})
+    found = judge(Recipe(framework, version, config, unresolved={key: "$X"}), choose(["GV106"])).findings
+    assert bool(found) is is_judged
+
+
 def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
     """At the line that bash runs as a command of its own."""
     script = tmp_path / "run.sh"

@@ -65,7 +65,7 @@ class Field:
     framework's own functions read and write it. A row without a name holds the place of a key that they write.
 
     ``rollouts``: the key counts rollouts, and the field optimizer steps. ``before`` maps a release to the key that was used
-    until then. ``fixable``: a fix may set the key.
+    until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Field:
     rollouts: bool = False
     before: Mapping[Version, str] = field(default_factory=dict)
     fixable: bool = True
+    judged: bool = True
 
     def key_at(self, version: Version) -> str:
         """Return the native key in a release."""
@@ -195,17 +196,10 @@ class Framework:
 
         return to_native(self, change, recipe, s)
 
-    @cached_property
-    def _read(self) -> frozenset[str]:
-        """The keys behind the table; of flat ones the mappings that hold them."""
-        keys = {key for row in self.fields for key in (row.key, *row.before.values())}
-        if not self.is_dotted:
-            return frozenset({key.partition(".")[0] for key in keys} | self.renamed.keys())
-        return frozenset(keys - {row.key for row in self.fields if row.name == "dataset_name"})  # it decides nothing
-
-    def is_read(self, key: str) -> bool:
-        """Return whether the setting depends on a native key."""
-        return key in self._read
+    def is_judged(self, key: str, version: Version) -> bool:
+        """Return whether a rule or the plan depends on a native key in a release; of flat keys, on the mapping it names."""
+        keys = {row.key_at(version) for row in self.fields if row.judged}
+        return key in keys if self.is_dotted else key in {name.partition(".")[0] for name in keys} | self.renamed.keys()
 
 
 @lru_cache(maxsize=64)

@@ -41,8 +41,8 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
-    """Return whether some field of a setting is read from a key."""
-    return frameworks.FRAMEWORKS[recipe.framework].is_read(key.lstrip("+"))
+    """Return whether what is judged depends on a key."""
+    return frameworks.FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
 
 
 @recipe_rule("GV107", "error", of=EVERY)
