@@ -62,6 +62,7 @@ class StopsSlowLearners(NoStopping):
         return Decision(Action.STOP if slow else Action.CONTINUE, "learns slowly")
 
 
+@pytest.mark.slow  # docs/test_extending.py does the same with the example of the page
 def test_a_policy_registered_by_one_line_decides_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen by its name, as any other."""
     monkeypatch.setitem(POLICIES, "toy", StopsSlowLearners)

@@ -59,8 +59,17 @@ CASES = {
     "a missing data file's path": (["task=jsonl"], ["task.path"]),
 }  # fmt: skip
 
+# One of each kind in the default tier: a new interpreter a case costs over a second.
+DEFAULT = {
+    "an unknown key", "an unknown key in a sweep", "an unknown option", "a number for a group", "a wrong type",
+    "malformed sweep syntax", "a grid over an interval", "an invalid run", "a space without a valid point",
+    "an enqueued value outside its dial", "a vLLM server that leaves no GPU to train", "a missing data file's path",
+}  # fmt: skip
 
-@pytest.mark.parametrize("case", CASES)
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in DEFAULT else pytest.mark.slow) for case in CASES]
+)
 def test_bad_input_is_one_message_and_code_2(run: Run, here: Path, case: str) -> None:
     """Whatever is wrong, nothing is left behind."""
     arguments, parts = CASES[case]

@@ -46,6 +46,7 @@ def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: 
     assert "new trial" not in ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_the_flag_shows_the_log_on_the_terminal_and_makes_no_other_sweep(run: Run) -> None:
     """``-v`` and ``verbose=true`` are the same; a secret is in neither place."""
     assert run(*FAKE, "-m", "lr=1e-3,1e-4", "search.trials=1").code == 0
@@ -57,6 +58,7 @@ def test_the_flag_shows_the_log_on_the_terminal_and_makes_no_other_sweep(run: Ru
     assert len(trials(again.sweep)) == 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_the_resume_after_it_are_in_the_log(run: Run, start: Callable, here: Path) -> None:
     """Ctrl-C, the stop at a boundary, and the second controller."""
     slow = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=60", "lr=1e-3")
