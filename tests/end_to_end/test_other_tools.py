@@ -45,7 +45,7 @@ def answers(url: str) -> bool:
 
 def get(url: str) -> bytes:
     """One page."""
-    with urllib.request.urlopen(url, timeout=10) as page:
+    with urllib.request.urlopen(url, timeout=60) as page:
         return bytes(page.read())
 
 
@@ -53,7 +53,7 @@ def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
     """Its page, and through its own interface every trial with its dials, value and state; pruned points with reasons."""
     ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch=small,open_r1_medium")
     with dashboard(ended.sweep / "study.journal") as url:
-        wait_for(lambda: answers(f"{url}/dashboard"))
+        wait_for(lambda: answers(f"{url}/dashboard"), 120)
         assert b"<title>Optuna Dashboard" in get(f"{url}/dashboard")
         (study,) = json.loads(get(f"{url}/api/studies"))["study_summaries"]
         detail = json.loads(get(f"{url}/api/studies/{study['study_id']}?after=0"))
