@@ -15,7 +15,7 @@ SOURCE = PROJECT / "src" / "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the package itself
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "frameworks/ms_swift/plugin"
-MOST_FILES = 150
+MOST_FILES = 216  # of today; a merge lowers it, the aim is 140
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
 
@@ -112,7 +112,6 @@ def test_only_train_imports_what_is_heavy() -> None:
     assert found == []
 
 
-@pytest.mark.xfail(strict=False, reason="merges are still to come")
-def test_the_package_stays_small_enough_to_know() -> None:
-    """At most 150 files."""
+def test_the_package_does_not_grow_more_files() -> None:
+    """No more than there are; a new file takes the place of one that is merged, or raises the number deliberately."""
     assert len(modules()) <= MOST_FILES
