@@ -12,7 +12,7 @@ from grposweep.report.html.series import page_data, thin
 from grposweep.report.html.write import render_report, script_json
 from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
-from made import Made, make_sweep
+from made import Made, make_comparison, make_sweep
 
 from .conftest import Desk
 
@@ -51,6 +51,14 @@ def test_the_file_names_no_place_in_a_network(view: SweepView) -> None:
     ours = re.sub(r"<script nonce=.*?</script>", "", text, flags=re.S)
     assert re.findall(r"(?:src|href)=[\"'](?!#)", ours) == []
     assert "default-src 'none'" in ours
+
+
+def test_each_change_of_one_factor_is_a_row_of_the_page(tmp_path: Path) -> None:
+    """With the parameter's name, its value and the verdict."""
+    text = render_report(read_sweep(make_comparison(tmp_path / "s", [{"lr": 1e-5}, {"kl": "low"}])))
+    rows = re.search("<h2>What each change does</h2>.*?</section>", text, flags=re.S)
+    assert rows is not None
+    assert re.findall("</td><td>(lr|kl)</td><td>(.*?)</td>", rows[0]) == [("lr", "1e-05"), ("kl", "low")]
 
 
 def test_whatever_comes_from_outside_is_escaped(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ GAUSSIAN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from test_asking import *
+from test_sampler import *
 folder = Path({folder!r})
 points = search(open_study(folder), MOSTLY_INVALID, "gp", 14)
 assert len(points) == 14 and all(map(fits, points)), points
