@@ -36,7 +36,7 @@ class Point:
         """The same for the estimator; two micro-steps an optimizer step."""
         return Setting(
             processes=1, num_generations=GENERATIONS, per_device_train_batch_size=self.batch,
-            gradient_accumulation_steps=ACCUMULATION, architecture=MODELS[self.model], dtype="bfloat16",
+            gradient_accumulation_steps=ACCUMULATION, architecture=MODELS[self.model], weights_dtype="bfloat16",
             gradient_checkpointing=self.checkpoints, lora=self.lora, beta=0.04 if self.kl else 0.0, max_prompt_length=PROMPT,
             max_completion_length=self.completion, optim="adamw_torch", evaluates=False,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from grposweep.setting import Setting
 QWEN = MODELS["qwen2.5-1.5b"]
 POINT = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=8, gradient_accumulation_steps=4, architecture=QWEN,
-    dtype="bfloat16", max_prompt_length=256, max_completion_length=768,
+    weights_dtype="bfloat16", max_prompt_length=256, max_completion_length=768,
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_checkpointing_saves_activations_and_lora_the_optimizer() -> None:
     "more",
     [
         {"per_device_train_batch_size": 16}, {"max_completion_length": 1024}, {"max_prompt_length": 512}, {"beta": 0.1},
-        {"processes": 2}, {"dtype": "float32"}, {"architecture": MODELS["qwen2.5-3b"]},
+        {"processes": 2}, {"weights_dtype": "float32"}, {"architecture": MODELS["qwen2.5-3b"]},
         {"gradient_accumulation_steps": 64}, {"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 50},
     ],
 )  # fmt: skip
@@ -197,12 +197,12 @@ def test_what_a_recipe_leaves_out_is_as_its_release_has_it(
 ) -> None:
     """The weights' type, whether autocast computes in less, and checkpointing."""
     s = known_model(Setting(model_name_or_path="Qwen/Qwen2.5-1.5B", version=version), config)
-    assert (s.dtype, s.mixed_precision, s.gradient_checkpointing) == wanted
+    assert (s.weights_dtype, s.autocast_dtype is not None, s.gradient_checkpointing) == wanted
 
 
 def test_autocast_halves_activations_and_copies_the_weights() -> None:
     """So a large micro-batch needs less of it, and the states as much."""
-    full, mixed = (memory(dtype="float32", mixed_precision=on) for on in (False, True))
+    full, mixed = (memory(weights_dtype="float32", autocast_dtype=half) for half in (None, "bfloat16"))
     assert (full.weights, full.optimizer) == (mixed.weights, mixed.optimizer)
     assert 0.5 < mixed.activations / full.activations < 0.7
     scored = mixed.phases["scoring"] - full.phases["scoring"]

@@ -17,7 +17,7 @@ LARGE = Architecture(28, 3584, 18_944, 28, 4, 128, 152_064, False, "qwen2", 7_61
 POINT = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=16, gradient_accumulation_steps=4, max_steps=100,
     per_device_eval_batch_size=8, eval_prompts=64, train_prompts=1000, kl_enabled=False, keys=KEYS,
-    architecture=SMALL, dtype="bfloat16", max_prompt_length=256, max_completion_length=768, gpu_memory_gib=24.0,
+    architecture=SMALL, weights_dtype="bfloat16", max_prompt_length=256, max_completion_length=768, gpu_memory_gib=24.0,
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ BEST: dict[str, Any] = {
 
 
 QWEN = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
-ON_GPU: dict[str, Any] = {"architecture": QWEN, "dtype": "bfloat16", "gpu_memory_gib": 24.0, "lora": True}
+ON_GPU: dict[str, Any] = {"architecture": QWEN, "weights_dtype": "bfloat16", "gpu_memory_gib": 24.0, "lora": True}
 
 
 def told(**fields: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ PATHS = {
     "seed": "seed",
     "lora": "model.lora.enabled",
     "lora_rank": "model.lora.r",
-    "dtype": "model.dtype",
+    "weights_dtype": "model.dtype",
     "gradient_checkpointing": "model.gradient_checkpointing",
     "sharding": "trainer.sharding",
     "gpu_memory_gib": "cluster.gpu_memory_gib",
@@ -97,8 +97,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
 }
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus", "use_vllm"]
-    + [name for name in PATHS if name.startswith("vllm_")]
+    ["lora", "lora_rank", "weights_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus"]
+    + [name for name in PATHS if name.startswith(("vllm_", "use_vllm"))]
 )
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in PATHS.items()}, **DERIVED}

@@ -99,8 +99,8 @@ def known_model(s: Setting, config: Mapping[str, Any]) -> Setting:
     return s.replace(
         {
             "architecture": model,
-            "dtype": "bfloat16" if is_half else "float32",
-            "mixed_precision": computes_in_half and not is_half,
+            "weights_dtype": "bfloat16" if is_half else "float32",
+            "autocast_dtype": "bfloat16" if computes_in_half and not is_half else None,
             "gradient_checkpointing": config.get("gradient_checkpointing", s.version >= (0, 22, 0)) is True,
             "lora_rank": rank if isinstance(rank, int) and rank > 0 else s.lora_rank,
             "lora_targets": _targets(config.get("lora_target_modules")),

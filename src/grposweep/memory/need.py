@@ -11,12 +11,12 @@ HALF = 2  # bytes of a bfloat16
 ASSUMED_PROMPT_TOKENS = 512  # where nobody has counted them
 READS = (  # the setting's fields behind an estimate, for rules that say what they read
     "architecture",
-    "dtype",
+    "weights_dtype",
     "gradient_checkpointing",
     "lora",
     "lora_rank",
     "lora_targets",
-    "mixed_precision",
+    "autocast_dtype",
     "sharding",
     "optim",
     "processes",
@@ -113,13 +113,13 @@ def read_need(s: Setting) -> Need | None:
     if s.generation_batch_size is not None and s.processes is None:
         return None
     micro_steps = max(micro_steps_per_generation(s), 1)
-    width = FLOAT if s.dtype == "float32" else HALF
+    width = FLOAT if s.weights_dtype == "float32" else HALF
     evaluated = s.per_device_eval_batch_size if s.evaluates else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(
         model=model,
         width=width,
-        compute=HALF if s.mixed_precision else width,
+        compute=HALF if s.autocast_dtype else width,
         batch=s.per_device_train_batch_size,
         rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
         scored=max(s.per_device_train_batch_size, evaluated),

@@ -32,7 +32,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
      "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
      "train_prompts", "budget_completions", "evaluations", "checkpoints",
      # What memory depends on: memory/catalog.py reads it where a GPU is named.
-     "lora_rank", "lora_targets", "mixed_precision", "architecture", "dtype", "prompt_tokens", "gradient_checkpointing",
+     "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
      "sharding", "gpu_memory_gib", "memory_factor"]
 )  # fmt: skip
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
