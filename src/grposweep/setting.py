@@ -167,9 +167,7 @@ class Setting:
     lora: bool = False
     lora_rank: int = 16
     lora_targets: tuple[str, ...] = ("all-linear",)
-    weights_dtype: str = (
-        "float32"  # of the weights between optimizer steps; float32 masters of ZeRO and FSDP do not count
-    )
+    weights_dtype: str = "float32"  # as they are kept between steps; float32 masters of ZeRO and FSDP do not count
     autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
     architecture: Architecture | None = None  # where its shape is known
     prompt_tokens: int | None = None  # of the longest prompt, where somebody has counted
