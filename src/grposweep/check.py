@@ -12,8 +12,9 @@ from types import ModuleType
 
 from grposweep import frameworks, rules
 from grposweep.recipe import Recipe
-from grposweep.rules import process_counts as counts
+from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts
 from grposweep.rules.registry import (
+    MOST_PROCESSES,
     RECIPE_RULES,
     REGISTRY,
     Problem,
@@ -85,9 +86,9 @@ def the_processes_are_stated(s: Setting) -> Violation | None:
 def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
     """Judge a setting without a number of processes by those rules that count them."""
     codes, mask = _refusing(s, chosen)
-    if mask == counts.NONE:  # say what is wrong with one process
+    if mask == NO_COUNT:  # say what is wrong with one process
         one = s.replace({"processes": 1})
-        note = f"; and no number of processes from 1 to {counts.MOST} would do"
+        note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
         return [Problem(rule, one, found, note) for rule in chosen if rule.counts and (found := rule.find(one))]
     some = _name_those_that_work(codes, mask)
     return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
@@ -95,17 +96,17 @@ def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
 
 def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
     """The rules that refuse some number of processes, and the mask of the numbers that all accept."""
-    refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != counts.ALL]
-    return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, counts.ALL)
+    refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS]
+    return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, ALL_COUNTS)
 
 
 def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
     """Describe the numbers of processes that work, if some do and some do not."""
-    if mask in (counts.ALL, counts.NONE):
+    if mask in (ALL_COUNTS, NO_COUNT):
         return None
     return Violation(
         what="the number of training processes is not stated",
-        why=f"of 1 to {counts.MOST}, {counts.describe(mask)} work ({', '.join(refusing)} "
+        why=f"of 1 to {MOST_PROCESSES}, {describe_counts(mask)} work ({', '.join(refusing)} "
         f"{'refuses' if len(refusing) == 1 else 'refuse'} the others)",
         instead="Say how many there are (--processes), or launch with one of these.",
         fields=("processes",),

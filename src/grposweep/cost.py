@@ -6,7 +6,7 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.files import as_number
-from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, find_prompt
+from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grposweep.setting import Setting
 
 HOUR = 3600.0

@@ -13,9 +13,9 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.check import Problem, check, errors
-from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
+from grposweep.rules.helpers import ALL_COUNTS, members
 from grposweep.rules.registry import Change, Rule, choose
 from grposweep.setting import FrameworkTraits, Setting
 
@@ -115,7 +115,7 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     accepts = problem.rule.counts
     assert accepts is not None
     now, mask = s.processes or 1, accepts(s)
-    works = [n for n in counts.members(mask) if n != now and mask != counts.ALL]  # all: they are not what is wrong
+    works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]  # all: they are not what is wrong
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
 
 

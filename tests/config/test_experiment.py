@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.architecture import Architecture
 from grposweep.config.compose import (
     known_keys,
     load_experiment,
@@ -21,6 +20,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_words, choices
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
+from grposweep.setting import Architecture
 
 Compose = Callable[[list[str]], DictConfig]
 

@@ -54,7 +54,7 @@ def test_adapters_under_autocast_save_no_more_than_estimated(name: str, targets:
     import architectures
 
     from grposweep.memory.estimate import find_activations
-    from grposweep.memory.layers import Lora
+    from grposweep.memory.parts import Lora
 
     a = replace(architectures.architecture(name), layers=2, parameters=0, vocabulary=1000)
     need = replace(architectures.build_need(a, checkpoints=False), width=width, compute=2, lora=Lora(16, targets))

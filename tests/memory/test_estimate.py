@@ -5,13 +5,21 @@ from typing import Any
 
 import pytest
 
-from grposweep.architecture import Architecture
 from grposweep.errors import UserError
 from grposweep.memory.catalog import MODELS, find_model, known_model, memory_of
-from grposweep.memory.estimate import COMMUNICATION, FRAGMENTATION, GIB, PARTS, Memory, estimate, memory_gib
-from grposweep.memory.fit import fit, fit_gpus
+from grposweep.memory.estimate import (
+    COMMUNICATION,
+    FRAGMENTATION,
+    GIB,
+    PARTS,
+    Memory,
+    estimate,
+    fit,
+    fit_gpus,
+    memory_gib,
+)
 from grposweep.report.plan import memory_bars
-from grposweep.setting import Setting
+from grposweep.setting import Architecture, Setting
 
 QWEN = MODELS["qwen2.5-1.5b"]
 POINT = Setting(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from drawn import draw_settings
 from grposweep.check import REGISTRY, check, errors
 from grposweep.fixes import find_fixes
-from grposweep.rules import process_counts as counts
+from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts, divisors, members, multiples, only, up_to
+from grposweep.rules.registry import by_trial
 from grposweep.setting import Setting
 
 UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)
@@ -31,7 +32,7 @@ def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
     for rule in COUNTING:
         assert rule.counts is not None
         if rule.judge(s) is None:
-            assert counts.members(rule.counts(s)) == counts.members(counts.by_trial(s, rule.judge)), rule.code
+            assert members(rule.counts(s)) == members(by_trial(s, rule.judge)), rule.code
 
 
 def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
@@ -101,10 +102,10 @@ def test_where_no_number_works_there_are_fixes_all_the_same() -> None:
 
 def test_numbers_in_words() -> None:
     """Masks, and how they read."""
-    assert counts.describe(counts.ALL) == "all of 1 to 64"
-    assert counts.describe(counts.NONE) == "none"
-    assert counts.describe(counts.multiples(3)) == "multiples of 3"
-    assert counts.describe(counts.divisors(28)) == "1, 2, 4, 7, 14, 28"
-    assert counts.describe(counts.only(5) | counts.only(9)) == "5, 9"
-    assert counts.describe(counts.up_to(20) & ~counts.only(7)).endswith("12, 13 and 7 more up to 20")
-    assert counts.multiples(65) == counts.only(0) == counts.up_to(-1) == counts.NONE
+    assert describe_counts(ALL_COUNTS) == "all of 1 to 64"
+    assert describe_counts(NO_COUNT) == "none"
+    assert describe_counts(multiples(3)) == "multiples of 3"
+    assert describe_counts(divisors(28)) == "1, 2, 4, 7, 14, 28"
+    assert describe_counts(only(5) | only(9)) == "5, 9"
+    assert describe_counts(up_to(20) & ~only(7)).endswith("12, 13 and 7 more up to 20")
+    assert multiples(65) == only(0) == up_to(-1) == NO_COUNT

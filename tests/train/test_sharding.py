@@ -10,7 +10,7 @@ from transformers.integrations import deepspeed as transformers_deepspeed
 from trl import GRPOConfig
 
 from grposweep.errors import UserError
-from grposweep.memory.states import BUCKET
+from grposweep.memory.parts import BUCKET
 from grposweep.train.trl import check_sharding, deepspeed_config, sharding_options
 
 from .conftest import build_experiment

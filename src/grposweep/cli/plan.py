@@ -18,8 +18,7 @@ from grposweep.fixes import render_problem
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import build_plan
 from grposweep.memory.catalog import known_model
-from grposweep.memory.estimate import estimate, memory_gib
-from grposweep.memory.fit import fit, fit_gpus
+from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
 from grposweep.report.tables import build_console
 from grposweep.setting import Setting

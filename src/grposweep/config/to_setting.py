@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from typing import Any
 
-from grposweep.architecture import Architecture
 from grposweep.frameworks.units import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.plan import realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, Cluster, Experiment, Shape, is_external, value_at
-from grposweep.setting import Setting
+from grposweep.setting import Architecture, Setting
 
 # A field of the setting -> where its value stands in an Experiment.
 PATHS = {

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from grposweep.external.base import ExternalTrainer
 from grposweep.frameworks.parsing.bash import Word
 from grposweep.recipe import Recipe
+from grposweep.rules.registry import spell
 from grposweep.setting import FrameworkTraits, Setting, Version
 
 
@@ -154,6 +155,9 @@ class Framework:
     config_defaults: tuple[str, ...] = ()
     environment_key: str = ""
     trainer: ExternalTrainer | None = None
+
+    def __post_init__(self) -> None:
+        spell(self.traits)
 
     @property
     def name(self) -> str:

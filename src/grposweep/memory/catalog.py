@@ -6,9 +6,8 @@ The memory side of somebody's recipe: a model that is known by its name, and the
 from collections.abc import Mapping
 from typing import Any
 
-from grposweep.architecture import Architecture
 from grposweep.errors import UserError
-from grposweep.setting import Setting
+from grposweep.setting import Architecture, Setting
 
 GPUS = {
     "T4": 15.0,

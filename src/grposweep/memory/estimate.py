@@ -1,12 +1,14 @@
-"""Peak GPU memory of one rank, phase by phase, from a setting alone: load, generation, scoring, backward, optimizer step."""
+"""Peak GPU memory of one rank, phase by phase, from a setting alone; and how far its sizes can go on a GPU."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from math import gcd
+from typing import Any
 
-from grposweep.memory import layers
-from grposweep.memory.layers import FLOAT
-from grposweep.memory.need import Need, read_need
-from grposweep.memory.states import WEIGHTS_SHARDED, States, find_states
+from grposweep.memory import parts
+from grposweep.memory.catalog import GPUS
+from grposweep.memory.parts import FLOAT, WEIGHTS_SHARDED, Need, States, find_states, read_need
+from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting
 
 GIB = 2**30
@@ -14,6 +16,7 @@ CONTEXT = 0.6 * GIB  # CUDA's context and cuBLAS's workspaces: an assumption unt
 COMMUNICATION = 0.4 * GIB  # NCCL's buffers, with several ranks
 FRAGMENTATION = 0.06  # of what is allocated and freed again
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
+MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # beyond which nobody asks
 PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
 
 
@@ -85,7 +88,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     moving = {
         "load": 0.0,
         "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
-        "scoring": scored * layers.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + cached,
+        "scoring": scored * parts.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + cached,
         "backward": kept + saved + max(head, passing, cached if n.checkpoints else 0) + gathered,
         "step": states.gradients + states.stepping,
     }
@@ -118,10 +121,10 @@ def find_activations(n: Need) -> tuple[float, float]:
     embedding's gradient is dense, and so is that of the largest matrix before it is added to the others.
     """
     model, width = n.model, n.width
-    layer = n.tokens * layers.saved_by_layer(model, width, n.length, n.lora, n.compute) + _casts(n) / model.layers
-    last = n.tokens * (layers.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
+    layer = n.tokens * parts.saved_by_layer(model, width, n.length, n.lora, n.compute) + _casts(n) / model.layers
+    last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
     dense = max(model.hidden * model.intermediate * width, 0) if n.lora is None else 0
-    passing = n.tokens * layers.passing_backward(model, width) + dense
+    passing = n.tokens * parts.passing_backward(model, width) + dense
     halves = find_halves(n)
     if not n.checkpoints:
         return model.layers * layer + last + halves, passing
@@ -148,9 +151,9 @@ def find_generation(n: Need) -> float:
     if n.rollout == 0:
         return 0.0
     model, width = n.model, n.width
-    cache = n.rollout * n.length * layers.cached(model, width)
+    cache = n.rollout * n.length * parts.cached(model, width)
     logits = n.rollout * model.vocabulary * sampled_bytes(width, n.is_filtered, n.is_nucleus)
-    prefill = n.rollout * n.prompt * layers.passing_forward(model, width)
+    prefill = n.rollout * n.prompt * parts.passing_forward(model, width)
     return cache + max(cache / model.layers + logits, prefill)
 
 
@@ -195,3 +198,91 @@ def _gathered(n: Need) -> float:
         return 0
     embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
     return (embeddings * n.model.head_parameters + 2 * n.model.layer_parameters) * n.width
+
+
+# How far sizes can go.
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One GPU: its memory and the setting's peak in GiB, and each size at its largest with the others as they are.
+
+    ``batch`` are completions a micro-step at the same effective batch, ``completion`` tokens; None where even the smallest
+    does not fit.
+    """
+
+    gib: float
+    peak: float
+    batch: int | None
+    completion: int | None
+    generations: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the setting fits as it is."""
+        return self.peak <= self.gib
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, and whether it fits."""
+        return {"fits": self.fits, **asdict(self)}
+
+
+def fit(s: Setting, gib: float) -> Fit:
+    """The sizes that fit a GPU of so many GiB; the model's shape must be known."""
+    s = s.replace({"gpu_memory_gib": gib, "auto": frozenset()})
+
+    def fits(change: dict[str, Any]) -> bool:
+        return _peak(s.replace(change)) <= gib
+
+    group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
+    return Fit(
+        gib=gib,
+        peak=round(_peak(s), 2),
+        batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
+        completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),
+        generations=_largest(lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group),
+    )
+
+
+def fit_gpus(s: Setting) -> list[tuple[str, Fit]]:
+    """The same for every GPU of the table, smallest first."""
+    return [(name, fit(s, gib)) for name, gib in sorted(GPUS.items(), key=lambda item: item[1])]
+
+
+def with_batch(s: Setting, size: int) -> dict[str, Any]:
+    """Micro-batches of this size; the rollout and the effective batch stay as they are, as nearly as whole numbers let."""
+    step = s.per_device_train_batch_size * s.gradient_accumulation_steps
+    rollout = s.per_device_train_batch_size * micro_steps_per_generation(s)
+    return {
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": max(step // size, 1),
+        "steps_per_generation": max(rollout // size, 1),
+    }
+
+
+def with_generations(s: Setting, generations: int) -> dict[str, Any]:
+    """So many generations of as many prompts: longer rollouts, more accumulation."""
+    rollout = max(s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1), 1)
+    micro_steps = -(-rollout * generations // s.per_device_train_batch_size)
+    return {
+        "num_generations": generations,
+        "steps_per_generation": micro_steps,
+        "gradient_accumulation_steps": micro_steps,
+    }
+
+
+def _peak(s: Setting) -> float:
+    memory = estimate(s)
+    assert memory is not None  # the caller has seen to it
+    return memory.peak / GIB
+
+
+def _largest(fits: Callable[[int], bool], most: int, unit: int = 1) -> int | None:
+    """The largest number that fits, times the unit, by bisection; None where 1 does not."""
+    if not fits(1):
+        return None
+    low, high = 1, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * unit

@@ -10,8 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grposweep import plan
-from grposweep.memory.estimate import GIB, Memory
-from grposweep.memory.fit import Fit
+from grposweep.memory.estimate import GIB, Fit, Memory
 from grposweep.setting import Setting
 
 

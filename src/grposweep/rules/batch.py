@@ -10,9 +10,8 @@ from math import gcd
 from typing import Any
 
 from grposweep import plan
-from grposweep.rules import process_counts as counts
-from grposweep.rules.helpers import each, no_field
-from grposweep.rules.registry import Change, F, Severity, Violation, rule
+from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, divisors, each, every_count, multiples, no_field, up_to
+from grposweep.rules.registry import Change, F, Severity, Violation, by_trial, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 SIZES = (
@@ -48,12 +47,12 @@ def per_process(s: Setting) -> int:
 
 def _whole_group_counts(s: Setting) -> int:
     if s.num_generations < 1 or s.version < COMPLETIONS:
-        return counts.ALL
+        return ALL_COUNTS
     if s.generation_batch_size and s.version >= ROLLOUTS:
         torn = s.generation_batch_size > 0 and s.generation_batch_size % s.num_generations
-        return counts.NONE if torn else counts.ALL
+        return NO_COUNT if torn else ALL_COUNTS
     per = per_process(s)
-    return counts.ALL if per < 1 else counts.multiples(s.num_generations // gcd(s.num_generations, per))
+    return ALL_COUNTS if per < 1 else multiples(s.num_generations // gcd(s.num_generations, per))
 
 
 @rule("GB101", "error", ("framework", *SIZES, "unsolved", "num_generations"), _whole_group_counts, of=TRL_LIKE,
@@ -108,10 +107,10 @@ def a_group_has_two(s: Setting) -> bool:
 def _whole_micro_step_counts(s: Setting) -> int:
     size, total = s.per_device_train_batch_size, s.generation_batch_size
     if total is None or s.steps_per_generation is not None or size < 1 or total < 1 or s.version < ROLLOUTS:
-        return counts.ALL
+        return ALL_COUNTS
     if total % size:
-        return counts.NONE
-    return counts.divisors(total // size) if s.version >= PRECEDENCE_FIXED else counts.ALL
+        return NO_COUNT
+    return divisors(total // size) if s.version >= PRECEDENCE_FIXED else ALL_COUNTS
 
 
 @rule("GB106", "error", SIZES, _whole_micro_step_counts, of=TRL_LIKE,
@@ -133,7 +132,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
     return {"unit": size * s.processes} if total % unit else None
 
 
-@rule("GB107", "error", SIZES, counts.every)
+@rule("GB107", "error", SIZES, every_count)
 def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     """``generation_batch_size`` and ``steps_per_generation`` say the same thing in two units; TRL takes one of them.
 
@@ -190,7 +189,7 @@ def _counting(name: str) -> tuple[Change, ...]:
 
 
 COUNTS_SOMETHING = "it counts something that a step cannot do without, so it must be at least 1"
-rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE, title="sizes are positive",
+rule("GB103", "error", (*COUNTED, "auto"), every_count, of=TRL_LIKE, title="sizes are positive",
      text="""Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
 
     TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
@@ -201,8 +200,8 @@ rule("GB103", "error", (*COUNTED, "auto"), counts.every, of=TRL_LIKE, title="siz
 
 def _agreeing_counts(s: Setting) -> int:
     if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES:
-        return counts.ALL
-    return counts.by_trial(s, prompts_per_step_agrees)
+        return ALL_COUNTS
+    return by_trial(s, prompts_per_step_agrees)
 
 
 @rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), _agreeing_counts, of=TRL_LIKE, blames=("prompts_per_step",),
@@ -223,9 +222,9 @@ def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
 
 def _solvable_counts(s: Setting) -> int:
     if not s.auto & plan.TRAIN_SIZES:
-        return counts.ALL
+        return ALL_COUNTS
     open_sizes = s.replace({"auto": s.auto & plan.TRAIN_SIZES})
-    return counts.by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
+    return by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
 
 
 @rule(
@@ -289,11 +288,11 @@ def _misread(s: Setting) -> int | None:
 
 def _filled_counts(s: Setting) -> int:
     if s.generation_batch_size is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
-        return counts.ALL
+        return ALL_COUNTS
     if s.steps_per_generation is not None or min(s.generation_batch_size, s.per_device_train_batch_size) < 1:
-        return counts.ALL
+        return ALL_COUNTS
     whole, rest = divmod(s.generation_batch_size, s.per_device_train_batch_size)
-    return counts.ALL if rest else counts.up_to(whole)
+    return ALL_COUNTS if rest else up_to(whole)
 
 
 @rule("GB110", "error", SIZES, _filled_counts, blames=("generation_batch_size",),

@@ -6,8 +6,7 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 from collections.abc import Callable
 from math import gcd
 
-from grposweep.rules import process_counts as counts
-from grposweep.rules.helpers import each, no_field
+from grposweep.rules.helpers import ALL_COUNTS, each, multiples, no_field
 from grposweep.rules.registry import Change, F, rule
 from grposweep.setting import TRL_FAMILY, TRL_LIKE, Setting
 
@@ -45,8 +44,8 @@ def _missed_group(s: Setting) -> int:
 def _counts(s: Setting, group: int) -> int:
     size = s.per_device_eval_batch_size
     if group < 1 or size < 1 or not s.evaluates or "per_device_eval_batch_size" in s.unsolved:
-        return counts.ALL
-    return counts.multiples(group // gcd(group, size))
+        return ALL_COUNTS
+    return multiples(group // gcd(group, size))
 
 
 def _torn(s: Setting, group: int) -> dict[str, object] | None:

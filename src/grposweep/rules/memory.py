@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from grposweep.memory.estimate import GIB, Memory, estimate
-from grposweep.memory.need import ASSUMED_PROMPT_TOKENS, READS, find_prompt
-from grposweep.rules import process_counts as counts
-from grposweep.rules.registry import rule
+from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, READS, find_prompt
+from grposweep.rules.helpers import ALL_COUNTS
+from grposweep.rules.registry import by_trial, rule
 from grposweep.setting import Setting
 
 NEAR = 0.9  # of the GPU's memory: the estimate is not better than that
@@ -21,7 +21,7 @@ BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gi
 
 def _fitting_counts(s: Setting) -> int:
     known = s.architecture is not None and s.gpu_memory_gib is not None
-    return counts.by_trial(s, a_point_fits_the_gpu) if known else counts.ALL
+    return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
 
 @rule("GM101", "error", SEARCHED, _fitting_counts, blames=BLAMED, what="{what}",

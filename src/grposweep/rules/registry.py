@@ -23,7 +23,6 @@ from inspect import cleandoc
 from typing import Any, Literal, TypeVar
 
 from grposweep.recipe import Recipe
-from grposweep.rules.process_counts import by_trial
 from grposweep.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
 Severity = Literal["error", "warning"]
@@ -43,22 +42,19 @@ FAMILIES = {
     "GV": "keys and versions",
     "GA": "advice",
 }
-# How titles, which are names of functions, are spelled.
+# How titles, which are names of functions, are spelled; `spell` adds the names of frameworks.
 SPELLED = {
     "kl": "KL",
     "vllm": "vLLM",
     "gpu": "GPU",
     "gpus": "GPUs",
     "grpo": "GRPO",
-    "easyr1": "EasyR1",
-    "ms_swift": "ms-swift",
     "megatron": "Megatron",
     "held_out": "held-out",
     "micro_": "micro-",
     "log_probabilities": "log-probabilities",
     "well_formed": "well-formed",
 }
-_SPELLED = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))")
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,9 @@ class Violation:
 
 Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule holds
 Find = Callable[[Setting], Found]
+MOST_PROCESSES = 64  # that an unstated number is judged for
 F = TypeVar("F", bound=Find)
-Counts = Callable[[Setting], int]  # a mask, see process_counts
+Counts = Callable[[Setting], int]  # a mask of numbers of processes, see `helpers`
 Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
 
 
@@ -135,33 +132,30 @@ def shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """A registered rule on settings.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documented:
+    """What a rule says of itself.
 
     Args:
         code: permanent.
         severity: an error prunes a point, a warning does not.
-        reads: the setting fields that its verdict depends on.
-        find: whether a setting breaks it.
-        counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
-            depends on the processes has one.
         of: the frameworks that it is true of, by name or by trait (``FrameworkTraits.labels``).
-        title: a few words.
+        name: a few words, or the function's name.
         text: what it says, why, and its source.
-        texts: templates of its messages; None if `find` returns a `Violation`.
 
     """
 
     code: str
     severity: Severity
-    reads: frozenset[str]
-    find: Find
-    counts: Counts | None = None
-    of: frozenset[str] = TRL_FAMILY
-    title: str = ""
-    text: str = ""
-    texts: Texts | None = None
+    of: frozenset[str]
+    name: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """The name as documents show it."""
+        spelled = rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))"
+        return re.sub(spelled, lambda found: SPELLED[found[0]], self.name).replace("_", " ")
 
     @property
     def explanation(self) -> str:
@@ -171,6 +165,25 @@ class Rule:
     def holds_for(self, framework: FrameworkTraits) -> bool:
         """Return whether the rule is true of a framework."""
         return not self.of.isdisjoint(framework.labels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rule(Documented):
+    """A registered rule on settings.
+
+    Args:
+        reads: the setting fields that its verdict depends on.
+        find: whether a setting breaks it.
+        counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
+            depends on the processes has one.
+        texts: templates of its messages; None if `find` returns a `Violation`.
+
+    """
+
+    reads: frozenset[str]
+    find: Find
+    counts: Counts | None
+    texts: Texts | None
 
     def judge(self, s: Setting) -> Violation | None:
         """Return how a setting breaks the rule, or None."""
@@ -216,6 +229,11 @@ class Problem:
         return f"{self.broken.what}: {self.broken.why}"
 
 
+def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
+    """Return the counts that a rule accepts, found by asking it for each; for rules that seldom apply."""
+    return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if not judge(setting.replace({"processes": n})))
+
+
 REGISTRY: dict[str, Rule] = {}
 VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in their own way
 
@@ -246,8 +264,10 @@ def rule(
     def add(find: F) -> F:
         assert code not in REGISTRY, f"{code} is taken"
         masks = partial(by_trial, judge=find) if counts == "by trial" else counts
-        words = title or _title(find), text or find.__doc__ or ""
-        REGISTRY[code] = Rule(code, severity, frozenset(reads), find, masks, of, *words, texts)
+        REGISTRY[code] = Rule(
+            code=code, severity=severity, of=of, name=title or find.__name__, text=text or find.__doc__ or "",
+            reads=frozenset(reads), find=find, counts=masks, texts=texts,
+        )  # fmt: skip
         choose.cache_clear()
         return find
 
@@ -263,9 +283,10 @@ def variant(code: str, of: frozenset[str], find: Find) -> None:
     choose.cache_clear()
 
 
-def _title(find: Callable[..., object]) -> str:
-    """The name of a function in words."""
-    return _SPELLED.sub(lambda found: SPELLED[found[0]], find.__name__).replace("_", " ")
+def spell(framework: FrameworkTraits) -> None:
+    """Spell a framework's name in the titles of rules as its users know it."""
+    name, display_name = framework.name, framework.display_name
+    SPELLED[name.replace("-", "_")] = display_name if display_name.lower() == name else name
 
 
 @lru_cache(maxsize=256)
@@ -295,25 +316,11 @@ def _as_judged(rule: Rule, framework: FrameworkTraits) -> Rule:
 RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 
 
-@dataclass(frozen=True, eq=False)
-class RecipeRule:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecipeRule(Documented):
     """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values."""
 
-    code: str
-    severity: Severity
     judge: RecipeJudge
-    of: frozenset[str] = TRL_FAMILY
-    title: str = ""
-    text: str = ""
-
-    @property
-    def explanation(self) -> str:
-        """The text, without the indentation that it has in the code."""
-        return cleandoc(self.text)
-
-    def holds_for(self, framework: FrameworkTraits) -> bool:
-        """Return whether the rule is true of a framework."""
-        return not self.of.isdisjoint(framework.labels)
 
 
 RECIPE_RULES: dict[str, RecipeRule] = {}
@@ -326,7 +333,9 @@ def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) 
     def add(judge: RecipeJudge) -> RecipeJudge:
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
-        RECIPE_RULES[code] = RecipeRule(code, severity, judge, of, _title(judge), judge.__doc__ or "")
+        RECIPE_RULES[code] = RecipeRule(
+            code=code, severity=severity, of=of, name=judge.__name__, text=judge.__doc__ or "", judge=judge
+        )
         choose_for_recipes.cache_clear()
         return judge
 

@@ -11,9 +11,8 @@ trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py.
 from collections.abc import Iterator
 
 from grposweep import plan
-from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
-from grposweep.rules.helpers import each, named, near, no_field
+from grposweep.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
 from grposweep.rules.registry import Change, Violation, rule
 from grposweep.setting import IN_PROMPTS, Setting
 
@@ -156,7 +155,7 @@ def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
 
 
 def _engine_counts(s: Setting) -> int:
-    return counts.ALL if s.prompts_per_rollout is None else counts.multiples(max(s.vllm_tensor_parallel_size, 1))
+    return ALL_COUNTS if s.prompts_per_rollout is None else multiples(max(s.vllm_tensor_parallel_size, 1))
 
 
 @rule("GT301", "error", ("prompts_per_rollout", "processes", "vllm_tensor_parallel_size"), _engine_counts, of=IN_PROMPTS,
@@ -182,7 +181,7 @@ def _divisors(s: Setting, *names: str) -> Iterator[Change]:
 
 
 def _shared_counts(s: Setting) -> int:
-    return counts.ALL if s.prompts_per_rollout is None else counts.multiples(shared(s))
+    return ALL_COUNTS if s.prompts_per_rollout is None else multiples(shared(s))
 
 
 @rule("GT302", "error", (*SPLIT, "prompts_per_rollout"), _shared_counts, of=IN_PROMPTS)

@@ -7,9 +7,9 @@ trainer/grpo_config.py.
 from math import gcd
 
 from grposweep import plan
-from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
-from grposweep.rules.registry import Violation, rule
+from grposweep.rules.helpers import ALL_COUNTS, multiples, up_to
+from grposweep.rules.registry import Violation, by_trial, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
@@ -68,7 +68,7 @@ def the_length_is_positive(s: Setting) -> Violation | None:
 
 
 def _budget_counts(s: Setting) -> int:
-    return counts.ALL if s.budget_completions is None else counts.by_trial(s, the_budget_holds_a_step)
+    return ALL_COUNTS if s.budget_completions is None else by_trial(s, the_budget_holds_a_step)
 
 
 @rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY,
@@ -95,14 +95,14 @@ def _needed(s: Setting) -> int:
 def _filled_counts(s: Setting) -> int:
     """D >= B W S / G where groups are whole; GB101 and others report the rest."""
     if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.replace({"processes": 1})):
-        return counts.ALL
+        return ALL_COUNTS
     most = s.train_prompts * s.num_generations
     if s.generation_batch_size is not None:
-        return counts.by_trial(s, the_data_fill_a_rollout)
+        return by_trial(s, the_data_fill_a_rollout)
     per = s.per_device_train_batch_size * plan.micro_steps_per_generation(s)
     per = per if s.version >= COMPLETIONS else per * s.num_generations
-    torn = counts.ALL & ~counts.multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else counts.ALL
-    return torn | counts.up_to(most // per) if per > 0 else counts.ALL
+    torn = ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else ALL_COUNTS
+    return torn | up_to(most // per) if per > 0 else ALL_COUNTS
 
 
 @rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE, blames=SIZES[1:],

@@ -3,9 +3,8 @@
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
 
-from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, whole_groups
-from grposweep.rules.helpers import divides_the_processes, each, no_field, unread
+from grposweep.rules.helpers import ALL_COUNTS, divides_the_processes, each, every_count, multiples, no_field, unread
 from grposweep.rules.registry import rule
 from grposweep.setting import TRL_LIKE, Setting
 
@@ -47,7 +46,7 @@ def _colocates(s: Setting) -> bool:
 
 
 def _colocated_counts(s: Setting) -> int:
-    return counts.multiples(s.vllm_tensor_parallel_size) if _colocates(s) else counts.ALL
+    return multiples(s.vllm_tensor_parallel_size) if _colocates(s) else ALL_COUNTS
 
 
 rule("GT103", "error", ("version", "processes", "use_vllm", "vllm_mode", "vllm_tensor_parallel_size"), _colocated_counts,
@@ -70,7 +69,7 @@ def vllm_has_a_place(s: Setting) -> bool:
     return s.use_vllm and s.vllm_mode not in VLLM_MODES and s.version >= MODE_CHECKED
 
 
-@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), counts.every, blames=("visible_gpus", "launcher"),
+@rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), every_count, blames=("visible_gpus", "launcher"),
       why="a single process sees all of them, and {late}",
       instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.")  # fmt: skip
 def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:

@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.memory.states import BUCKET, ZERO
+from grposweep.memory.parts import BUCKET, ZERO
 from grposweep.plan import build_plan
 from grposweep.schema import Experiment, Generation
 from grposweep.train.attempt import Attempt, Outcome, check_schedule

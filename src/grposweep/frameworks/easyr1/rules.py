@@ -5,7 +5,7 @@ Symbols as in ``rules.rollout_batch``. Sources: EasyR1 0.3.3 verl/trainer/ray_tr
 """
 
 from grposweep.rules.helpers import other_sizes
-from grposweep.rules.kl_placement import find_idle_reference, has_no_horizon
+from grposweep.rules.kl import find_idle_reference, has_no_horizon
 from grposweep.rules.registry import Violation, rule, variant
 from grposweep.rules.rollout_batch import (
     SIZED,

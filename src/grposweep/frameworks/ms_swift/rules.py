@@ -4,10 +4,9 @@ Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL 
 """
 
 from grposweep import plan
-from grposweep.rules import process_counts as counts
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
-from grposweep.rules.helpers import divides_the_processes, one_of
+from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, divides_the_processes, multiples, one_of, only
 from grposweep.rules.registry import Violation, rule, variant
 from grposweep.setting import Setting
 
@@ -31,12 +30,12 @@ def coefficient(s: Setting) -> float:
 
 def _rollout_counts(s: Setting) -> int:
     if s.generation_batch_size is None or s.steps_per_generation is None or s.data_processes is not None:
-        return counts.ALL
+        return ALL_COUNTS
     per = s.per_device_train_batch_size * s.steps_per_generation
     if min(per, s.generation_batch_size, s.per_device_train_batch_size) < 1:
-        return counts.ALL
+        return ALL_COUNTS
     whole, rest = divmod(s.generation_batch_size, per)
-    return counts.NONE if rest else counts.only(whole)
+    return NO_COUNT if rest else only(whole)
 
 
 @rule("GB501", "error", SIZES, _rollout_counts, of=MS_SWIFT, blames=("generation_batch_size", "steps_per_generation"),
@@ -200,7 +199,7 @@ def the_loss_survives_its_first_step(s: Setting) -> bool:
 
 
 def _sharing_counts(s: Setting) -> int:
-    return counts.multiples(s.sequence_parallel_size) if s.sequence_parallel_size > 1 else counts.ALL
+    return multiples(s.sequence_parallel_size) if s.sequence_parallel_size > 1 else ALL_COUNTS
 
 
 rule("GT501", "error", ("processes", "sequence_parallel_size"), _sharing_counts, of=MS_SWIFT,

@@ -1,0 +1,280 @@
+"""What decides a rank's memory, and its parts in bytes: states that stay, and what a layer holds for each token.
+
+States: torch optim/adam.py; torch nn/parallel/distributed.py (DDP's buckets are a second copy of the gradients, since
+accelerate leaves gradient_as_bucket_view off); deepspeed runtime/zero (a float32 copy of the trained weights and two float32
+moments, divided among the ranks; gradients from stage 2 on, weights in stage 3); accelerate utils/fsdp_utils.py (with bf16
+the trained weights are kept, and stepped, in float32 shards). Sharded states are derived only, not measured.
+
+Layers: derived from transformers 5.23's modules operation by operation (what each saves for its backward pass), and compared
+with what torch counts: benchmarks/memory/architectures.py. Attention is SDPA with a padding mask, as TRL calls it: keys and
+values are repeated for every query head, and the boolean mask becomes a bias of the model's type.
+"""
+
+from dataclasses import dataclass
+
+from grposweep.plan import micro_steps_per_generation
+from grposweep.setting import Architecture, Setting
+
+FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16
+ASSUMED_PROMPT_TOKENS = 512  # where nobody has counted them
+READS = (  # the fields of a setting behind an estimate, for rules that say what they read
+    "architecture", "weights_dtype", "gradient_checkpointing", "lora", "lora_rank", "lora_targets", "autocast_dtype",
+    "sharding", "optim", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "steps_per_generation", "generation_batch_size", "num_iterations", "evaluates", "per_device_eval_batch_size",
+    "beta", "prompt_tokens", "max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "use_vllm",
+    "vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "gpu_memory_gib", "memory_factor",
+)  # fmt: skip
+ZERO = frozenset({"zero1", "zero2", "zero3"})
+WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
+BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/trl.py sets it
+# Moments a parameter by an optimizer's first word (after "paged_"); what is not named counts as Adam.
+MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion": 1.0, "adagrad": 1.0, "rmsprop": 1.0, "ademamix": 3.0}
+INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))  # that share theirs
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Adapters of this rank on these modules; ``("all-linear",)`` for every linear one."""
+
+    rank: int
+    targets: tuple[str, ...] = ("all-linear",)
+
+    def has(self, module: str) -> bool:
+        """Whether a module has one."""
+        return self.targets == ("all-linear",) or module in self.targets
+
+
+@dataclass(frozen=True)
+class Need:
+    """Sizes of one rank: ``batch`` completions a micro-step, ``rollout`` completions that it generates at once.
+
+    ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch.
+    ``length`` is of prompt and completion, in tokens; ``width`` bytes an element of the model, ``compute`` of what its
+    matrices are multiplied in (less under autocast).
+    """
+
+    model: Architecture
+    width: int
+    compute: int
+    batch: int
+    rollout: int
+    scored: int
+    prompt: int
+    completion: int
+    processes: int
+    accumulates: bool
+    checkpoints: bool
+    has_reference: bool
+    optim: str
+    sharding: str
+    lora: Lora | None
+    engine_share: float  # of the GPU's memory that vLLM takes
+    engine_sleeps: bool  # while nothing is generated
+    is_filtered: bool  # the distribution that is sampled from: by a temperature or the k likeliest
+    is_nucleus: bool  # by the likeliest of a mass, which sorts the vocabulary
+    gpu_gib: float | None
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.prompt + self.completion
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.batch * self.length
+
+    @property
+    def shards(self) -> int:
+        """Among how many ranks a sharded part is divided."""
+        return max(self.processes, 1)
+
+    @property
+    def trained(self) -> int:
+        """Parameters with a gradient."""
+        model = self.model
+        return model.weights if self.lora is None else model.adapters(self.lora.rank, self.lora.targets)
+
+    @property
+    def trained_width(self) -> int:
+        """Bytes of one of them: peft keeps adapters in float32, but for ZeRO-3. Source: trl grpo_trainer.py:461."""
+        return self.width if self.lora is None or self.sharding == "zero3" else FLOAT
+
+
+def find_prompt(s: Setting) -> int | None:
+    """The tokens of the longest prompt: as counted, or as the recipe cuts them; None where neither is known."""
+    return s.prompt_tokens or s.max_prompt_length
+
+
+def read_need(s: Setting) -> Need | None:
+    """The need behind a setting; None where its model's shape is unknown, or its sizes are none."""
+    model = s.architecture
+    if model is None or min(s.per_device_train_batch_size, s.gradient_accumulation_steps) < 1:
+        return None
+    if s.generation_batch_size is not None and s.processes is None:
+        return None
+    micro_steps = max(micro_steps_per_generation(s), 1)
+    width = FLOAT if s.weights_dtype == "float32" else HALF
+    evaluated = s.per_device_eval_batch_size if s.evaluates else 0
+    colocated = s.use_vllm and s.vllm_mode == "colocate"
+    return Need(
+        model=model,
+        width=width,
+        compute=HALF if s.autocast_dtype else width,
+        batch=s.per_device_train_batch_size,
+        rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
+        scored=max(s.per_device_train_batch_size, evaluated),
+        prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
+        completion=s.max_completion_length,
+        processes=s.processes or 1,
+        accumulates=s.gradient_accumulation_steps > 1,
+        checkpoints=s.gradient_checkpointing,
+        has_reference=s.beta != 0 and not s.lora,
+        optim=s.optim or "adamw_torch",
+        sharding=s.sharding,
+        lora=Lora(s.lora_rank, s.lora_targets) if s.lora else None,
+        engine_share=(s.vllm_gpu_memory_utilization or 0.3) if colocated else 0.0,
+        engine_sleeps=s.vllm_enable_sleep_mode,
+        is_filtered=s.temperature != 1 or bool(s.top_k),
+        is_nucleus=s.top_p is not None and s.top_p < 1,
+        gpu_gib=s.gpu_memory_gib,
+    )
+
+
+# States: bytes that stay with a rank between micro-steps, whole or sharded.
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes a rank; ``stepping`` is what the optimizer step needs besides.
+
+    ``buckets`` are those of the gradients' bytes that stay when the gradients are freed.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    reference: float
+    stepping: float
+    buckets: float = 0.0
+
+
+def find_states(n: Need) -> States:
+    """The states of one rank."""
+    whole = n.model.weights * n.width
+    frozen = whole if n.lora is not None else 0
+    parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
+    reference = whole / parts if n.has_reference else 0
+    if n.sharding in ZERO:
+        return _zero(n, frozen, reference)
+    if n.sharding == "fsdp":
+        mine = n.trained * FLOAT / parts
+        return States(frozen / parts + mine, mine, _moments(n.optim, n.trained, FLOAT) / parts, reference, mine)
+    mine = n.trained * n.trained_width
+    copies = 2 if n.processes > 1 else 1
+    stepping = mine if n.optim == "adamw_torch" else 0  # square roots of all second moments at once
+    optimizer = _moments(n.optim, n.trained, n.trained_width) + _kept_whole(n)
+    return States(frozen + mine, copies * mine, optimizer, reference, stepping, buckets=(copies - 1) * mine)
+
+
+def _zero(n: Need, frozen: float, reference: float) -> States:
+    """DeepSpeed's: 12 bytes a trained parameter for the optimizer, divided; float32 gradients of the part that steps."""
+    parts = n.shards
+    mine = n.trained * n.trained_width
+    bucket = min(BUCKET, n.trained) * n.trained_width
+    weights = (frozen + mine) / (parts if n.sharding == "zero3" else 1)
+    gradients = mine if n.sharding == "zero1" else mine / parts
+    optimizer = n.trained * (FLOAT / parts) + _moments(n.optim, n.trained, FLOAT) / parts
+    return States(weights, gradients + bucket, optimizer, reference, n.trained * FLOAT / parts + bucket)
+
+
+def _moments(optim: str, parameters: int, width: int) -> float:
+    """Optimizer states in bytes: in the parameters' own type, but bitsandbytes' in 8 bits or in float32.
+
+    Source: transformers training_args.py OptimizerNames; bitsandbytes optim/optimizer.py init_state. Paged states count as
+    if they stayed on the GPU.
+    """
+    first = optim.removeprefix("paged_").split("_")[0]
+    bytes_ = 1 if "8bit" in optim else FLOAT if _is_bitsandbytes(optim) else width
+    return MOMENTS.get(first, 2.0) * parameters * bytes_
+
+
+def _is_bitsandbytes(optim: str) -> bool:
+    """Whether an optimizer of transformers' is made by bitsandbytes."""
+    is_its_own = optim.startswith(("paged_", "ademamix", "lion", "rmsprop_bnb")) or "bnb" in optim
+    return is_its_own or optim == "adamw_8bit"
+
+
+def _kept_whole(n: Need) -> float:
+    """What 8 bits do not hold: an embedding's states stay in float32. Source: transformers trainer.py create_optimizer."""
+    if n.lora is not None or "8bit" not in n.optim or not _is_bitsandbytes(n.optim):
+        return 0.0
+    parameters = n.model.head_parameters
+    return _moments(n.optim.replace("8bit", "32bit"), parameters, FLOAT) - _moments(n.optim, parameters, FLOAT)
+
+
+# Bytes that a decoder layer holds for each token: what autograd saves, what passes through, what a cache keeps.
+
+
+def saved_by_layer(
+    a: Architecture, width: int, length: int, lora: Lora | None = None, compute: int | None = None
+) -> int:
+    """Bytes a token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
+
+    Norms; queries, keys, values and their attention with a log-sum-exp a head, and the mask's row for the token; gate,
+    its activation and up; the inputs of the linear modules. ``compute`` bytes are an element's of all but the norms where
+    autocast makes them fewer than the weights'; it then copies the input of each of the modules that share theirs.
+    """
+    compute = compute or width
+    kind = a.kind
+    norms = kind.norms * (saved_by_norm(a, a.hidden, width, lora) + FLOAT)
+    if kind.has_query_key_norms:
+        norms += saved_by_norm(a, a.query_width + a.kv_width, compute, lora) + FLOAT * (a.heads + a.kv_heads)
+    repeated = a.query_width if a.kv_heads > 1 else a.kv_width  # a single head is repeated as a view
+    attention = 2 * (a.query_width + repeated) * compute + FLOAT * a.heads + length * compute
+    copies = 3 * a.hidden * compute if compute < width and lora is None else 0
+    return norms + attention + 3 * a.intermediate * compute + _inputs(a, compute, lora) + copies
+
+
+def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None = None) -> int:
+    """An RMSNorm's float32 copy of its input (the input itself where that is float32), and the normalised values.
+
+    These are kept for the gradient of the norm's weight, which adapters leave frozen.
+    """
+    if lora is not None:
+        return elements * FLOAT
+    return elements * (FLOAT + (FLOAT if a.kind.keeps_float_norm else width))
+
+
+def _inputs(a: Architecture, width: int, lora: Lora | None) -> int:
+    """What the linear modules keep for the gradients of their weights; the attention that o_proj reads is kept already.
+
+    A frozen module keeps nothing. Its adapter keeps its ``rank`` values, and the input: one for those that share it, but
+    in half precision a copy each, because peft casts to the adapter's float32 and autocast back. Source: peft
+    tuners/lora/layer.py Linear.forward.
+    """
+    elements = {"q_proj": a.hidden, "o_proj": 0, "gate_proj": a.hidden, "down_proj": a.intermediate}
+    if lora is None:
+        return sum(elements.values()) * width
+    modules = {name: inputs for name, (inputs, _) in a.linear().items() if lora.has(name)}
+    if width < FLOAT:
+        kept = sum(modules.values())
+    else:
+        kept = sum(elements[group[0]] for group in INPUTS if any(name in modules for name in group))
+    return (kept + lora.rank * len(modules)) * width
+
+
+def passing_forward(a: Architecture, width: int) -> int:
+    """Bytes a token while one layer runs without gradients: the MLP's three widest at once, or attention's."""
+    mlp, attention = 3 * a.intermediate * width, 5 * a.query_width * width
+    return max(mlp, attention) + a.hidden * (2 * width + FLOAT)
+
+
+def passing_backward(a: Architecture, width: int) -> int:
+    """Bytes a token of gradients on their way through one layer: two of the MLP's width, two of the hidden (measured)."""
+    return 2 * (a.intermediate + a.hidden) * width
+
+
+def cached(a: Architecture, width: int) -> int:
+    """Bytes a token in the key-value cache of all layers. Source: transformers cache_utils.py DynamicLayer."""
+    return 2 * a.layers * a.kv_width * width
