@@ -16,7 +16,7 @@ from grposweep.check import Problem, check, errors
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
 from grposweep.rules.helpers import ALL_COUNTS, members
-from grposweep.rules.registry import Change, Rule, choose
+from grposweep.rules.registry import Change, Rule, choose, shown
 from grposweep.setting import FrameworkTraits, Setting
 
 MOST_FIXES = 3
@@ -76,11 +76,7 @@ def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -
 
 def _render(value: Any) -> str:
     """A value as Hydra and YAML take it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "null" if value is None else shown(value)
 
 
 # Candidates

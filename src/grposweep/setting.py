@@ -303,5 +303,3 @@ class Setting:
         copy.__dict__.update(self.__dict__)
         copy.__dict__.update(changes)
         return copy
-
-    altered = replace
