@@ -146,6 +146,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT105", {"visible_gpus": 8, "launcher": "python"}, {"visible_gpus": 8, "launcher": "torchrun"}),
     ("GT106", {"server_gpus": 4, "nodes": 2, "gpus_per_node": 8}, {"server_gpus": 8, "nodes": 2, "gpus_per_node": 8}),
     ("GT201", {"processes": None, "num_generations": 24}, {"processes": None}),
+    ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True)),
+    ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | {"lora": True, "vllm_mode": "server"}),  # ours copies
+    ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True, vllm_mode="server") | {"version": (1, 10, 0)}),
     ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
     ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),

@@ -6,7 +6,7 @@ import pytest
 
 from grposweep.schema import Experiment, Generation, Model
 from grposweep.train.trl import vllm_options
-from grposweep.train.vllm_server import server_command
+from grposweep.train.vllm import server_command
 
 
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:

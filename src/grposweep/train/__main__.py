@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
 
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 2 and arguments[0] == "serve":
-        from grposweep.train.vllm_server import serve
+        from grposweep.train.vllm import serve
 
         serve(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):

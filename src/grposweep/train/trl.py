@@ -41,6 +41,7 @@ from grposweep.train.trl_callbacks import (
     UpdateNormCallback,
     mean_over_prompts,
 )
+from grposweep.train.vllm import copy_merged_weights
 
 NEVER = 1 << 30  # optimizer steps
 
@@ -392,6 +393,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     )
     if attempt.ranks > 1:
         _alive.append(trainer)
+    if trainer.use_vllm and trainer.vllm_mode == "server" and model.peft_config is not None:
+        copy_merged_weights(trainer.vllm_generation)
     trainer.remove_callback(transformers.PrinterCallback)  # prints every log where there is no progress bar
     return trainer
 

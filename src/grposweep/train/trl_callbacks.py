@@ -21,6 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from grposweep.train.attempt import Attempt
 from grposweep.train.callback import broadcast_any
+from grposweep.train.vllm import StaleWeightsGuard
 
 GIB = 2**30
 
@@ -163,9 +164,12 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         self.attempt, self.updates = attempt, updates
         self.stopped = False
         self.saved = 0  # optimizer step of the last checkpoint
+        self.guard = StaleWeightsGuard(attempt.experiment.generation.vllm_mode)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.saved = state.global_step
+        if state.is_world_process_zero:
+            self.guard.begin(self.attempt.metrics.lines())
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         step, attempt = state.global_step, self.attempt
@@ -203,6 +207,8 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         # summary at the end, holds nothing but times.
         if logs and "loss" in logs:
             self.attempt.log("train", state.global_step, {**logs, "update_size": self.updates.value})
+            if state.is_world_process_zero:  # which alone reads and writes metrics; the launcher ends the other ranks
+                self.guard.check(logs)
 
     def _is_due(self, step: int) -> bool:
         """Whether a multiple of save_steps has passed since the last checkpoint (it may not have been a boundary)."""

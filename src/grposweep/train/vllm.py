@@ -1,0 +1,121 @@
+"""vLLM as a trial uses it: a server of the trial's own, the weights that TRL sends, and a check that they arrive.
+
+No torch here: the check is tested with logs alone.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from grposweep.config.compose import load_experiment
+from grposweep.errors import UserError
+from grposweep.schema import Experiment
+from grposweep.storage import paths
+
+
+def serve(folder: Path) -> None:
+    """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``."""
+    from grposweep.train.models import load_model  # torch; only here
+
+    experiment = load_experiment(folder / paths.CONFIG)
+    path = load_model(experiment.model).path
+    command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]))
+    # vLLM's development mode holds the endpoints by which TRL sends its weights.
+    os.execve(sys.executable, command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
+
+
+def server_command(experiment: Experiment, path: str, port: int) -> list[str]:
+    """What TRL's own ``trl vllm-serve`` would start for this model.
+
+    Source: trl 1.16 scripts/vllm_serve.py, build_command.
+    """
+    from trl.scripts.vllm_serve import ScriptArguments, build_command
+
+    model, generation = experiment.model, experiment.generation
+    arguments = ScriptArguments(
+        model=path,
+        revision=model.revision,
+        tensor_parallel_size=generation.vllm_tensor_parallel_size,
+        data_parallel_size=max(generation.vllm_gpus // generation.vllm_tensor_parallel_size, 1),
+        port=port,
+        gpu_memory_utilization=generation.vllm_gpu_memory_utilization,
+        dtype=model.dtype,
+        max_model_len=generation.vllm_max_model_length,
+    )
+    return list(build_command(arguments))
+
+
+def copy_merged_weights(engine: Any) -> None:
+    """Let TRL's ``VLLMGeneration`` copy each weight as it yields it, for a server and an adapter.
+
+    TRL merges the adapter, yields views of the merged weights, and unmerges in place when the last one is taken. vLLM packs
+    views and copies a buffer (1 GiB) when it is full or the iteration has ended. So the last buffer, which is all of a
+    smaller model, is sent unmerged, and the server samples from the base model. No release is known to be right, so every
+    release gets the copies; they are at most as large as vLLM's buffers. Sources: trl 1.11 (the first) to 1.16 (the
+    newest) generation/vllm_generation.py, _iter_named_params; vllm 0.31 distributed/weight_transfer/packed_tensor.py.
+    """
+    stream = engine._iter_named_params
+
+    def copies() -> Iterator[tuple[str, Any]]:
+        for name, weight in stream():
+            yield name, weight.clone()
+
+    engine._iter_named_params = copies
+
+
+DIFFERENCE = "sampling/sampling_logp_difference/mean"
+"""TRL's mean over a rollout's tokens of |log p(trainer) - log p(vLLM)|, in nats."""
+LIMIT = 0.1  # nats a token, in each of the last rollouts
+TIMES_FIRST = (
+    4  # the limit where the first rollout's difference is large: top_p and min_p renormalise, and vLLM alone does
+)
+LAST = 3  # rollouts
+
+
+@dataclass
+class StaleWeightsGuard:
+    """End a trial whose vLLM samples from weights other than the trainer's.
+
+    A difference of rounding is the same in all rollouts: 4e-7 between float32 engines, 5e-3 where vLLM has bfloat16. An
+    engine that gets no weights begins with the trainer's (both loaded the same files) and departs with every optimizer
+    step: 4e-7, 2e-1, 4e-1, 6e-1 in the first rollouts of the tiny model. So it is stale if the last three differences exceed
+    the limit and half of all exceed a quarter of it: a training that diverges late breaks the second condition.
+    At such differences no importance sampling correction of TRL's helps any more.
+    """
+
+    mode: str
+    first: float | None = None  # the difference in the trial's first rollout
+    _found: list[float] = field(default_factory=list)  # those of this attempt's rollouts after an optimizer step
+
+    def begin(self, lines: list[dict[str, Any]]) -> None:
+        """Read the first rollout's difference from the metrics of earlier attempts, if there are any."""
+        self.first = next((line[DIFFERENCE] for line in lines if line.get(DIFFERENCE) is not None), None)
+
+    def check(self, logs: dict[str, Any]) -> None:
+        """Take the log of an optimizer step. Raises UserError if the engine's weights are stale."""
+        value = logs.get(DIFFERENCE)  # missing: no vLLM, its correction is off, or no rollout in this step
+        if value is None or not math.isfinite(value):
+            return
+        if self.first is None:
+            self.first = value
+            return
+        self._found.append(value)
+        limit = max(LIMIT, TIMES_FIRST * self.first)
+        last = self._found[-LAST:]
+        if len(last) == LAST and min(last) > limit and median(self._found) > limit / 4:
+            raise UserError(self._explain(last, limit))
+
+    def _explain(self, last: list[float], limit: float) -> str:
+        numbers = ", ".join(f"{value:.2g}" for value in last)
+        cause = "another trial may use the server, or " if self.mode == "server" else ""
+        return (
+            f"generation.vllm_mode={self.mode}: the engine's weights are stale. {DIFFERENCE} was {self.first:.2g} in the "
+            f"first rollout and {numbers} in the last {LAST} (limit {limit:.2g}; engines in sync stay near the first): vLLM "
+            f"samples from other weights than those trained. Set generation.use_vllm=false, or find what keeps the weights "
+            f"from it: {cause}TRL and vLLM do not fit together. If the policy itself has diverged, lower the learning rate."
+        )
