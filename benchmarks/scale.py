@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from grposweep.errors import ExitCode
 from grposweep.files import write_json
 from grposweep.launchers.base import End, Job, Launcher
-from grposweep.storage import runs
-from grposweep.storage.exit_code import ExitCode
+from grposweep.storage.results import end_run, start_run
 from grposweep.train.records import HeartbeatFile, MetricsFile
 
 SPACES = {
@@ -42,11 +42,11 @@ class Staged(Launcher):
         folder, metrics = job.folder, MetricsFile(job.folder, job.attempt)
         rate = float(json.loads((folder / "trial.json").read_text())["point"]["lr"])
         objective = 0.8 - 0.2 * abs(math.log10(rate / 1e-3))
-        runs.start_run(folder, job.attempt, 1)
+        start_run(folder, job.attempt, 1)
         for step, reward in ((0, 0.2), (10, objective)):
             metrics.write("eval", step, 8 * step, {"eval_reward": reward, "eval_reward_se": 0.01})
         HeartbeatFile(folder, 10).beat(10, force=True)
-        runs.end_run(folder, job.attempt)
+        end_run(folder, job.attempt)
         result = {"status": "finished", "attempt": job.attempt, "objective": objective, "start": 0.2, "step": 10}
         write_json(folder / "result.json", {**result, "seconds": 0.01, "failure": None})
         return f"staged-{folder.name}"

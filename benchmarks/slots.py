@@ -18,9 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from grposweep.errors import ExitCode
 from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, Job, Launcher
-from grposweep.storage.exit_code import ExitCode
 
 SLOTS, TRIALS = 16, 160
 SPACE = ["lr=1e-6,2e-6,4e-6,8e-6,1.6e-5", "batch.num_generations=4,8,16,32", "batch.num_iterations=1,2,4", "seed=0,1,2"]

@@ -8,13 +8,13 @@ from typing import cast
 from faults.sweeps import EASY, Remembered
 from grposweep.cli.run import _composer
 from grposweep.config.session import open_session
+from grposweep.errors import ExitCode
 from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller

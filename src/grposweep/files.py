@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -95,6 +96,28 @@ def as_number(value: object) -> float | None:
         return None
 
 
+def text_or(value: Any, default: str = "") -> str:
+    """Return a JSON string, or the default for any other value."""
+    return value if isinstance(value, str) else default
+
+
+def whole_or_none(value: Any) -> int | None:
+    """Return a JSON integer; None for any other value."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def count_or_none(value: Any) -> int | None:
+    """Return a finite JSON number as an integer; None for any other value."""
+    number = finite_or_none(value)
+    return None if number is None else int(number)
+
+
+def finite_or_none(value: Any) -> float | None:
+    """Return a finite JSON number; None for any other value."""
+    number = as_number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
 def age_seconds(path: Path) -> float:
     """Seconds since a file (or link) was last written; against a file made now beside it, since clocks differ.
 
@@ -118,4 +141,7 @@ def text_sha256(text: str) -> str:
 
 def file_digest(path: Path) -> str | None:
     """Return the SHA-256 of a file's content, or None if there is no such file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,9 +17,9 @@ from grposweep.launchers.base import End
 from grposweep.schema import Experiment
 from grposweep.search.space import Space, read_space
 from grposweep.storage import lease as lease_module
-from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
+from grposweep.storage.results import run_cost
 from grposweep.sweep.doctor import run_checks
 from grposweep.sweep.failures import classify, read_evidence
 from grposweep.sweep.recovery import open_study
@@ -81,7 +81,7 @@ def read_everything(trial: TrialFolder) -> Iterator[Any]:
     """All that others ask of a trial's files."""
     yield from (trial.result, trial.is_done, trial.result.value, trial.failure, trial.record, trial.heartbeat())
     yield from (trial.next_attempt(), trial.open_attempt(), trial.evaluations("eval_reward"), trial.last_lines())
-    yield runs.seconds(trial.path) + runs.device_seconds(trial.path)
+    yield sum(run_cost(trial.path))
     yield classify(read_evidence(trial.path, End(1)))
 
 

@@ -9,14 +9,12 @@ import pytest
 
 from grposweep.config.compose import render_experiment
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json, write_json
-from grposweep.launchers import RunningJobs, build_launcher, launcher_class
+from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
 from grposweep.schema import Experiment
-from grposweep.storage.exit_code import ExitCode
-from grposweep.sweep.cancel import cancel_sweep
 from grposweep.sweep.doctor import run_checks
 from in_process import sweeps_in
 from support import lines, read, trials, wait_for

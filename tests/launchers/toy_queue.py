@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.launchers.base import End, EndState, Job, Launcher, SweepJob
 from grposweep.process import inherited
 from grposweep.schema import Experiment
-from grposweep.storage.exit_code import ExitCode
 
 RUN = 'log=$1 code=$2; shift 2; "$@" >>"$log" 2>&1; echo $? >"$code.new"; mv "$code.new" "$code"'
 

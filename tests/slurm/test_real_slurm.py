@@ -13,7 +13,7 @@ import yaml
 from cluster_jobs import ours, slurm
 
 from grposweep.storage.provenance import TIMES
-from grposweep.storage.runs import read_runs
+from grposweep.storage.results import read_runs
 from support import RUN, Ended, environment, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slurm

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.storage import runs
+from grposweep.storage import results as runs
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.schema import Experiment
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.run import SignalCounter

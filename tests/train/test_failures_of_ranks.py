@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from grposweep.launchers.base import End
-from grposweep.sweep.failures import Failure, classify, read_evidence
+from grposweep.storage.results import Failure
+from grposweep.sweep.failures import classify, read_evidence
 from support import environment
 
 pytestmark = pytest.mark.slow  # torch, twice

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.errors import ExitCode
 from grposweep.files import append_line, read_json
-from grposweep.storage.exit_code import ExitCode
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of

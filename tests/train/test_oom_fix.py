@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.storage.exit_code import ExitCode
+from grposweep.errors import ExitCode
 from grposweep.sweep.oom import SPLITTABLE
 from grposweep.train.worker import run_attempt
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from grposweep import schema
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_json
-from grposweep.storage.exit_code import ExitCode
 from grposweep.train import tracker
 from grposweep.train.worker import run_attempt
 

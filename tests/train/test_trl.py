@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line
-from grposweep.storage.exit_code import ExitCode
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt
 from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts

@@ -10,9 +10,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",

@@ -32,7 +32,7 @@ def cancel(
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
-    from grposweep.sweep.cancel import cancel_sweep
+    from grposweep.launchers import cancel_sweep
 
     print(cancel_sweep(sweep, outputs))
 

@@ -17,11 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.config.compose import register
 from grposweep.config.points import Compose, Points
 from grposweep.config.session import check_groups, message
-from grposweep.errors import LeaseLostError, UserError
+from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.storage.exit_code import ExitCode
 
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
 

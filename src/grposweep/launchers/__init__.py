@@ -3,14 +3,19 @@
 Open attempts of a sweep may belong to several launchers, because ``cluster`` is not part of a sweep's identity.
 """
 
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from grposweep.errors import UserError
-from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob
+from grposweep.labels import count
+from grposweep.launchers.base import EndState, Launcher, LauncherUnreachable, SweepJob
 from grposweep.registries import LAUNCHERS, load
 from grposweep.schema import Experiment, is_external
+from grposweep.storage.folders import SweepFolder, find_sweep
+from grposweep.storage.lease import Lease
+from grposweep.storage.records import AttemptEventKind
 
 
 def launcher_class(kind: str) -> type[Launcher]:
@@ -74,4 +79,45 @@ def refuse_other_launcher(launcher: Launcher, trial: Path, attempt: int, job_id:
                 f"cluster={launcher.kind}: an attempt of this sweep's {trial.name} still is {other.job_name} {job_id}, and "
                 f"two would overwrite each other. Set cluster={other.kind} to go on with it, or end it first "
                 f"({other.cancel_command([job_id])})."
+            )
+
+
+def cancel_sweep(named: str, outputs: Path) -> str:
+    """End the jobs of a sweep, given by name or path; return the message to the user.
+
+    Raises UserError if there is no such sweep, if a scheduler does not answer, or if a controller works on the sweep here.
+    """
+    folder = find_sweep(named, outputs)
+    launchers = [found for found in map(launcher_class, LAUNCHERS) if found.may_have_jobs(folder.path)]
+    jobs = {launcher: _jobs(launcher, folder.path) for launcher in launchers}
+    for launcher, found in jobs.items():  # controllers first: they would submit more
+        launcher.cancel_jobs(sorted(job.job_id for job in found if job.is_controller))
+    with Lease(folder.lease):
+        for launcher, found in jobs.items():
+            _cancel(launcher, folder, [job.job_id for job in found if not job.is_controller])
+    cancelled = sum(map(len, jobs.values()))
+    if not cancelled:
+        return f"{folder.path} has no job that waits or runs; attempts on this machine end with their controller"
+    return (
+        f"cancelled {count(cancelled, 'job')} of {folder.path}; the sweep's command goes on from their last checkpoints"
+    )
+
+
+def _jobs(launcher: type[Launcher], sweep: Path) -> list[SweepJob]:
+    try:
+        return [job for job in launcher.list_jobs(sweep) if job.is_of_sweep]
+    except LauncherUnreachable as error:
+        raise UserError(
+            f"{launcher.scheduler} does not answer ({error}), so nothing was cancelled. Try again on a login node."
+        ) from error
+
+
+def _cancel(launcher: type[Launcher], folder: SweepFolder, job_ids: Sequence[str]) -> None:
+    """End jobs, and note the end of their attempts: a later controller would take it for a failure."""
+    launcher.cancel_jobs(sorted(job_ids))
+    for trial in folder.trials():
+        begun = trial.open_attempt()
+        if begun is not None and begun.job_id in job_ids:
+            trial.note_attempt(
+                begun.number, AttemptEventKind.ENDED, code=-signal.SIGTERM, killed=True, kind=EndState.CANCELLED
             )

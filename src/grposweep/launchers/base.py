@@ -16,7 +16,7 @@ from grposweep.errors import UserError
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage.records import read_attempts
-from grposweep.storage.runs import read_runs
+from grposweep.storage.results import read_runs
 
 PREPARATION_POLL_SECONDS = 0.2
 RANKS = "GRPOSWEEP_RANKS"  # names the launcher whose `Launcher.rank_place` a rank must ask for its place
@@ -154,6 +154,8 @@ class Launcher(ABC):
     """Whether attempts continue without their controller."""
     is_dry: ClassVar[bool] = False
     """Whether attempts are only written to disk."""
+    writes_scripts: ClassVar[bool] = False
+    """Whether attempts are submitted as scripts, which a dry run can write (`script_writer`)."""
     job_name: ClassVar[str] = "process"
     """What one job is called in messages, such as ``Slurm job``."""
     scheduler: ClassVar[str] = "this machine"
@@ -183,6 +185,11 @@ class Launcher(ABC):
     def has_own_environment(cls, cluster: Cluster) -> bool:  # noqa: ARG003 - the contract's arguments
         """Return whether attempts run in another Python environment than the controller's."""
         return False
+
+    @classmethod
+    def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
+        """Return what writes an attempt's script, and returns the command that would submit it; works on every machine."""
+        raise NotImplementedError(f"{cls.__name__} submits no scripts")
 
     @abstractmethod
     def submit(self, job: Job) -> str:

@@ -1,42 +1,42 @@
 """Everything but the submission: scripts are written, and the commands that would submit them are printed."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
-from grposweep.launchers.slurm.launcher import Slurm, code_for
-from grposweep.launchers.slurm.script import submit_command, write_script
+from grposweep.registries import LAUNCHERS
 from grposweep.schema import Experiment
 
 ALL = 1_000_000  # slots: nothing runs, so nothing has to wait
 
 
 class DryRun(Launcher):
-    """Prints an sbatch command for each attempt."""
+    """Writes what the first launcher that submits scripts would, and prints its commands."""
 
     kind = "dry_run"
     is_dry = True
     outlives = True
     slots = ALL
 
-    def __init__(self, sweep: Path, code: Path) -> None:
-        self._sweep, self._code = sweep, code
+    def __init__(self, sweep: Path, write: Callable[[Job], Sequence[str]]) -> None:
+        self._sweep, self._write = sweep, write
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the dry run of a sweep; works on every machine."""
-        return cls(sweep, code_for(experiment.cluster, sweep))
+        return cls(sweep, _rehearsed().script_writer(experiment, sweep))
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
         """Raise what submitting would raise."""
-        Slurm.validate(experiment)
+        _rehearsed().validate(experiment)
 
     def submit(self, job: Job) -> str:
         """Write the script and print its command."""
-        self.console(shlex.join(submit_command(write_script(job, self._sweep, self._code))))
+        self.console(shlex.join(self._write(job)))
         return "dry run"
 
     def poll(self, job_id: str) -> End | None:  # noqa: ARG002 - the contract's arguments
@@ -49,4 +49,9 @@ class DryRun(Launcher):
     def detach_message(self, job_ids: Sequence[str]) -> str:
         """Return how many trials are written, and how to submit them."""
         written = f"{len(job_ids)} trials are written in {self._sweep} and none is submitted"
-        return f"{written}; the same command with cluster=slurm submits them"
+        return f"{written}; the same command with cluster={_rehearsed().kind} submits them"
+
+
+def _rehearsed() -> type[Launcher]:
+    """Return the launcher whose scripts a dry run writes."""
+    return next(found for found in map(launcher_class, LAUNCHERS) if found.writes_scripts)

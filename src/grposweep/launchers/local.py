@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import End, Job, Launcher, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.schema import AUTO, Experiment
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 
 TRAINING = ["grposweep.train.worker"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]

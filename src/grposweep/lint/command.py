@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe, load_text
@@ -20,7 +20,6 @@ from grposweep.lint.linter import Chosen, Verdict, judge
 from grposweep.lint.output import Screen, printable, render_error, render_verdict, show_total, show_verdict, writable
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
-from grposweep.storage.exit_code import ExitCode
 
 
 def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, chosen: Chosen) -> int:

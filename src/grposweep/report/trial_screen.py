@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.errors import ExitCode
 from grposweep.labels import count, label_text, short
 from grposweep.report.chart import draw
 from grposweep.report.compare import differences
@@ -15,7 +16,6 @@ from grposweep.report.tables import format_duration, format_effect, format_objec
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.records import AttemptEvent, AttemptEventKind
 from grposweep.storage.results import failure_label
 

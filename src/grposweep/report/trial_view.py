@@ -8,13 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grposweep.files import objects, read_json, read_lines, yaml_loader
+from grposweep.files import finite_or_none, objects, read_json, read_lines, yaml_loader
 from grposweep.search.replication import CONFIRM
-from grposweep.storage import paths, runs
+from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
-from grposweep.storage.json_values import finite_or_none
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat
-from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, read_runs, run_cost
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
 Direction = Literal["maximize", "minimize"]
@@ -140,7 +139,7 @@ class TrialView:
     @property
     def ended(self) -> float | None:
         """When its last run ended, in seconds since the epoch; None while it runs."""
-        ends = [run.end for run in runs.read_runs(self.path)]
+        ends = [run.end for run in read_runs(self.path)]
         return ends[-1] if ends else None
 
     @cached_property
@@ -194,7 +193,7 @@ def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
     state = _state(folder, result, controller_lives)
     beat = Heartbeat() if state.is_over else folder.heartbeat()
     silent = _silence(folder.path) if state is State.RUNNING else 0.0
-    seconds, gpu_seconds = runs.cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
+    seconds, gpu_seconds = run_cost(folder.path, state is State.RUNNING and silent < SILENT_SECONDS)
     return TrialView(
         path=folder.path,
         number=folder.number,
@@ -227,7 +226,7 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     if begun is not None and (told is None or told < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             return State.STOPPED  # its attempt ended with the controller
-        last = runs.read_runs(folder.path)[-1:]
+        last = read_runs(folder.path)[-1:]
         return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
     is_paused = status is TrialStatus.STOPPED and folder.control.action == Action.PAUSE
     if status is TrialStatus.PAUSED or is_paused:

@@ -24,8 +24,7 @@ from grposweep.storage.records import (
     read_attempts,
     read_metrics,
 )
-from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus
-from grposweep.storage.runs import read_runs
+from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
 
 SEARCH_DEPTH = 4  # folders below the one that is searched
 RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's rerun

@@ -1,19 +1,25 @@
-"""Provenance: code, packages, machine and command of a result; and whether two runs gave the same numbers."""
+"""Provenance: code, packages, machine and command of a result; whether two runs gave the same numbers; a copy of the code.
+
+The copy is in the sweep folder. Jobs that start hours later run it, even if the source has changed.
+"""
 
 import hashlib
+import os
 import platform
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from grposweep import __version__
-from grposweep.files import PROJECT
+from grposweep.files import PROJECT, file_digest
+from grposweep.process import SOURCE
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
 
@@ -52,9 +58,9 @@ def collect_provenance(experiment: Experiment) -> dict[str, Any]:
         "grposweep": __version__,
         "git_sha": _git("rev-parse", "HEAD"),
         "git_diff": None if diff is None else redact(diff),
-        "constraints_sha256": hashlib.sha256(constraints.read_bytes()).hexdigest() if constraints.exists() else None,
+        "constraints_sha256": file_digest(constraints),
         "packages": package_versions(),
-        "files": {path: _hash(path) for path in own_files(experiment)},
+        "files": {path: (file_digest(Path(path)) or "")[:16] for path in own_files(experiment)},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
@@ -69,11 +75,6 @@ def own_files(experiment: Experiment) -> list[str]:
     rewards = [place for place in (spec.rpartition(":")[0] for spec in task.rewards) if place.endswith(".py")]
     named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe]
     return sorted({path for path in named if path and Path(path).is_file()})
-
-
-def _hash(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def package_versions() -> dict[str, str]:
@@ -117,3 +118,38 @@ def _git(*arguments: str) -> str | None:
         return None
     answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def snapshot_code(sweep: Path) -> Path:
+    """Copy the package as it is now to ``code/<hash>``, once; return that folder, for PYTHONPATH.
+
+    It includes uncommitted changes; the sweep's provenance has the commit and the difference.
+    """
+    files, digest = _source()
+    target = sweep / "code" / digest
+    if target.exists():
+        return target
+    target.parent.mkdir(exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
+    draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
+    for path in files:
+        copy = draft / path.relative_to(SOURCE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    draft.rename(target)
+    return target
+
+
+def is_present_code(snapshot: Path) -> bool:
+    """Return whether a snapshot equals the code that is running."""
+    return snapshot.name == _source()[1]
+
+
+def _source() -> tuple[list[Path], str]:
+    """Return the package's files, and a short hash of their names and contents."""
+    source = SOURCE / "grposweep"
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + path.read_bytes() + b"\0")
+    return files, digest.hexdigest()[:12]

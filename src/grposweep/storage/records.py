@@ -10,10 +10,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.files import append_line, as_number, read_json, read_lines, write_json
+from grposweep.files import (
+    append_line,
+    as_number,
+    count_or_none,
+    read_json,
+    read_lines,
+    text_or,
+    whole_or_none,
+    write_json,
+)
 from grposweep.schema import Experiment
 from grposweep.storage import paths
-from grposweep.storage.json_values import count_or_none, text_or, whole_or_none
 
 
 class AttemptEventKind(StrEnum):

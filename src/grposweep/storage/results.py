@@ -1,18 +1,27 @@
-"""How a trial ended: ``result.json`` and the value that a study gets of it.
+"""How a trial ended (``result.json``), the value that a study gets of it, and what it cost (``runs.jsonl``).
 
 Readers tolerate damage, as in ``records``.
 """
 
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.files import as_number, read_json, write_json
+from grposweep.errors import ExitCode
+from grposweep.files import (
+    append_line,
+    as_number,
+    count_or_none,
+    finite_or_none,
+    read_json,
+    read_lines,
+    text_or,
+    write_json,
+)
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
-from grposweep.storage.json_values import count_or_none, finite_or_none, text_or
 
 
 class Failure(StrEnum):
@@ -210,3 +219,66 @@ class TrialOutcome:
     value: float | None
     evaluations: Mapping[int, float]
     is_pruned: bool
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run goes on, or died without noting it.
+
+    ``restarts`` is how often the job had been restarted by then.
+    """
+
+    attempt: int
+    devices: int
+    restarts: int
+    start: float
+    end: float | None = None
+
+
+def start_run(folder: Path, attempt: int, devices: int, restarts: int = 0) -> None:
+    """Note that a run begins now; an earlier one that could not note its own end has ended at its last sign of life."""
+    before = read_runs(folder)
+    if before and before[-1].end is None:
+        append_line(
+            folder / paths.RUNS, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
+        )
+    line = {"event": "start", "attempt": attempt, "time": time.time(), "devices": devices, "restarts": restarts}
+    append_line(folder / paths.RUNS, line)
+
+
+def end_run(folder: Path, attempt: int) -> None:
+    """Note that it ends now."""
+    append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time()})
+
+
+def read_runs(folder: Path) -> list[RunRecord]:
+    """All runs of a trial, in order."""
+    found: list[RunRecord] = []
+    for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
+        if line.get("event") == "start":
+            devices, restarts = (
+                line[name] if isinstance(line.get(name), int) else 0 for name in ("devices", "restarts")
+            )
+            found.append(RunRecord(line["attempt"], devices, restarts, line["time"]))
+        elif found and found[-1].end is None:
+            found[-1] = replace(found[-1], end=line["time"])
+    return found
+
+
+def run_cost(folder: Path, is_running: bool = False) -> tuple[float, float]:
+    """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held."""
+    lengths = [(run.devices, _length(folder, run, is_running)) for run in read_runs(folder)]
+    return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
+
+
+def _length(folder: Path, run: RunRecord, is_running: bool) -> float:
+    end = run.end if run.end is not None else time.time() if is_running else _last_sign(folder, run)
+    return max(end - run.start, 0.0)
+
+
+def _last_sign(folder: Path, run: RunRecord) -> float:
+    """When an unfinished run last moved its heartbeat; its start where it never did."""
+    try:
+        return max((folder / paths.HEARTBEAT).stat().st_mtime, run.start)
+    except FileNotFoundError:
+        return run.start

@@ -17,8 +17,8 @@ from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
 from grposweep.setting import Setting
-from grposweep.storage import runs
 from grposweep.storage.folders import SweepFolder
+from grposweep.storage.results import run_cost
 from grposweep.sweep.attempts import RunningAttempt
 
 Effective = tuple[object, ...]
@@ -158,7 +158,7 @@ class GpuHourBudget:
         if trial.number in self._costs:
             return self._costs[trial.number]
         path = self.folder.trial(trial.number, trial.user_attrs["experiment"]).path
-        cost = runs.cost(path, trial.number in self.running)
+        cost = run_cost(path, trial.number in self.running)
         if trial.state.is_finished():
             self._costs[trial.number] = cost
         return cost
@@ -186,7 +186,7 @@ class GpuHourBudget:
     def promised(self) -> float:
         """Device-seconds that the running trials are still going to take."""
         costs = (
-            (self.budget.expectation.of(running.point), runs.cost(running.folder.path, True)[1])
+            (self.budget.expectation.of(running.point), run_cost(running.folder.path, True)[1])
             for running in self.running.values()
         )
         return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)

@@ -9,19 +9,18 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from grposweep.errors import ExitCode
 from grposweep.launchers.base import End, Launcher, LauncherBusy
 from grposweep.search.validity import ValidationResult
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest
-from grposweep.sweep.attempts import Attempts, RunningAttempt, running_attempt
+from grposweep.sweep.attempts import Attempts, RunningAttempt, running_attempt, write_trial
 from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import NEVER_PROMOTED, EarlyStoppingMonitor
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
-from grposweep.sweep.write_trial import write_trial
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 logger = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Tail:
-    """The new lines of a file that somebody appends to, and that an attempt replaces when it goes on from a checkpoint."""
+    """The new lines of a file that grows by appends, and that an attempt replaces when it goes on from a checkpoint."""
 
     path: Path
     _file: int = -1  # inode
@@ -177,7 +177,7 @@ class EarlyStoppingMonitor:
     _totals: dict[int, float] = field(default_factory=dict)
     _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
-    _in_vain: tuple[bool, int, int, int] | None = None  # what was known when nobody was to be promoted
+    _in_vain: tuple[bool, int, int, int] | None = None  # what was known when no trial was to be promoted
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
@@ -242,7 +242,7 @@ class EarlyStoppingMonitor:
         becomes of a collapsed training is no news, but that it collapses there is.
         """
         if len(self.study.study.directions) > 1:
-            return {}  # nobody knows the worst of several objectives
+            return {}  # no order says which is the worst of several objectives
         values = self.stopping.predict(self.curves()) if self.stops_early else {}
         trials = self.study.trials
         if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
@@ -264,7 +264,7 @@ class EarlyStoppingMonitor:
         return (ACTIONS[decision.action], decision.reason, "") if decision.action in ACTIONS else None
 
     def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
-        """Whether there is an evaluation that this attempt made, nobody has judged, and that is not the last one."""
+        """Whether there is an evaluation that this attempt made, is not judged yet, and that is not the last one."""
         if not reader.steps or reader.attempts[-1] < running.attempt:
             return False
         total = self._total(running.folder.number, reader)
@@ -291,7 +291,7 @@ class EarlyStoppingMonitor:
         return self._readers[number]
 
     def _total(self, number: int, reader: CurveReader) -> float:
-        """Completions of the whole training; 0 while nobody knows."""
+        """Completions of the whole training; 0 while unknown."""
         if not self._totals.get(number):
             reached, step = (reader.completions[-1], reader.steps[-1]) if reader.steps else (0.0, 0)
             self._totals[number] = whole_completions(reader.path.parent, reached, step) or 0.0

@@ -15,29 +15,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from grposweep.errors import ExitCode
 from grposweep.files import read_lines
 from grposweep.launchers.base import End, EndState
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.results import Failure, TrialResult
 from grposweep.sweep.failure_patterns import FAILURE_OF_END, read_log
-from grposweep.sweep.oom import heal
-
-__all__ = [
-    "POLICIES",
-    "Evidence",
-    "Failure",
-    "Policy",
-    "Step",
-    "classify",
-    "heal",
-    "is_epidemic",
-    "log_sizes",
-    "next_step",
-    "read_evidence",
-    "same_words",
-]
-
 
 TAIL_BYTES = 65_536  # of each log: tracebacks of several threads fit
 METRICS = 5  # last lines of metrics.jsonl
@@ -86,7 +69,7 @@ def _tail(path: Path, start: int) -> list[str]:
     """The last lines of a file from byte ``start`` on, the first of them whole where the file is longer than a tail."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        start = start if start <= size else 0  # somebody made it shorter: all of it is new
+        start = start if start <= size else 0  # it was cut: all of it is new
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)
         text = file.read().decode("utf-8", errors="replace")
@@ -180,7 +163,7 @@ POLICIES = {
     Failure.GPU_MEMORY: Policy(1, Step.HEAL),
     Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),  # a shared node's other jobs may have been the cause
     Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
-    Failure.KILLED: Policy(0, Step.FAIL),  # whoever ended it meant to
+    Failure.KILLED: Policy(0, Step.FAIL),  # the user ended it
     Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
     Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
     Failure.CRASH: Policy(0, Step.FAIL, spreads=True),

@@ -8,11 +8,11 @@ from typing import Any
 
 from optuna.trial import TrialState
 
+from grposweep.errors import ExitCode
 from grposweep.launchers.base import End, EndState
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus

@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from grposweep.config.compose import render_experiment
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers.base import Launcher
 from grposweep.schema import Experiment
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder
 
 
@@ -29,7 +28,7 @@ def prepare(
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
-    """Have every model and task prepared that is not yet; False where a person interrupted it.
+    """Have every model and task prepared that is not yet; False if the user interrupted it.
 
     Raises UserError with what preparation found wrong.
     """

@@ -15,10 +15,9 @@ from grposweep.config.points import Points
 from grposweep.config.rerun_overrides import apply_values
 from grposweep.config.session import open_session
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import read_json, read_lines
 from grposweep.launchers import launcher_class
-from grposweep.launchers.code_snapshot import is_present_code
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS
 from grposweep.report.view import read_sweep
@@ -26,9 +25,8 @@ from grposweep.schema import Experiment, Search, is_external
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
-from grposweep.storage.provenance import collect_provenance, difference, first_difference
+from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
 from grposweep.sweep.run import run_sweep
 
 

@@ -25,6 +25,7 @@ from rich.console import Console
 from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.validate import check_tracker, check_words
+from grposweep.errors import ExitCode
 from grposweep.files import PROJECT
 from grposweep.launchers import build_launcher
 from grposweep.report.live import LiveDisplay
@@ -37,7 +38,6 @@ from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
@@ -67,7 +67,7 @@ def run_on_end(controller: Controller) -> str | None:
     try:
         done = subprocess.run(
             ["sh", "-c", command],
-            env={**os.environ, **told(controller)},
+            env={**os.environ, **end_variables(controller)},
             stdin=subprocess.DEVNULL,
             timeout=PATIENCE_SECONDS,
             check=False,
@@ -77,7 +77,7 @@ def run_on_end(controller: Controller) -> str | None:
     return f"search.on_end failed with exit code {done.returncode}: {command}" if done.returncode else None
 
 
-def told(controller: Controller) -> dict[str, str]:
+def end_variables(controller: Controller) -> dict[str, str]:
     """How the sweep ended, for the command's environment; empty text where there is no best trial.
 
     With several objectives all trials on the Pareto front are named, separated by blanks, with the first objective's values.
@@ -108,7 +108,7 @@ SHOW_SECONDS = 0.5
 
 @dataclass
 class SignalCounter:
-    """How often somebody asked us to stop."""
+    """How often the controller was asked to stop."""
 
     count: int = 0
 
@@ -257,7 +257,7 @@ def _play(
         return ExitCode.FINISHED
     if launcher.is_dry:
         return _write_only(controller, console)
-    ended_before, invalid, reader = controller.ended, judged.census.invalid, SweepReader(folder)
+    ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     work(controller, console, interrupts, invalid, mirror, reader)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)

@@ -59,12 +59,12 @@ class ValidatedSpace:
 
     validator: Validator
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
-    census: SpaceValidity
+    validity: SpaceValidity
     enqueued: Sequence[Point]  # to be tried first
 
     @property
     def base(self) -> Experiment:
-        """The experiment with every dial where the configuration leaves it."""
+        """The experiment with every parameter where the configuration leaves it."""
         return self.validator.points.base
 
     @property
@@ -75,14 +75,18 @@ class ValidatedSpace:
     def learn(self, prepared: dict[str, Any], console: Console) -> "ValidatedSpace":
         """Judged again with what preparation counted."""
         self.validator.learn(prepared)
-        return replace(self, census=_census(console, self.validator, self.sampler))
+        return replace(self, validity=_evaluate(console, self.validator, self.sampler))
 
     def preparable(self) -> dict[str, Experiment]:
         """One experiment for each model and task among the valid points that really train."""
-        dials = [dial.name for dial in self.space.parameters if dial.name.split(".")[0] in ("model", "task", "trainer")]
+        parameters = [
+            parameter.name
+            for parameter in self.space.parameters
+            if parameter.name.split(".")[0] in ("model", "task", "trainer")
+        ]
         distinct = {
-            freeze({name: point[name] for name in dials if name in point}): point
-            for point in self.census.valid_points()
+            freeze({name: point[name] for name in parameters if name in point}): point
+            for point in self.validity.valid_points()
         }
         experiments = [self.validator.validate(point).experiment for point in distinct.values()]
         return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
@@ -91,14 +95,14 @@ class ValidatedSpace:
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
     """All that can be said of a space without a folder.
 
-    Raises UserError for a dial or an enqueued point that cannot be, a sampler that does not go with the space, and a space
+    Raises UserError for a parameter or an enqueued point that cannot be, a sampler that does not go with the space, and a space
     without a valid point.
     """
     sampler = _sampler(points.base, space)
     validator = Validator(space, points)
     validator.check_parameters()
-    census = _census(console, validator, sampler)
-    return ValidatedSpace(validator, sampler, census, read_enqueued(points.base.search.enqueue, space, validator))
+    validity = _evaluate(console, validator, sampler)
+    return ValidatedSpace(validator, sampler, validity, read_enqueued(points.base.search.enqueue, space, validator))
 
 
 def _sampler(base: Experiment, space: Space) -> str:
@@ -108,36 +112,37 @@ def _sampler(base: Experiment, space: Space) -> str:
     """
     if space.parameters and base.force:
         raise UserError("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
-    if base.search.seeds and any(dial.name == "seed" for dial in space.parameters):
+    if base.search.seeds and any(parameter.name == "seed" for parameter in space.parameters):
         raise UserError(
-            "seed is a dial and search.seeds is set: both would set the seed. Take seed out of the space, or set search.seeds=0."
+            "seed is a parameter and search.seeds is set: both would set the seed. "
+            "Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
     if lists_points(sampler) and not space.is_finite:
-        dials = ", ".join(continuous(space))
+        parameters = ", ".join(continuous(space))
         raise UserError(
-            f"search={sampler}: {dials} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
+            f"search={sampler}: {parameters} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
         )
     return sampler
 
 
-def _census(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
+def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
     """The verdicts on the whole space.
 
     Raises UserError where no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    census: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else evaluate_grid(validator)
-    if census.valid:
-        return census
+    validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else evaluate_grid(validator)
+    if validity.valid:
+        return validity
     if not validator.space.parameters:
         verdict = validator.validate({})
         raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
-    print_invalid(console, census)
+    print_invalid(console, validity)
     raise UserError(
-        f"None of the {census.total} points of this space is valid, so there is nothing to search. "
-        f"Change a dial or the base configuration as the table above says."
+        f"None of the {validity.total} points of this space is valid, so there is nothing to search. "
+        f"Change a parameter or the base configuration as the table above says."
     )
 
 
@@ -152,9 +157,9 @@ OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
 def default_name(hint: str, space: Space, identity: str) -> str:
-    """A short readable identity: model, task, dials, and the head of the identity's hash."""
-    dials = [dial.name.rsplit(".", 1)[-1] for dial in space.parameters]
-    return "-".join([hint, *(dials[:4] or ["run"]), identity[:6]])
+    """A short readable identity: model, task, parameters, and the head of the identity's hash."""
+    parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
+    return "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
 
 
 def open_folder(
@@ -212,8 +217,8 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     """The first few keys that make it another sweep, as they are there and here."""
     recorded, before = settings.get("space"), settings.get("baseline")
     there, here = (
-        {str(dial.get("dial")): dial for dial in dials if isinstance(dial, dict)}
-        for dials in (recorded if isinstance(recorded, list) else [], space)
+        {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
+        for parameters in (recorded if isinstance(recorded, list) else [], space)
     )
     keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
     found = differences(before, asdict(base)) if isinstance(before, dict) else []
@@ -256,7 +261,7 @@ def describe_sweep(
 
 
 def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:
-    """invalid.jsonl: the invalid combinations of the finite dials with their problems and fixes; a last line counts
+    """invalid.jsonl: the invalid combinations of the finite parameters with their problems and fixes; a last line counts
     those beyond the first ten thousand.
     """
     lines = [
@@ -286,7 +291,7 @@ def build_controller(
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
     first = [*judged.enqueued, *warm.first]
-    valid = list(judged.census.valid_points())
+    valid = list(judged.validity.valid_points())
     queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
     queue.known_oom = partial(known_oom, folder)
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
@@ -320,20 +325,22 @@ def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm:
 
 def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
     """Print the invalid points by rule, and write them to invalid.jsonl; a grid's also to the study."""
-    census = judged.census
-    if not census.invalid:
+    validity = judged.validity
+    if not validity.invalid:
         return
-    print_invalid(console, census)
-    never = [f"{d}={label}" for d, labels in census.valid_by_label().items() for label, n in labels.items() if not n[0]]
+    print_invalid(console, validity)
+    never = [
+        f"{d}={label}" for d, labels in validity.valid_by_label().items() for label, n in labels.items() if not n[0]
+    ]
     if never:
-        console.print(f"never valid with the other dials as they are: {', '.join(never)}", highlight=False)
-    write_invalid(folder, map(census.validator.validate, census.invalid_points()), census.invalid)
+        console.print(f"never valid with the other parameters as they are: {', '.join(never)}", highlight=False)
+    write_invalid(folder, map(validity.validator.validate, validity.invalid_points()), validity.invalid)
     if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
-        for point in islice(census.invalid_points(), RECORDED_INVALID):
+        for point in islice(validity.invalid_points(), RECORDED_INVALID):
             if freeze(point) in known:
                 continue
-            problems = errors(census.validator.validate(point).problems)
+            problems = errors(validity.validator.validate(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
 
 

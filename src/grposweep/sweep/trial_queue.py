@@ -24,19 +24,21 @@ from grposweep.search.validity import ValidationResult, Validator
 
 
 def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator) -> list[Point]:
-    """The points of ``search.enqueue``; dials left out are filled in by the sampler.
+    """The points of ``search.enqueue``; parameters left out are filled in by the sampler.
 
-    Raises UserError for a dial that is not searched, a value outside its dial, and a whole point that is invalid.
+    Raises UserError for a parameter that is not searched, a value outside its parameter, and a whole point that is invalid.
     """
-    dials = {dial.name: dial for dial in space.parameters}
+    parameters = {parameter.name: parameter for parameter in space.parameters}
     points: list[Point] = []
     for entry in wanted:
         point: Point = {}
         for name, value in _flat(entry).items():
-            if name not in dials:
-                known = ", ".join(dials) or "none"
-                raise UserError(f"search.enqueue: {name} is not searched here. The dials of this sweep are {known}.")
-            point[name] = _label(dials[name], value)
+            if name not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise UserError(
+                    f"search.enqueue: {name} is not searched here. The parameters of this sweep are {known}."
+                )
+            point[name] = _label(parameters[name], value)
         _check(point, space, validator)
         points.append(point)
     return points
@@ -50,22 +52,22 @@ def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _label(dial: Parameter, value: Any) -> Label:
-    """The dial's own label for a value that a person wrote."""
-    domain = dial.domain
+def _label(parameter: Parameter, value: Any) -> Label:
+    """The parameter's own label for a value that the user wrote."""
+    domain = parameter.domain
     if isinstance(domain, Choice):
         for label in domain.labels:
             if label == value or str(label) == str(value):
                 return label
         choices = ", ".join(map(str, domain.labels))
-        raise UserError(f"search.enqueue: {dial.name}={value} is not among its choices. Set one of {choices}.")
+        raise UserError(f"search.enqueue: {parameter.name}={value} is not among its choices. Set one of {choices}.")
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
     if not domain.low <= number <= domain.high:
         raise UserError(
-            f"search.enqueue: {dial.name}={value} is outside its interval. "
+            f"search.enqueue: {parameter.name}={value} is outside its interval. "
             f"Set a number from {domain.low:g} to {domain.high:g}, or widen the interval."
         )
     return int(number) if domain.integer else number
@@ -73,7 +75,7 @@ def _label(dial: Parameter, value: Any) -> Label:
 
 def _check(point: Point, space: Space, validator: Validator) -> None:
     """A point that leaves nothing to the sampler must be valid itself."""
-    if any(dial.is_active(point) and dial.name not in point for dial in space.parameters):
+    if any(parameter.is_active(point) and parameter.name not in point for parameter in space.parameters):
         return
     verdict = validator.validate(point)
     broken = errors(verdict.problems)
@@ -84,7 +86,7 @@ def _check(point: Point, space: Space, validator: Validator) -> None:
 
 ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
 BLIND = 5  # TPE draws one of so many points without knowing what came out of the last ones; more would cost regret
-LONG_SECONDS = 60.0  # nobody minds waiting for shorter ones
+LONG_SECONDS = 60.0  # shorter ones may come last
 ALIKE = 1.1  # times as long is as long: measured times vary
 DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
@@ -104,7 +106,7 @@ class TrialQueue:
     validator: Validator
     search: Search
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
-    valid_points: list[Point]  # valid combinations of the finite dials
+    valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run a recorded experiment again
     known_oom: Callable[[ValidationResult], int | None] = lambda _verdict: (
@@ -118,7 +120,7 @@ class TrialQueue:
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
-    _drawn: list[Point] = field(default_factory=list)  # the last points of a search that nobody has started yet
+    _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
     _looked: int = 0  # and how many these are
 
     @property

@@ -13,11 +13,10 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.labels import count
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
-from grposweep.storage.exit_code import ExitCode
 
 SERVER = "https://api.wandb.ai"
 REACH_SECONDS, SEND_SECONDS = 10.0, 900.0  # without a network W&B itself tries for hours

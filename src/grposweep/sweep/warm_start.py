@@ -71,7 +71,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
         )
     baseline = settings.get("baseline")
     task = baseline.get("task") if isinstance(baseline, dict) else None
-    searched = {dial.name.split(".")[0] for dial in space.parameters}
+    searched = {parameter.name.split(".")[0] for parameter in space.parameters}
     if isinstance(task, dict) and "task" not in searched and task != asdict(base.task):
         keys = ", ".join(f"task.{name}" for name, value in asdict(base.task).items() if task.get(name) != value)
         raise UserError(
@@ -150,18 +150,21 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
 
 
 def _candidates(space: Space, past: Experiment, setting: Setting, point: Point | None = None) -> Iterator[Point]:
-    """Points that may be the earlier experiment: its own values where a dial is one, every option where that has to be tried."""
+    """Points that may be the earlier experiment: its own value of a parameter, or every option if that has to be tried."""
     point = point or {}
-    dial = next((dial for dial in space.parameters if dial.name not in point and dial.is_active(point)), None)
-    if dial is None:
+    parameter = next(
+        (parameter for parameter in space.parameters if parameter.name not in point and parameter.is_active(point)),
+        None,
+    )
+    if parameter is None:
         yield point
         return
-    for label in _labels(dial, past, setting):
-        yield from _candidates(space, past, setting, {**point, dial.name: label})
+    for label in _labels(parameter, past, setting):
+        yield from _candidates(space, past, setting, {**point, parameter.name: label})
 
 
-def _labels(dial: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
-    name, domain = dial.name, dial.domain
+def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
+    name, domain = parameter.name, parameter.domain
     value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else _get(past, name)
     if isinstance(domain, Interval):
         is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high

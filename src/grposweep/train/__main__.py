@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from grposweep.errors import ExitCode
 from grposweep.redaction import guard_output
-from grposweep.storage.exit_code import ExitCode
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
 

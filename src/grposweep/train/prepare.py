@@ -16,14 +16,13 @@ from typing import Any
 from datasets import Dataset
 
 from grposweep.config.compose import load_experiment
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
 

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from grposweep.errors import ProgramFailed, UserError
+from grposweep.errors import ExitCode, ProgramFailed, UserError
 from grposweep.redaction import redact
-from grposweep.storage import paths, runs
-from grposweep.storage.exit_code import ExitCode
+from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
-from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import check_objective, further_objectives, summarise
@@ -60,7 +59,7 @@ def _train(attempt: Attempt) -> int:
     before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # take_rank_place() has blocked it
     if attempt.is_main:
-        runs.start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts())
+        start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts())
     try:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
@@ -71,7 +70,7 @@ def _train(attempt: Attempt) -> int:
         watchdog.release()
         attempt.tracker.finish()
         if attempt.is_main:
-            runs.end_run(attempt.folder, attempt.number)
+            end_run(attempt.folder, attempt.number)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -93,7 +92,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     found = summarise(lines, search.metric, search.last)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
-    costs = round(runs.device_seconds(attempt.folder, is_running=True), 3)
+    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, is_running=True))
     result = TrialResult(
         status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
         attempt=attempt.number,
@@ -101,12 +100,12 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         objective_se=found.objective_se,
         start=found.start,
         start_se=found.start_se,
-        further=further_objectives(search, lines, costs, outcome.stopped),
+        further=further_objectives(search, lines, gpu_seconds, outcome.stopped),
         step=outcome.step,
         total_steps=attempt.total,
         completions=attempt.pace.completions_at(outcome.step),
-        seconds=round(runs.seconds(attempt.folder, is_running=True), 3),  # of all its runs
-        gpu_seconds=costs,
+        seconds=seconds,  # of all its runs
+        gpu_seconds=gpu_seconds,
         model=outcome.model,
         checkpoint=outcome.checkpoint,
     )

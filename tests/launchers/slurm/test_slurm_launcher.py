@@ -10,12 +10,12 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.files import append_line, write_json
+from grposweep.launchers import cancel_sweep
 from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.slurm.commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
-from grposweep.storage.runs import start_run
-from grposweep.sweep.cancel import cancel_sweep
+from grposweep.storage.results import start_run
 from support import Ended, lines, read, trials, wait_for
 
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll

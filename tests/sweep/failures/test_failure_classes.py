@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from grposweep.launchers.base import End
-from grposweep.sweep.failures import POLICIES, Evidence, Failure, classify, log_sizes, read_evidence
+from grposweep.storage.results import Failure
+from grposweep.sweep.failures import POLICIES, Evidence, classify, log_sizes, read_evidence
 
 PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second", "blind_third")
 FOREVER = {failure for failure, policy in POLICIES.items() if policy.retries is None}

@@ -13,8 +13,7 @@ from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.schema import Experiment
 from grposweep.setting import Setting
 from grposweep.storage.records import OomFix, apply_oom_fix
-from grposweep.sweep.failures import heal
-from grposweep.sweep.oom import SPLITTABLE
+from grposweep.sweep.oom import SPLITTABLE, heal
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 

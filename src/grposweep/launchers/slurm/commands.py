@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.launchers.base import End, EndState, LauncherBusy, LauncherUnreachable
 from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with
 from grposweep.schema import Cluster
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.results import TrialStatus
 
 PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full

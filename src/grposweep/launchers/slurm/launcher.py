@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -27,14 +27,14 @@ from grposweep.launchers.base import (
     SweepJob,
     limit_requeues,
 )
-from grposweep.launchers.code_snapshot import snapshot_code
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
-from grposweep.launchers.slurm.script import attempt_name, sweep_name, write_script
+from grposweep.launchers.slurm.script import attempt_name, submit_command, sweep_name, write_script
 from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, hands_over, submit_controller
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation, is_external
 from grposweep.storage import paths
+from grposweep.storage.provenance import snapshot_code
 from grposweep.storage.records import Action, ControlRequest
 from grposweep.storage.results import TrialResult, TrialStatus
 
@@ -59,6 +59,7 @@ class Slurm(Launcher):
 
     kind = "slurm"
     outlives = True
+    writes_scripts = True
     job_name = "Slurm job"
     scheduler = "Slurm"
     log_patterns = LOG_PATTERNS
@@ -85,7 +86,7 @@ class Slurm(Launcher):
                 "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
             )
         slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
-        return cls(sweep, cluster, slots, code_for(cluster, sweep))
+        return cls(sweep, cluster, slots, _code_for(cluster, sweep))
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -111,6 +112,12 @@ class Slurm(Launcher):
     def has_own_environment(cls, cluster: Cluster) -> bool:
         """Return whether jobs run another interpreter, or in a container."""
         return cluster.python is not None or bool(cluster.container)
+
+    @classmethod
+    def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
+        """Return what writes an attempt's script and returns its sbatch command."""
+        code = _code_for(experiment.cluster, sweep)
+        return lambda job: submit_command(write_script(job, sweep, code))
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""
@@ -300,7 +307,7 @@ def _sweep_job(job: JobInfo, prefix: str) -> SweepJob:
     return SweepJob(job.job_id, trial, int(attempt))
 
 
-def code_for(cluster: Cluster, sweep: Path) -> Path:
+def _code_for(cluster: Cluster, sweep: Path) -> Path:
     """Return the folder whose grposweep jobs run: a snapshot, the running one, or the one a rerun trial ran."""
     if cluster.code is not None:
         return Path(cluster.code)

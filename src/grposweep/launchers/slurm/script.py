@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from grposweep.errors import ExitCode
 from grposweep.files import PROJECT, write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 
 TEMPLATES = PROJECT / "slurm"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least

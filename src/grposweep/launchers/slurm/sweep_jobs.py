@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_text
 from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.script import quoted, render, shared_options, sweep_name
 from grposweep.schema import Cluster
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 
 CONTROLLER, PREPARE = "controller", "prepare"  # the last part of their names
 CONTROLLER_MEMORY_GB = 4  # of a controller with thousands of trials

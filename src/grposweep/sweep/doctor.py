@@ -7,16 +7,18 @@ from typing import TextIO
 
 from optuna.trial import FrozenTrial, TrialState
 
+from grposweep.errors import ExitCode
 from grposweep.launchers import RunningJobs
 from grposweep.storage import paths
-from grposweep.storage.exit_code import ExitCode
 from grposweep.storage.folders import TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
-from grposweep.sweep.doctor.checks import (
+from grposweep.sweep.doctor_checks import (
+    Finding,
     Sweep,
     check_attempts,
     check_files,
     check_journal,
+    check_json,
     check_lease,
     check_leftovers,
     check_metrics,
@@ -24,10 +26,6 @@ from grposweep.sweep.doctor.checks import (
     end_attempt,
     read_sweep,
 )
-from grposweep.sweep.doctor.findings import Finding, check_json
-
-__all__ = ["run_checks"]
-
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid
 
