@@ -5,51 +5,51 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.storage import results as runs
+from grposweep.storage import results
+from grposweep.storage.results import end_run, read_runs, run_cost, start_run
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of day, in a list that a test moves."""
     now = [1000.0]
-    monkeypatch.setattr(runs.time, "time", lambda: now[0])
+    monkeypatch.setattr(results.time, "time", lambda: now[0])
     return now
 
 
 def test_a_trial_costs_its_seconds_times_its_devices(tmp_path: Path, clock: list[float]) -> None:
     """A minute and a half on eight GPUs; what comes after costs nothing."""
-    runs.start_run(tmp_path, attempt=0, devices=8)
+    start_run(tmp_path, attempt=0, devices=8)
     clock[0] += 90
-    runs.end_run(tmp_path, attempt=0)
+    end_run(tmp_path, attempt=0)
     clock[0] += 1000
-    assert runs.seconds(tmp_path) == 90
-    assert runs.device_seconds(tmp_path) == 720
+    assert run_cost(tmp_path) == (90, 720)
 
 
 def test_every_run_of_a_restarted_job_counts_and_the_wait_between_them_does_not(
     tmp_path: Path, clock: list[float]
 ) -> None:
     """A run that could not note its own end has ended when its heartbeat last moved."""
-    runs.start_run(tmp_path, attempt=0, devices=2)
+    start_run(tmp_path, attempt=0, devices=2)
     clock[0] += 60
     (tmp_path / "heartbeat").write_text("{}")
     os.utime(tmp_path / "heartbeat", (clock[0], clock[0]))
     clock[0] += 500  # killed, and waiting in the queue
-    runs.start_run(tmp_path, attempt=1, devices=2, restarts=1)
+    start_run(tmp_path, attempt=1, devices=2, restarts=1)
     clock[0] += 40
-    runs.end_run(tmp_path, attempt=1)
-    assert runs.seconds(tmp_path) == 100
-    assert [run.restarts for run in runs.read_runs(tmp_path)] == [0, 1]
+    end_run(tmp_path, attempt=1)
+    assert run_cost(tmp_path)[0] == 100
+    assert [run.restarts for run in read_runs(tmp_path)] == [0, 1]
 
 
 def test_a_run_under_way_costs_up_to_now_and_a_dead_one_up_to_its_last_sign(tmp_path: Path, clock: list[float]) -> None:
     """This one has never moved its heartbeat."""
-    runs.start_run(tmp_path, attempt=0, devices=1)
+    start_run(tmp_path, attempt=0, devices=1)
     clock[0] += 30
-    assert runs.seconds(tmp_path, is_running=True) == 30
-    assert runs.seconds(tmp_path) == 0
+    assert run_cost(tmp_path, is_running=True)[0] == 30
+    assert run_cost(tmp_path)[0] == 0
 
 
 def test_a_trial_that_never_ran_costs_nothing(tmp_path: Path) -> None:
     """A job may have died in the queue."""
-    assert runs.device_seconds(tmp_path) == 0
+    assert run_cost(tmp_path)[1] == 0
