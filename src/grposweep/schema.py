@@ -236,9 +236,10 @@ class Cluster:
     """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
 
     An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
-    ``gpus`` are this machine's to divide among trials that run at once: ``auto`` counts the visible ones. ``gpu`` names
-    what they are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points that do not fit
-    are then pruned.
+    ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
+    without that variable those on which no other process holds memory.
+    ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
+    that do not fit are then pruned.
     The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
     without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
     limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
@@ -289,7 +290,8 @@ class Search:
 
     ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
-    ``parallel`` bounds the trials that run at once (null: one on this machine, ``cluster.max_jobs`` on Slurm).
+    ``parallel`` bounds the trials that run at once (null: as many as this machine's GPUs suffice for, one
+    without a GPU; ``cluster.max_jobs`` on Slurm).
     The objective is the mean of ``metric`` over the last ``last`` evaluations. Lists of metrics and directions are several
     objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name to direction.
     ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or

@@ -75,5 +75,6 @@ def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch
 def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to set instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    experiment = to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"]))
     with pytest.raises(UserError, match="a trial needs a GPU a process, and this machine has 1"):
-        Local.build(to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"])), Path())
+        Local.build(experiment, Path()).admit(experiment)

@@ -1,6 +1,8 @@
 """The local launcher over both kinds of processes: one suite, warm and fresh."""
 
-from collections.abc import Iterator, Mapping
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from grposweep.config.compose import render_experiment
 from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
-from grposweep.launchers.base import Job
-from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, visible_gpus
+from grposweep.launchers.base import Job, LauncherBusy
+from grposweep.launchers.gpus import choose_gpus, gpu_order, visible_gpus
+from grposweep.launchers.local import TRAINING, TRL, Local, build_processes
 from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment
 from support import is_running, wait_for
@@ -85,16 +88,21 @@ def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
 
 
 class Recorder(SpawnedProcesses):
-    """Fresh processes that remember what each was told."""
+    """Fresh processes whose variables are kept."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.environments: list[Mapping[str, str]] = []
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        """As ever, remembered."""
-        self.told.append(environment["CUDA_VISIBLE_DEVICES"])
+        """Keep them, and start the process."""
+        self.environments.append(environment)
         return super().start(arguments, environment, log)
+
+    @property
+    def seen(self) -> list[str]:
+        """The GPUs that each process sees."""
+        return [environment["CUDA_VISIBLE_DEVICES"] for environment in self.environments]
 
 
 def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
@@ -105,8 +113,46 @@ def test_gpus_are_divided_and_given_back(tmp_path: Path) -> None:
     first, second = (local.submit(Job(folder, 0, Cluster())) for folder in folders[:2])
     assert ended(local, first) == 0
     third = local.submit(Job(folders[2], 0, Cluster()))
-    assert recorder.told == ["5", "7", "5"]
+    assert recorder.seen == ["5", "7", "5"]
     assert ended(local, second) == ended(local, third) == 0
+
+
+def test_ranks_see_all_gpus_of_their_trial_as_torchrun_shows_them(tmp_path: Path) -> None:
+    """NCCL and vLLM's tensor parallelism look at the GPUs of the other ranks."""
+    recorder = Recorder()
+    local = Local(recorder, ["4", "5", "6", "7"], slots=2)
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    local.submit(Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(processes=2)))
+    local.close()
+    told = [tuple(environment[name] for name in names) for environment in recorder.environments]
+    assert told == [("0", "0", "2", "2", "4,5"), ("1", "1", "2", "2", "4,5")]
+
+
+def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
+    """One of two is taken; a trial of two ranks starts when it is given back."""
+    local = Local(Recorder(), ["0", "1"], slots=2)
+    short, wide = (trial(tmp_path / "trials" / f"000{n}-a") for n in range(2))
+    first = local.submit(Job(short, 0, Cluster()))
+    with pytest.raises(LauncherBusy, match="waits for 2 GPUs, and 1 of 2 are free"):
+        local.submit(Job(wide, 0, Cluster(processes=2)))
+    assert ended(local, first) == 0
+    local.submit(Job(wide, 0, Cluster(processes=2)))
+    local.close()
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "group"),
+    [
+        ([0, 1, 2, 3], 2, [0, 1]),
+        ([1, 2, 3], 2, [2, 3]),  # 1 and 2 would split two pairs
+        ([0, 2, 3, 5], 2, [2, 3]),
+        ([1, 3, 6], 2, [1, 3]),
+        ([3], 1, [3]),
+    ],
+)
+def test_a_trial_gets_neighbouring_gpus(free: list[int], count: int, group: list[int]) -> None:
+    """Pairs and quartets share NVLink and NUMA nodes; distant GPUs are better than waiting."""
+    assert choose_gpus(free, count) == group
 
 
 def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,7 +161,7 @@ def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch, tmp
     experiment = Experiment()
     experiment.cluster.processes = 4
     with pytest.raises(UserError, match=r"cluster\.processes=2"):
-        Local.build(experiment, tmp_path)
+        Local.build(experiment, tmp_path).admit(experiment)
 
 
 def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(
@@ -129,6 +175,17 @@ def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(
     assert Local.build(experiment, tmp_path).slots == 2
 
 
+@pytest.mark.parametrize(("visible", "processes", "slots"), [("0,1,2,3,4", 2, 2), ("0,1,2,3", 1, 4), ("", 1, 1)])
+def test_all_gpus_are_used_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, processes: int, slots: int
+) -> None:
+    """search.parallel=null: as many trials at once as GPUs suffice for; one without a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    experiment = Experiment()
+    experiment.cluster.processes = processes
+    assert Local.build(experiment, tmp_path).slots == slots
+
+
 @pytest.mark.parametrize(("visible", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0,2", ["0", "2"])])
 def test_gpus_are_those_that_the_environment_shows(
     monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]
@@ -137,6 +194,73 @@ def test_gpus_are_those_that_the_environment_shows(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus("auto") == found
     assert visible_gpus(0) == []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``machine("0, GPU-a, 5, 81559", processes="GPU-a, 77")``: what nvidia-smi lists here."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(*gpus: str, processes: str = "", tool: str = "nvidia-smi") -> None:
+        lines = ["#!/bin/sh", 'case "$1" in', f"*compute-apps*) echo '{processes}' ;;"]
+        lines += [f"*query-gpu*) printf '%s\\n' {shlex.join(gpus)} ;;", "esac"]
+        (tools / tool).write_text("\n".join(lines))
+        (tools / tool).chmod(0o755)
+
+    return install
+
+
+TWO = ("0, GPU-a, 5, 81559", "1, GPU-b, 5, 81559")
+
+
+def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
+    machine: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the user is told which, and how to have it all the same; our own processes do not count."""
+    machine(*TWO, processes=f"GPU-a, 999999\nGPU-b, {os.getppid()}")
+    assert visible_gpus("auto") == ["1"]
+    assert gpu_order() == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    said = capfd.readouterr().err
+    assert "GPU 0: process 999999" in said
+    assert "Set CUDA_VISIBLE_DEVICES to use them" in said
+
+
+def test_much_used_memory_counts_where_processes_cannot_be_listed(machine: Callable[..., None]) -> None:
+    """As in a container; what a display takes does not."""
+    machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564")
+    assert visible_gpus("auto") == ["0"]
+
+
+def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., None]) -> None:
+    """Training on the CPU instead would be no favour."""
+    machine(*TWO, processes="GPU-a, 999998\nGPU-b, 999999")
+    with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES=0,1 to share these GPUs, or cluster\.gpus=0"):
+        visible_gpus("auto")
+    assert visible_gpus(0) == []
+
+
+def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None]) -> None:
+    """The message names how many are free."""
+    machine(*TWO, processes="GPU-a, 999999")
+    assert visible_gpus(1) == ["1"]
+    with pytest.raises(UserError, match=r"cluster\.gpus=2: only 1 are free"):
+        visible_gpus(2)
+
+
+@pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi"])
+def test_a_machine_with_amd_gpus_is_refused_unless_they_are_named(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """They are not listed, and all trials would share them."""
+    machine(tool=tool)
+    with pytest.raises(UserError, match=f"this machine has {tool}.*CUDA_VISIBLE_DEVICES=0,1"):
+        visible_gpus("auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert visible_gpus("auto") == ["0"]
+    assert gpu_order() == {}
 
 
 SERVER = """

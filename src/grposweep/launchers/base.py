@@ -176,6 +176,9 @@ class Launcher(ABC):
     def validate(cls, experiment: Experiment) -> None:
         """Raise UserError if the configuration cannot work with this launcher; does not look at this machine."""
 
+    def admit(self, experiment: Experiment) -> None:  # noqa: B027 - a default: every attempt can run
+        """Raise UserError if an attempt of this experiment can never run here; called before the first one starts."""
+
     @classmethod
     def devices(cls, cluster: Cluster) -> int:
         """Return how many devices an attempt holds; a rank without a GPU counts as one."""

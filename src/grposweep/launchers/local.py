@@ -1,18 +1,16 @@
 """This machine: an attempt is a group of processes, one for each rank. GPUs are divided among attempts that run at once."""
 
-import os
-import shutil
 import socket
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
-from grposweep.launchers.base import End, Job, Launcher, LocalPreparation, Preparer
+from grposweep.launchers.base import End, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
+from grposweep.launchers.gpus import VISIBLE, choose_gpus, gpu_order, visible_gpus
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
-from grposweep.schema import AUTO, Experiment
+from grposweep.schema import Experiment
 from grposweep.storage import paths
 
 TRAINING = ["grposweep.train.worker"]
@@ -24,7 +22,7 @@ class _Group:
     """The ranks of one attempt."""
 
     pids: list[int]
-    gpus: list[str]
+    gpus: list[int]  # places in the launcher's list
     codes: dict[int, int] = field(default_factory=dict)
 
 
@@ -36,52 +34,66 @@ class Local(Launcher):
     def __init__(self, processes: Processes, gpus: list[str], slots: int) -> None:
         self.slots = slots
         self.processes = processes
-        self._free_gpus = list(gpus)
-        self._has_gpus = bool(gpus)
+        self._gpus = gpus
+        self._free = set(range(len(gpus)))  # places in that list
         self._groups: dict[str, _Group] = {}
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:  # noqa: ARG003 - the contract's arguments
-        """Return the launcher for this machine; with fewer GPUs than all parallel trials need, fewer run at once.
+        """Return the launcher for this machine: without ``search.parallel`` as many trials at once as GPUs suffice for.
 
-        Raises UserError if a trial needs more GPUs than there are, or a server that nothing starts.
+        Raises UserError if the GPUs asked for are not there.
         """
+        gpus, parallel = visible_gpus(experiment.cluster.gpus), experiment.search.parallel
+        most = max(len(gpus) // experiment.cluster.processes, 1)
+        slots = parallel or most
+        return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots)
+
+    def admit(self, experiment: Experiment) -> None:
+        """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
         generation, needed = experiment.generation, experiment.cluster.processes
         if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
             raise UserError(
                 "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
                 "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
-        gpus, slots = visible_gpus(experiment.cluster.gpus), experiment.search.parallel or 1
-        if not gpus:
+        if not self._gpus:
             check_launcher(experiment.trainer, needed)
-        elif len(gpus) < needed:
+        elif len(self._gpus) < needed:
             raise UserError(
-                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(gpus)}. "
-                f"Set cluster.processes={len(gpus)}, or cluster.gpus=0 to train on the CPU."
+                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(self._gpus)}. "
+                f"Set cluster.processes={len(self._gpus)}, or cluster.gpus=0 to train on the CPU."
             )
-        else:
-            slots = min(slots, len(gpus) // needed)
-        return cls(build_processes(experiment), gpus, slots)
 
     def submit(self, job: Job) -> str:
         """Start every rank; each writes logs/rank-N.log in the trial folder."""
-        gpus = [self._free_gpus.pop(0) for _ in range(job.cluster.processes)] if self._has_gpus else []
+        gpus = self._take_gpus(job.cluster.processes)
         processes = 1 if job.starts_ranks else job.cluster.processes
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
+        if gpus:  # the whole group for every rank, as torchrun does: NCCL and vLLM look at the GPUs of other ranks
+            shared |= {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()}
         if processes > 1:
-            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+            shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         group = _Group([], gpus)
         for rank in range(processes):
-            own = {"RANK": str(rank), "LOCAL_RANK": "0" if gpus else str(rank)} if processes > 1 else {}
-            if gpus:
-                own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus) if job.starts_ranks else gpus[rank]
+            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if processes > 1 else {}
             log = job.folder / paths.LOGS / f"rank-{rank}.log"
             group.pids.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
         job_id = f"local-{group.pids[0]}"
         self._groups[job_id] = group
         return job_id
+
+    def _take_gpus(self, count: int) -> list[int]:
+        """Take GPUs for an attempt; none on a machine without. Raises LauncherBusy if too few are free."""
+        if not self._gpus:
+            return []
+        if len(self._free) < count:
+            raise LauncherBusy(f"a trial waits for {count} GPUs, and {len(self._free)} of {len(self._gpus)} are free")
+        taken = choose_gpus(sorted(self._free), count)
+        self._free.difference_update(taken)
+        return taken
 
     def poll(self, job_id: str) -> End | None:
         """Return the worst end among the ranks once all have ended; one that crashes ends the others."""
@@ -95,7 +107,7 @@ class Local(Launcher):
             self.cancel(job_id)
         if len(group.codes) < len(group.pids):
             return None
-        self._free_gpus += group.gpus
+        self._free.update(group.gpus)
         group.gpus = []
         return End(first_crash if first_crash is not None else max(group.codes.values()))
 
@@ -124,28 +136,6 @@ def build_processes(experiment: Experiment) -> Processes:
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code) if is_warm else SpawnedProcesses(code)
-
-
-def visible_gpus(setting: int | str) -> list[str]:
-    """Return the ids of the GPUs to use: those in CUDA_VISIBLE_DEVICES, otherwise those that nvidia-smi lists."""
-    if setting == 0:
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        found = [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
-    elif shutil.which("nvidia-smi"):
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-        count = sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
-        found = [str(index) for index in range(count)]
-    else:
-        found = []
-    if setting == AUTO:
-        return found
-    if int(setting) > len(found):
-        raise UserError(
-            f"cluster.gpus={setting}: only {len(found)} are visible. Set cluster.gpus={len(found)} or auto."
-        )
-    return found[: int(setting)]
 
 
 def _free_port() -> int:

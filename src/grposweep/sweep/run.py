@@ -233,6 +233,8 @@ def run_sweep(
             base, folder.path, partial(console.print, markup=False, highlight=False, soft_wrap=True)
         )
         stack.callback(launcher.close)
+        for experiment in judged.distinct("cluster", "generation", "trainer"):
+            launcher.admit(experiment)
         if not launcher.is_dry and not prepare(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():

@@ -79,17 +79,17 @@ class ValidatedSpace:
 
     def preparable(self) -> dict[str, Experiment]:
         """One experiment for each model and task among the valid points that really train."""
-        parameters = [
-            parameter.name
-            for parameter in self.space.parameters
-            if parameter.name.split(".")[0] in ("model", "task", "trainer")
-        ]
-        distinct = {
-            freeze({name: point[name] for name in parameters if name in point}): point
+        experiments = self.distinct("model", "task", "trainer")
+        return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
+
+    def distinct(self, *sections: str) -> list[Experiment]:
+        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+        names = [item.name for item in self.space.parameters if item.name.split(".")[0] in sections]
+        points = {
+            freeze({name: point[name] for name in names if name in point}): point
             for point in self.validity.valid_points()
         }
-        experiments = [self.validator.validate(point).experiment for point in distinct.values()]
-        return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
+        return [self.validator.validate(point).experiment for point in points.values()]
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
