@@ -178,7 +178,7 @@ def build_need(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Need:
     return Need(
         model=a, width=WIDTH, compute=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION,
         processes=1, accumulates=True, checkpoints=checkpoints, has_reference=False, optim="adamw_torch", sharding="none",
-        lora=None, engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
+        lora=None, uses_vllm=False, engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
     )  # fmt: skip
 
 

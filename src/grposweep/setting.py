@@ -55,6 +55,7 @@ class Kind:
     has_query_key_norms: bool = False  # over the head dimension
     has_bias: bool = False  # of the query, key and value projections
     keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
+    full_every: int = 1  # every so many layers attend to all tokens, the others to a window
 
 
 # transformers 5.23 models/<model_type>/modeling_<model_type>.py; all gate their MLP (three matrices) and attend by SDPA.
@@ -64,14 +65,17 @@ KINDS = {
     "qwen2": Kind(has_bias=True),
     "qwen3": Kind(has_query_key_norms=True),
     "gemma": Kind(keeps_float_norm=True),
-    "gemma3_text": Kind(norms=4, has_query_key_norms=True, keeps_float_norm=True),
+    "gemma3_text": Kind(norms=4, has_query_key_norms=True, keeps_float_norm=True, full_every=6),
 }
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A dense decoder; widths in elements, ``parameters`` as published (0: as counted here)."""
+    """A dense decoder; widths in elements, ``parameters`` as published (0: as counted here).
+
+    ``positions`` are the tokens of the longest sequence that it reads (0: not known).
+    """
 
     layers: int
     hidden: int
@@ -83,6 +87,7 @@ class Architecture:
     tied_embeddings: bool = True
     model_type: str = "llama"
     parameters: int = 0
+    positions: int = 0
 
     @property
     def kind(self) -> Kind:

@@ -37,12 +37,12 @@ def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) ->
     assert prepare_sweep(tmp_path) == 0
     entry = (read_json(tmp_path / "prepared.json") or {})["entries"][key]
     assert (entry["train_prompts"], entry["eval_prompts"]) == (100, 8)
-    known = {"vocabulary": 16, "tied_embeddings": True, "head_dim": 16, "model_type": "qwen2"}
+    known = {"vocabulary": 16, "tied_embeddings": True, "head_dim": 16, "model_type": "qwen2", "positions": 64}
     assert entry["model"] == {**TINY, **known}
-    assert 3 <= entry["prompt_tokens"] <= 8  # such as 12+34=
+    assert 3 <= entry["longest_prompt"] <= 8  # such as 12+34=
     assert set(entry["hashes"]) == {"model", "train", "eval"}
     setting = read_setting(build_experiment("task.train_prompts=100"), entry)
-    assert (setting.train_prompts, setting.prompt_tokens) == (100, entry["prompt_tokens"])
+    assert (setting.train_prompts, setting.prompt_tokens) == (100, entry["longest_prompt"])
     assert setting.architecture is not None
     assert setting.architecture.count() == TINY["parameters"]
 

@@ -93,6 +93,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "lora_targets": ("model.lora.target_modules",),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
     "prompt_tokens": ("model", "task"),  # as prepared
+    "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
@@ -155,7 +156,8 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "architecture": read_architecture(experiment.model.shape) or prepared_architecture(counted),
         "lora_targets": tuple(experiment.model.lora.target_modules),
         "gpu_memory_gib": read_gpu(experiment.cluster),
-        "prompt_tokens": counted.get("prompt_tokens"),
+        "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
+        "vllm_max_model_length": read_model_length(experiment, counted),
     }
 
 
@@ -182,8 +184,21 @@ def read_architecture(shape: Shape) -> Architecture | None:
 def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture that preparation read from the model itself, or None before that."""
     shape = counted.get("model")
-    known = isinstance(shape, dict) and shape.keys() == {field.name for field in fields_of(Architecture)}
+    names = {field.name for field in fields_of(Architecture)}
+    known = isinstance(shape, dict) and names - {"positions"} <= shape.keys() <= names  # earlier versions wrote none
     return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
+
+
+def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the longest sequence that vLLM keeps room for: as set, or the longest prompt and a completion.
+
+    None leaves it to vLLM, which then keeps room for the model's own maximum: before preparation, and in sweeps whose
+    preparation measured the first 1,000 prompts only.
+    """
+    generation, longest = experiment.generation, counted.get("longest_prompt")
+    if generation.vllm_max_model_length is not None or longest is None:
+        return generation.vllm_max_model_length
+    return int(longest) + generation.max_completion_length
 
 
 def read_gpu(cluster: Cluster) -> float | None:

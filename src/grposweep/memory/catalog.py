@@ -4,6 +4,7 @@ The memory side of somebody's recipe: a model that is known by its name, and the
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from grposweep.errors import UserError
@@ -80,6 +81,9 @@ MODELS = {
     "gemma-2b": Architecture(18, 2048, 16_384, 8, 1, 256, 256_000, True, "gemma", 2_506_172_416),
     "gemma-3-1b": Architecture(26, 1152, 6912, 4, 1, 256, 262_144, True, "gemma3_text", 999_885_952),
 }
+# max_position_embeddings of the same files, by the beginning of the name.
+POSITIONS = {"qwen2.5-math": 4096, "qwen2.5": 32_768, "qwen3": 40_960, "llama": 131_072, "mistral": 32_768,
+             "gemma-2b": 8192, "gemma-3": 32_768}  # fmt: skip
 HALF = frozenset({"bfloat16", "float16", "auto"})
 
 
@@ -123,5 +127,12 @@ def find_model(name: str) -> Architecture | None:
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-")
     for known, model in MODELS.items():
         if last == known or last.startswith((f"{known}-", known.replace("-", "-math-", 1))):
-            return model
+            return replace(model, positions=_positions(last))
     return None
+
+
+def _positions(name: str) -> int:
+    """The tokens of the longest sequence that a known model reads, at the least where its variants differ."""
+    if name.startswith("qwen3") and name.endswith("-base"):
+        return 32_768
+    return next(tokens for start, tokens in POSITIONS.items() if name.startswith(start))

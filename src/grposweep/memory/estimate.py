@@ -7,13 +7,26 @@ from typing import Any
 
 from grposweep.memory import parts
 from grposweep.memory.catalog import GPUS
-from grposweep.memory.parts import FLOAT, WEIGHTS_SHARDED, Need, States, find_states, read_need
+from grposweep.memory.parts import (
+    ASSUMED_PROMPT_TOKENS,
+    FLOAT,
+    HALF,
+    WEIGHTS_SHARDED,
+    Need,
+    States,
+    find_prompt,
+    find_states,
+    read_need,
+)
 from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Setting
 
 GIB = 2**30
 CONTEXT = 0.6 * GIB  # CUDA's context and cuBLAS's workspaces: an assumption until measured, and so are these two
 COMMUNICATION = 0.4 * GIB  # NCCL's buffers, with several ranks
+ENGINE = 1.0 * GIB  # vLLM's own: activations of 4,096 tokens, a step's logits, CUDA graphs: an assumption as well
+DEFAULT_SHARE = 0.3  # trl 0.18 and later
+OWN_LENGTH = (0, 26)  # before, TRL told vLLM max_prompt_length + max_completion_length
 FRAGMENTATION = 0.06  # of what is allocated and freed again
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
 MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # beyond which nobody asks
@@ -72,7 +85,9 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
 
     Gradients are there from the first micro-batch on where several accumulate, and then in every later one; otherwise only
     the head's are while activations are at their largest. They are freed before the next rollout (transformers trainer.py).
-    For generation TRL gathers all weights that ZeRO-3 has divided, and FSDP a layer at a time (trl models/utils.py).
+    To generate itself TRL gathers all weights that ZeRO-3 has divided, and FSDP a layer at a time (trl models/utils.py). To
+    vLLM it sends them one parameter at a time, but all at once with adapters, which it merges
+    (trl generation/vllm_generation.py _iter_named_params).
     """
     states = find_states(n)
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
@@ -87,7 +102,7 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
     )  # until a forward pass has ended; frozen ones are not
     moving = {
         "load": 0.0,
-        "generation": generation + (n.model.weights * n.width if n.sharding == "zero3" else gathered),
+        "generation": generation + _gathered_to_generate(n, gathered),
         "scoring": scored * parts.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + cached,
         "backward": kept + saved + max(head, passing, cached if n.checkpoints else 0) + gathered,
         "step": states.gradients + states.stepping,
@@ -189,6 +204,13 @@ def find_halves(n: Need) -> float:
     return n.model.layers * n.model.layer_parameters * n.compute if n.compute < n.width else 0.0
 
 
+def _gathered_to_generate(n: Need, gathered: float) -> float:
+    """Weights that a rank has gathered to generate, or to send them to vLLM."""
+    if n.sharding != "zero3":
+        return gathered
+    return (n.model.weights if n.lora is not None or not n.uses_vllm else n.model.head_parameters) * n.width
+
+
 def _gathered(n: Need) -> float:
     """Weights that a sharded forward and backward pass has gathered: the head and two layers.
 
@@ -198,6 +220,58 @@ def _gathered(n: Need) -> float:
         return 0
     embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
     return (embeddings * n.model.head_parameters + 2 * n.model.layer_parameters) * n.width
+
+
+# vLLM's share of a GPU.
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Bytes of one GPU: vLLM's share, and what must fit into it before vLLM starts.
+
+    ``cache`` are keys and values of one sequence of ``tokens``, the longest that vLLM may be asked for.
+    """
+
+    share: float
+    weights: float
+    cache: float
+    tokens: int
+
+    @property
+    def needed(self) -> float:
+        """What the share must hold."""
+        return self.weights + self.cache + ENGINE
+
+
+def find_engine(s: Setting) -> Engine | None:
+    """vLLM's share where its GPU and the model are known; None without vLLM, or with a server that runs elsewhere.
+
+    It splits weights and key-value heads among its tensor parallel ranks, and makes half precision of float32 weights unless
+    it is told their type, as a job's own server is. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
+    """
+    model, gib, size = s.architecture, s.gpu_memory_gib, max(s.vllm_tensor_parallel_size, 1)
+    if not s.use_vllm or model is None or gib is None or (s.vllm_mode != "colocate" and not s.server_gpus):
+        return None
+    is_float = s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
+    width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)
+    layers = -(-model.layers // model.kind.full_every)
+    heads = max(model.kv_heads / size, 1)
+    return Engine(
+        share=(s.vllm_gpu_memory_utilization or DEFAULT_SHARE) * gib * GIB,
+        weights=model.weights * width / size,
+        cache=2 * layers * heads * model.head_dim * width * tokens,
+        tokens=tokens,
+    )
+
+
+def find_longest_sequence(s: Setting) -> int:
+    """The tokens of the longest sequence that vLLM keeps room for: as set, as TRL derives them, or the model's own."""
+    prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
+    own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
+    if s.vllm_max_model_length is not None:
+        return s.vllm_max_model_length
+    is_derived = s.version < OWN_LENGTH and s.max_prompt_length is not None
+    return own if is_derived or not positions else positions
 
 
 # How far sizes can go.

@@ -68,6 +68,7 @@ class Need:
     optim: str
     sharding: str
     lora: Lora | None
+    uses_vllm: bool
     engine_share: float  # of the GPU's memory that vLLM takes
     engine_sleeps: bool  # while nothing is generated
     is_filtered: bool  # the distribution that is sampled from: by a temperature or the k likeliest
@@ -133,6 +134,7 @@ def read_need(s: Setting) -> Need | None:
         optim=s.optim or "adamw_torch",
         sharding=s.sharding,
         lora=Lora(s.lora_rank, s.lora_targets) if s.lora else None,
+        uses_vllm=s.use_vllm,
         engine_share=(s.vllm_gpu_memory_utilization or 0.3) if colocated else 0.0,
         engine_sleeps=s.vllm_enable_sleep_mode,
         is_filtered=s.temperature != 1 or bool(s.top_k),

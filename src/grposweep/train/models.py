@@ -83,6 +83,7 @@ def read_shape(config: PretrainedConfig) -> dict[str, Any]:
         "tied_embeddings": bool(text.tie_word_embeddings),
         "head_dim": getattr(text, "head_dim", None) or text.hidden_size // heads,
         "model_type": text.model_type,
+        "positions": getattr(text, "max_position_embeddings", None) or 0,
     }
 
 

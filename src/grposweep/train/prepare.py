@@ -7,8 +7,9 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from heapq import nlargest
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, load_data
 
 EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
-MOST_COUNTED = 1000  # prompts that are measured in tokens
+MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most characters
 
 
 def prepare_sweep(folder: Path) -> int:
@@ -110,13 +111,17 @@ def prepare_model(
     calm()
     loaded = load_model(experiment.model, progress)
     check_prompts(experiment, loaded.tokenizer, data.train)
-    return {"model": read_shape(loaded.config), "prompt_tokens": longest_prompt(loaded.tokenizer, data.train)}
+    longest = longest_prompt(loaded.tokenizer, (*data.train["prompt"], *data.held_out["prompt"]))
+    return {"model": read_shape(loaded.config), "longest_prompt": longest}
 
 
-def longest_prompt(tokenizer: Any, train: Dataset) -> int:
-    """The tokens of the longest of the first prompts, with the chat's turns: what a rank's memory depends on."""
-    prompts = (train[number]["prompt"] for number in range(min(len(train), MOST_COUNTED)))
-    return max(len(_tokens(tokenizer, prompt)) for prompt in prompts)
+def longest_prompt(tokenizer: Any, prompts: Iterable[Any]) -> int:
+    """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest sequence depend on it.
+
+    Of many prompts the 1,000 with the most characters are measured.
+    """
+    longest = nlargest(MOST_COUNTED, prompts, key=lambda prompt: len(str(prompt)))
+    return max(len(_tokens(tokenizer, prompt)) for prompt in longest)
 
 
 def _tokens(tokenizer: Any, prompt: Any) -> Any:
