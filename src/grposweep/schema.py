@@ -163,6 +163,7 @@ class Schedule:
 class Generation:
     """How completions are sampled, and by whom; the length is the task's unless set here (tokens).
 
+    ``vllm_max_model_length`` bounds a sequence in tokens (null: the longest prompt that preparation found, and a completion).
     With ``use_vllm`` vLLM generates: ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a
     Slurm job's GPUs run a server of its own (of several nodes the last one whole); they are no training ranks.
     ``vllm_server_base_url`` is a server that somebody else runs, ``vllm_server_command`` a shell line that starts another

@@ -37,6 +37,9 @@ BEST: dict[str, Any] = {
 
 QWEN = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
 ON_GPU: dict[str, Any] = {"architecture": QWEN, "weights_dtype": "bfloat16", "gpu_memory_gib": 24.0, "lora": True}
+SHARED_GPU: dict[str, Any] = ON_GPU | VLLM | {
+    "vllm_gpu_memory_utilization": 0.1, "prompt_tokens": 128, "gradient_checkpointing": True,
+}  # fmt: skip
 
 
 def told(**fields: Any) -> dict[str, Any]:
@@ -153,6 +156,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
     ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),
     ("GM101", ON_GPU | {"lora": False, "gpu_memory_gib": 4.0}, ON_GPU | {"architecture": None}),
+    ("GM102", SHARED_GPU | {"vllm_max_model_length": 65_536}, SHARED_GPU),
+    ("GM102", SHARED_GPU | {"vllm_gpu_memory_utilization": 0.05}, SHARED_GPU | {"vllm_mode": "server"}),
     ("GM201", ON_GPU | {"prompt_tokens": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"prompt_tokens": 128}),
     ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
     ("GA201", RECIPE | TINY, TINY),

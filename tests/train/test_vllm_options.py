@@ -21,8 +21,10 @@ def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.Mon
 
 def test_colocated_vllm_gets_its_share_of_the_memory() -> None:
     """And nothing of a server."""
-    options = vllm_options(Generation(use_vllm=True, vllm_tensor_parallel_size=2, vllm_gpu_memory_utilization=0.4))
+    generation = Generation(use_vllm=True, vllm_tensor_parallel_size=2, vllm_gpu_memory_utilization=0.4)
+    options = vllm_options(generation, model_length=1536)
     assert (options["vllm_tensor_parallel_size"], options["vllm_gpu_memory_utilization"]) == (2, 0.4)
+    assert options["vllm_max_model_length"] == 1536
     assert "vllm_server_base_url" not in options
 
 

@@ -6,7 +6,7 @@ Source: grposweep.memory, whose formulas name theirs (trl 1.16, transformers 5.2
 from collections.abc import Iterator
 from typing import Any
 
-from grposweep.memory.estimate import GIB, Memory, estimate
+from grposweep.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, READS, find_prompt
 from grposweep.rules.helpers import ALL_COUNTS
 from grposweep.rules.registry import by_trial, rule
@@ -15,6 +15,9 @@ from grposweep.setting import Setting
 NEAR = 0.9  # of the GPU's memory: the estimate is not better than that
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "auto", "num_generations")
+ENGINE_READS = ("version", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm", "vllm_mode",
+                "server_gpus", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization", "vllm_max_model_length",
+                "max_prompt_length", "prompt_tokens", "max_completion_length")  # fmt: skip
 Facts = dict[str, object]
 BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gib")
 
@@ -38,6 +41,41 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     if memory is None or memory.peak <= (s.gpu_memory_gib or 0) * GIB:
         return None
     return {"what": _what(s), "needed": _needs(memory)}
+
+
+@rule("GM102", "error", ENGINE_READS, blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
+      why="vLLM's share of a GPU is {share:.1f} of {s.gpu_memory_gib:g} GiB, and it needs {needed:.1f} to start: {weights:.1f} "
+          "of weights, {cache:.1f} of keys and values for one sequence of {tokens:,} tokens, about {own:g} of its own",
+      instead="Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a smaller {vllm_max_model_length}.",
+      to=lambda s: _suggest_shares(s))  # fmt: skip
+def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
+    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and what the engine needs.
+
+    Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is ``vllm_max_model_length``, or the
+    model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 at its start: "To serve at least one request with the models's
+    max seq len (40960), 4.38 GiB KV cache is needed, which is larger than the available KV cache memory", or "No available
+    memory for the cache blocks". A sweep of ours takes the longest prompt and a completion. TRL before 0.26 took
+    ``max_prompt_length`` and a completion. About 1 GiB is assumed for activations, a step's logits and CUDA graphs.
+    """
+    engine = find_engine(s)
+    if engine is None or engine.needed <= engine.share:
+        return None
+    share, needed = engine.share / GIB, engine.needed / GIB
+    parts = {"weights": engine.weights / GIB, "cache": engine.cache / GIB, "own": ENGINE / GIB}
+    return {"share": share, "needed": needed, "tokens": engine.tokens, **parts}
+
+
+def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
+    """Shorter sequences where the model's own maximum counts, larger shares by twentieths, more tensor parallel ranks."""
+    engine = find_engine(s)
+    if engine is None:
+        return
+    own = (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
+    if s.vllm_max_model_length is None and s.version >= OWN_LENGTH and own < engine.tokens:
+        yield {"vllm_max_model_length": own}
+    shares = (n / 20 for n in range(1, 19))
+    yield from ({"vllm_gpu_memory_utilization": n} for n in shares if n * GIB * (s.gpu_memory_gib or 0) > engine.share)
+    yield from ({"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size)
 
 
 @rule("GM201", "warning", SEARCHED, blames=BLAMED, what="{what}",

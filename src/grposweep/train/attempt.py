@@ -107,7 +107,7 @@ def load_attempt(folder: Path) -> Attempt:
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
             f"(WORLD_SIZE). Start {experiment.cluster.processes} of them, or set cluster.processes={ranks}."
         )
-    setting = _setting(folder, experiment)
+    setting = read_own_setting(folder, experiment)
     plan = build_plan(setting)
     if not is_theirs:  # another program may count prompts that we do not know
         check_schedule(setting, plan)
@@ -128,7 +128,7 @@ def load_attempt(folder: Path) -> Attempt:
     )
 
 
-def _setting(folder: Path, experiment: Experiment) -> Setting:
+def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
     if is_external(experiment.trainer.kind):
         return trial_setting(folder, experiment)

@@ -46,8 +46,11 @@ from grposweep.train.vllm import copy_merged_weights
 NEVER = 1 << 30  # optimizer steps
 
 
-def vllm_options(generation: Generation) -> dict[str, Any]:
-    """TRL's vLLM keys; a server that the job started says where it is in the environment."""
+def vllm_options(generation: Generation, model_length: int | None = None) -> dict[str, Any]:
+    """TRL's vLLM keys; a server that the job started says where it is in the environment.
+
+    ``model_length`` is the longest sequence in tokens; None for the model's own maximum.
+    """
     if not generation.use_vllm:
         return {"use_vllm": False}
     options = {"use_vllm": True, "vllm_mode": generation.vllm_mode}
@@ -63,7 +66,7 @@ def vllm_options(generation: Generation) -> dict[str, Any]:
     return options | {
         "vllm_tensor_parallel_size": generation.vllm_tensor_parallel_size,
         "vllm_gpu_memory_utilization": generation.vllm_gpu_memory_utilization,
-        "vllm_max_model_length": generation.vllm_max_model_length,
+        "vllm_max_model_length": model_length,
     }
 
 
@@ -121,7 +124,7 @@ def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
         temperature=generation.temperature,
         top_p=generation.top_p,
         top_k=generation.top_k,
-        **vllm_options(generation),
+        **vllm_options(generation, setting.vllm_max_model_length),
         # Evaluations and checkpoints are the Conductor's; eval_strategy is on so that TRL checks the evaluation batch.
         eval_strategy="steps" if evaluates else "no",
         eval_steps=NEVER if not evaluates else attempt.total,

@@ -20,17 +20,18 @@ from grposweep.storage import paths
 
 def serve(folder: Path) -> None:
     """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``."""
+    from grposweep.train.attempt import read_own_setting
     from grposweep.train.models import load_model  # torch; only here
 
     experiment = load_experiment(folder / paths.CONFIG)
-    path = load_model(experiment.model).path
-    command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]))
+    path, length = load_model(experiment.model).path, read_own_setting(folder, experiment).vllm_max_model_length
+    command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.
     os.execve(sys.executable, command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
 
 
-def server_command(experiment: Experiment, path: str, port: int) -> list[str]:
-    """What TRL's own ``trl vllm-serve`` would start for this model.
+def server_command(experiment: Experiment, path: str, port: int, length: int | None = None) -> list[str]:
+    """What TRL's own ``trl vllm-serve`` would start for this model, for sequences of up to ``length`` tokens.
 
     Source: trl 1.16 scripts/vllm_serve.py, build_command.
     """
@@ -45,7 +46,7 @@ def server_command(experiment: Experiment, path: str, port: int) -> list[str]:
         port=port,
         gpu_memory_utilization=generation.vllm_gpu_memory_utilization,
         dtype=model.dtype,
-        max_model_len=generation.vllm_max_model_length,
+        max_model_len=length,
     )
     return list(build_command(arguments))
 
