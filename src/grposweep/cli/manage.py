@@ -27,10 +27,7 @@ def space(
 
 
 @command("grposweep cancel lr_batch")
-def cancel(
-    sweep: Required,
-    outputs: Outputs = Path("outputs"),
-) -> None:
+def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
     """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
     from grposweep.launchers import cancel_sweep
 

@@ -50,8 +50,7 @@ GpuMemory = Annotated[
     float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by the GPU's memory.", show_default=False)
 ]
 Measured = Annotated[
-    str | None,
-    typer.Option(metavar="SWEEP", help="GPU hours, by what its finished trials cost.", show_default=False),
+    str | None, typer.Option(metavar="SWEEP", help="GPU hours, by what its finished trials cost.", show_default=False)
 ]
 LINES = (
     'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} a line from '
@@ -155,8 +154,7 @@ def plan(
 
 
 @command(
-    "grposweep fit recipe.yaml --processes 8",
-    "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8",
+    "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
 )
 def fit(
     items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],

@@ -33,10 +33,7 @@ def rerun(
     return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
 
 
-@command(
-    "grposweep sync                               # the newest sweep",
-    "WANDB_API_KEY=... grposweep sync lr_batch",
-)
+@command("grposweep sync                               # the newest sweep", "WANDB_API_KEY=... grposweep sync lr_batch")
 def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
     """Send the W&B runs that a sweep kept offline, one run a trial; what was sent is not sent again.
 
@@ -118,10 +115,7 @@ def export(
     "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
-def compare(
-    names: Sides,
-    outputs: Outputs = Path("outputs"),
-) -> None:
+def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
     """Put sweeps (by their best trials) or trials side by side: settings, curves, and whether the difference is chance."""
     from grposweep.report.compare import compare_all
     from grposweep.report.tables import SCREEN_COLUMNS, build_console

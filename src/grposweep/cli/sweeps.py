@@ -39,11 +39,7 @@ def status(
 
 
 @command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
-def show(
-    trial: Trial,
-    sweep: Sweep = None,
-    outputs: Outputs = Path("outputs"),
-) -> None:
+def show(trial: Trial, sweep: Sweep = None, outputs: Outputs = Path("outputs")) -> None:
     """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command."""
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.trial_screen import print_trial
@@ -54,9 +50,7 @@ def show(
 
 
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
-def list_(
-    folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs"),
-) -> None:
+def list_(folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs")) -> None:
     """List the sweeps in and below a folder, the latest first."""
     from grposweep.report.status import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console

@@ -233,11 +233,7 @@ class SweepStudy:
         self._append(point, TrialState.PRUNED, {"invalid": True, "problems": problems})
 
     def tell(
-        self,
-        number: int,
-        value: float | None,
-        evaluations: Mapping[int, float] | None = None,
-        pruned: bool = False,
+        self, number: int, value: float | None, evaluations: Mapping[int, float] | None = None, pruned: bool = False
     ) -> None:
         """End a running trial: finished with a value, failed without one, or pruned; ``evaluations`` by optimizer step.
 
