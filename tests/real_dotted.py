@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.lint.edit import render_value
-from grposweep.lint.linter import Verdict, changed, judge
+from grposweep.lint.apply_fixes import render_value
+from grposweep.lint.linter import LintResult, changed, lint_recipe
 
 ASKS = Path(__file__).resolve().parents[1] / "benchmarks" / "frameworks"
 PROMPTS = 4096
@@ -310,14 +310,14 @@ def words(config: Config) -> list[str]:
     return [f"{key}={render_value(value)}" for key, value in config.items()]
 
 
-def lint(name: str, config: Config) -> Verdict:
+def lint(name: str, config: Config) -> LintResult:
     """What lint says."""
-    return judge(build_recipe(config, Options(name, train_prompts=PROMPTS)))
+    return lint_recipe(build_recipe(config, Options(name, train_prompts=PROMPTS)))
 
 
-def errors(verdict: Verdict) -> list[str]:
+def errors(verdict: LintResult) -> list[str]:
     """The codes of all errors."""
-    return sorted({finding.code for finding in verdict.findings if finding.severity == "error"})
+    return sorted({finding.code for finding in verdict.diagnostics if finding.severity == "error"})
 
 
 def compare(peer: Peer, asker: Asker, count: int, seed: int) -> Comparison:
@@ -345,12 +345,12 @@ def _judge(peer: Peer, asker: Asker, done: Comparison, kind: str, config: Config
         _fixes(peer, asker, done, verdict, codes[0])
 
 
-def _fixes(peer: Peer, asker: Asker, done: Comparison, verdict: Verdict, code: str) -> None:
+def _fixes(peer: Peer, asker: Asker, done: Comparison, verdict: LintResult, code: str) -> None:
     """Each fix of a recipe with a single problem is taken by the framework."""
-    for finding in verdict.findings:
-        if finding.code != code or sum(other.code == code for other in verdict.findings) > 1:
+    for finding in verdict.diagnostics:
+        if finding.code != code or sum(other.code == code for other in verdict.diagnostics) > 1:
             continue
-        for repair in finding.repairs:
+        for repair in finding.fixes:
             mended = dict(changed(verdict.recipe, repair.change).config)
             done.fixes += 1
             if error := asker.ask(mended):

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from grposweep.frameworks.ms_swift.reader import VERSION
-from grposweep.lint.linter import Verdict, changed, judge
+from grposweep.lint.linter import LintResult, changed, lint_recipe
 from grposweep.plan import completions_per_rollout, micro_steps_per_generation
 from grposweep.recipe import Recipe
 
@@ -256,7 +256,7 @@ def compare(python: str, model: str, count: int, seed: int) -> Comparison:
     done.versions, answers = ask(python, model, [case[1:] for case in named])
     repaired = []
     for (name, processes, config), answer in zip(named, answers, strict=True):
-        verdict = judge(build_recipe(processes, config))
+        verdict = lint_recipe(build_recipe(processes, config))
         _compare_one(name, verdict, answer, done)
         repaired += _repaired(verdict)
     for (processes, config), answer in zip(repaired, ask(python, model, repaired)[1], strict=True):
@@ -266,18 +266,18 @@ def compare(python: str, model: str, count: int, seed: int) -> Comparison:
     return done
 
 
-def codes_of(verdict: Verdict) -> set[str]:
+def codes_of(verdict: LintResult) -> set[str]:
     """The errors of lint that the argument classes could see."""
-    return {finding.code for finding in verdict.findings if finding.severity == "error"} & CHECKED
+    return {finding.code for finding in verdict.diagnostics if finding.severity == "error"} & CHECKED
 
 
-def agrees(verdict: Verdict, error: str) -> bool:
+def agrees(verdict: LintResult, error: str) -> bool:
     """Both accept, or both refuse and for the same reason."""
     reason = next((codes for words, codes in WORDS.items() if words in error), set[str]())
     return bool(reason & codes_of(verdict)) if error else not codes_of(verdict)
 
 
-def _compare_one(name: str, verdict: Verdict, answer: dict[str, Any], done: Comparison) -> None:
+def _compare_one(name: str, verdict: LintResult, answer: dict[str, Any], done: Comparison) -> None:
     error = answer["error"]
     done.accepted += not error
     done.refused += bool(error)
@@ -295,7 +295,7 @@ def _compare_one(name: str, verdict: Verdict, answer: dict[str, Any], done: Comp
         done.differences += [f"{where}: {text}" for text in _misread(verdict, answer["derived"])]
 
 
-def _misread(verdict: Verdict, derived: dict[str, Any]) -> list[str]:
+def _misread(verdict: LintResult, derived: dict[str, Any]) -> list[str]:
     """Where the setting is not what ms-swift made of the recipe."""
     s = verdict.setting
     made = {
@@ -319,12 +319,12 @@ def _misread(verdict: Verdict, derived: dict[str, Any]) -> list[str]:
     return [f"{name} read as {value}, is {derived[name]}" for name, value in made.items() if value != derived[name]]
 
 
-def _repaired(verdict: Verdict) -> list[tuple[int, dict[str, Any]]]:
+def _repaired(verdict: LintResult) -> list[tuple[int, dict[str, Any]]]:
     """The recipe after each repair of its only error."""
-    errors = [finding for finding in verdict.findings if finding.severity == "error"]
+    errors = [finding for finding in verdict.diagnostics if finding.severity == "error"]
     if len(errors) != 1 or errors[0].code not in CHECKED:
         return []
-    after = [changed(verdict.recipe, repair.change) for repair in errors[0].repairs]
+    after = [changed(verdict.recipe, repair.change) for repair in errors[0].fixes]
     # A server would be connected to.
     return [
         (recipe.processes or 1, dict(recipe.config)) for recipe in after if recipe.config.get("vllm_mode") != "server"

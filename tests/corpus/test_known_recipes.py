@@ -8,7 +8,7 @@ from grposweep import frameworks
 from grposweep.check import check, errors
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.lint.linter import Verdict, choose, judge
+from grposweep.lint.linter import LintResult, lint_recipe, select_rules
 from grposweep.recipe import Recipe
 from support import executed_lines, known_recipes
 
@@ -42,12 +42,14 @@ def trl_errors(row: dict[str, Any], processes: int, *families: str, version: str
 
 def own_errors(row: dict[str, Any], *families: str) -> set[str]:
     """The codes of the linter's errors on a row as it stands, with the number of processes that it states."""
-    return {finding.code for finding in own_verdict(row, *families).findings if finding.severity == "error"}
+    return {finding.code for finding in own_verdict(row, *families).diagnostics if finding.severity == "error"}
 
 
-def own_verdict(row: dict[str, Any], *families: str) -> Verdict:
+def own_verdict(row: dict[str, Any], *families: str) -> LintResult:
     """The linter's verdict on it."""
-    return judge(build_recipe(row["config"], Options(row["framework"], processes=row["processes"])), choose(families))
+    return lint_recipe(
+        build_recipe(row["config"], Options(row["framework"], processes=row["processes"])), select_rules(families)
+    )
 
 
 def test_the_rules_agree_with_trl_for_every_number_of_processes() -> None:
@@ -85,7 +87,7 @@ def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
 def test_a_recipe_is_judged_with_its_fixes_in_a_bounded_number_of_lines() -> None:
     """Executed lines instead of seconds, which depend on the machine; benchmarks/lint_speed.py measures those."""
     recipes = [recipe(row, row["processes"]) for row in TRL]
-    executed_lines(lambda: [judge(each) for each in recipes], most=6000 * len(recipes))  # about 3,200 a recipe
+    executed_lines(lambda: [lint_recipe(each) for each in recipes], most=6000 * len(recipes))  # about 3,200 a recipe
 
 
 def test_the_batch_verdicts_on_ms_swift_agree_with_its_source() -> None:
@@ -119,6 +121,6 @@ def test_kl_settings_without_effect_are_found() -> None:
         note = row["expected"].get("kl_notes", "")
         code = next((code for word, code in codes.items() if word in note and "unset" not in note), None)
         if code is not None:
-            assert code in {finding.code for finding in own_verdict(row).findings}, (row["id"], note)
+            assert code in {finding.code for finding in own_verdict(row).diagnostics}, (row["id"], note)
             judged += 1
     assert judged == 8

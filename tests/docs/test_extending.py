@@ -17,8 +17,8 @@ from grposweep.errors import UserError
 from grposweep.files import read_json
 from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import repair_file
-from grposweep.lint.linter import Verdict, choose, judge
+from grposweep.lint.apply_fixes import fix_file
+from grposweep.lint.linter import LintResult, lint_recipe, select_rules
 from grposweep.registries import Lazy
 from grposweep.rules.registry import RECIPE_RULES, REGISTRY
 from grposweep.rules.registry import choose as choose_rules
@@ -76,10 +76,10 @@ def extend_package(root: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(package, "__path__", list(places))
 
 
-def judged(folder: Path, name: str, text: str) -> Verdict:
+def judged(folder: Path, name: str, text: str) -> LintResult:
     """Return the verdict on a recipe."""
     (folder / name).write_text(text)
-    return judge(load_recipe(folder / name, Options(processes=1)))
+    return lint_recipe(load_recipe(folder / name, Options(processes=1)))
 
 
 def test_the_page_has_an_example_of_everything() -> None:
@@ -99,12 +99,12 @@ def test_the_reward_judges_completions(examples: Path) -> None:
 def test_the_rule_finds_its_problem_and_a_fix(examples: Path) -> None:
     """In a recipe of TRL, and not in a good one."""
     recipe = "per_device_train_batch_size: 8\nnum_generations: {}\nbeta: 0.04\n"
-    assert "GB901" not in {found.code for found in judged(examples, "before.yaml", recipe.format(2)).findings}
+    assert "GB901" not in {found.code for found in judged(examples, "before.yaml", recipe.format(2)).diagnostics}
     import_module("grposweep.rules.house")
-    found = {finding.code: finding for finding in judged(examples, "small.yaml", recipe.format(2)).findings}
+    found = {finding.code: finding for finding in judged(examples, "small.yaml", recipe.format(2)).diagnostics}
     assert found["GB901"].message.startswith("num_generations=2: the mean of so few rewards is a noisy baseline.")
-    assert found["GB901"].repairs[0].change == {"num_generations": 4}
-    assert "GB901" not in {finding.code for finding in judged(examples, "fine.yaml", recipe.format(4)).findings}
+    assert found["GB901"].fixes[0].change == {"num_generations": 4}
+    assert "GB901" not in {finding.code for finding in judged(examples, "fine.yaml", recipe.format(4)).diagnostics}
 
 
 def test_the_task_yields_rows(examples: Path) -> None:
@@ -137,10 +137,10 @@ def test_the_framework_is_linted_fixed_planned_and_translated(examples: Path) ->
     import_module("grposweep.frameworks.toyrl.rules")
     recipe = "rollout_prompts: 64  # prompts\nstep_prompts: 24\ngroup: 8\niterations: 100\ngpus: 4\n"
     verdict = judged(examples, "wrong.yaml", recipe)
-    assert [found.code for found in verdict.findings if found.severity == "error"] == ["GB902"]
+    assert [found.code for found in verdict.diagnostics if found.severity == "error"] == ["GB902"]
     typo = judged(examples, "typo.yaml", recipe.replace("24", "32").replace("group", "grup"))
-    assert [found.code for found in typo.findings if found.severity == "error"] == ["GV901"]
-    assert repair_file(examples / "wrong.yaml", Options(), choose(), unsafe=True).verdict.ok
+    assert [found.code for found in typo.diagnostics if found.severity == "error"] == ["GV901"]
+    assert fix_file(examples / "wrong.yaml", Options(), select_rules(), unsafe=True).verdict.ok
     s = read(load_recipe(examples / "wrong.yaml", Options())).setting
     assert s.framework == FRAMEWORKS["toyrl"].traits
     sizes = (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.total_steps(s))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grposweep.files import PROJECT
-from grposweep.lint.linter import judge
+from grposweep.lint.linter import lint_recipe
 from real_ms_swift import LATE, MUTATIONS, agrees, build_recipe, codes_of, compare, is_broken
 
 VERDICTS = Path(__file__).parent / "ms_swift_verdicts.jsonl"
@@ -26,7 +26,7 @@ def recorded() -> list[dict[str, Any]]:
 def test_lint_agrees_with_every_recorded_verdict() -> None:
     """Accepted by both, or refused by both for the same reason; what fails late is refused."""
     for line in recorded():
-        verdict = judge(build_recipe(line["processes"], line["config"]), with_fixes=False)
+        verdict = lint_recipe(build_recipe(line["processes"], line["config"]), with_fixes=False)
         if line["mutation"] in LATE:
             assert codes_of(verdict), line
         else:
@@ -38,7 +38,9 @@ def test_precision_and_recall_on_mutants_are_better_than_of_one_that_always_says
     lines = recorded()
     broken = [line for line in lines if is_broken(line)]
     flagged = [
-        line for line in lines if codes_of(judge(build_recipe(line["processes"], line["config"]), with_fixes=False))
+        line
+        for line in lines
+        if codes_of(lint_recipe(build_recipe(line["processes"], line["config"]), with_fixes=False))
     ]
     rightly = sum(is_broken(line) for line in flagged)
     assert len(broken) >= 200

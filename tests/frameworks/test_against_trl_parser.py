@@ -11,7 +11,7 @@ from grposweep.frameworks import read
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 from grposweep.frameworks.trl import keys
-from grposweep.lint.linter import choose, judge
+from grposweep.lint.linter import lint_recipe, select_rules
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 
@@ -63,8 +63,8 @@ def test_trl_takes_a_recipe_exactly_where_the_family_finds_no_error(name: str, t
     """Family GV at the installed release; the batches fit, so that nothing else is refused."""
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**BASE, **RECIPES[name]}), encoding="utf-8")
-    verdict = judge(load_recipe(path, Options("trl", processes=1)), choose(["GV"]))
-    assert verdict.ok == is_taken(path), [finding.message for finding in verdict.findings]
+    verdict = lint_recipe(load_recipe(path, Options("trl", processes=1)), select_rules(["GV"]))
+    assert verdict.ok == is_taken(path), [finding.message for finding in verdict.diagnostics]
 
 
 def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:

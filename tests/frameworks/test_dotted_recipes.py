@@ -10,7 +10,7 @@ from grposweep.errors import UserError
 from grposweep.frameworks import detect, read
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.parsing.overrides import parse_nested, parse_override, resolve
-from grposweep.lint.linter import build_plan, judge
+from grposweep.lint.linter import build_plan, lint_recipe
 from grposweep.setting import Setting
 
 ACTOR = "actor_rollout_ref.actor"
@@ -90,7 +90,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     data.train_batch_size=256
 """)  # fmt: skip
     assert read(recipe).setting.num_generations == 1
-    finding = next(finding for finding in judge(recipe).findings if finding.code == "GV107")
+    finding = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV107")
     assert finding.line == 4
 
 

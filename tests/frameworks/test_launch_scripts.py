@@ -7,7 +7,7 @@ import pytest
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.bash import parse_script
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.linter import judge
+from grposweep.lint.linter import lint_recipe
 from grposweep.recipe import Recipe
 
 
@@ -241,6 +241,6 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, 
     """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process a GPU, is as it should be."""
     path = tmp_path / "train.sh"
     path.write_text(text)
-    verdict = judge(load_recipe(path, Options()))
-    found = {finding.code for finding in verdict.findings}
+    verdict = lint_recipe(load_recipe(path, Options()))
+    found = {finding.code for finding in verdict.diagnostics}
     assert found & {"GT105", "GT503", "GT504"} == codes

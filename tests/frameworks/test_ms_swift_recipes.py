@@ -9,7 +9,7 @@ from grposweep import frameworks, plan
 from grposweep.errors import UserError
 from grposweep.frameworks.ms_swift import keys as ms_swift
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.linter import Verdict, judge
+from grposweep.lint.linter import LintResult, lint_recipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -23,14 +23,14 @@ def read(processes: int | None = 8, train_prompts: int | None = None, **config: 
 def lint(processes: int = 8, train_prompts: int | None = None, **config: Any) -> dict[str, str]:
     """What lint says, by code."""
     recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
-    return {finding.code: finding.message for finding in judge(recipe).findings}
+    return {finding.code: finding.message for finding in lint_recipe(recipe).diagnostics}
 
 
-def of_script(tmp_path: Path, text: str, **options: Any) -> Verdict:
+def of_script(tmp_path: Path, text: str, **options: Any) -> LintResult:
     """The verdict on a launch script."""
     path = tmp_path / "grpo.sh"
     path.write_text(text)
-    return judge(load_recipe(path, Options(**options)))
+    return lint_recipe(load_recipe(path, Options(**options)))
 
 
 def test_the_table_of_keys_is_of_the_version_judged_by() -> None:
@@ -103,8 +103,8 @@ def test_ppos_penalty_is_not_grpos() -> None:
 def test_an_unknown_key_is_an_error_with_the_one_that_was_meant(key: str, value: Any, meant: str) -> None:
     """An older release's word, or a typo: the fix is the key of today."""
     recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", key: value}, 8)
-    found = next(finding for finding in judge(recipe).findings if finding.code == "GV501")
-    assert found.repairs[0].change == {key: None, meant: value}
+    found = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV501")
+    assert found.fixes[0].change == {key: None, meant: value}
 
 
 def test_the_beginning_of_one_key_is_that_key() -> None:
@@ -144,7 +144,7 @@ def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
 def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
     """Bash ends the command there."""
     text = "swift rlhf --rlhf_type grpo --dataset a --reward_funcs format \\\n# sizes\n--num_generations 4\n"
-    assert "GV107" in {finding.code for finding in of_script(tmp_path, text).findings}
+    assert "GV107" in {finding.code for finding in of_script(tmp_path, text).diagnostics}
 
 
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> Non
     s = verdict.setting
     assert (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.steps_per_rollout(s)) == (32, 16, 2)
     assert (plan.total_steps(s), s.learning_rate) == (100, 1e-6)
-    assert not [finding for finding in verdict.findings if finding.severity == "error"]
+    assert not [finding for finding in verdict.diagnostics if finding.severity == "error"]
 
 
 def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
     """2 prompts a rollout for 8 data ranks; with model parallelism they are fewer."""
     command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
     codes = [
-        {finding.code for finding in of_script(tmp_path, f"{command}{more}\n").findings}
+        {finding.code for finding in of_script(tmp_path, f"{command}{more}\n").diagnostics}
         for more in ("", " --tensor_model_parallel_size 4")
     ]
     assert ["GB503" in found for found in codes] == [True, False]

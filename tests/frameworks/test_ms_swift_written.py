@@ -7,7 +7,7 @@ import yaml
 
 from grposweep import frameworks, plan
 from grposweep.frameworks.ms_swift import keys as ms_swift
-from grposweep.lint.linter import judge
+from grposweep.lint.linter import lint_recipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe
@@ -43,7 +43,7 @@ def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
     """Our own defaults in its words."""
     s = Setting(processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo")
     recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(frameworks.write(s, "ms-swift").recipe), 4)
-    assert not [finding for finding in judge(recipe).findings if finding.severity == "error"]
+    assert not [finding for finding in lint_recipe(recipe).diagnostics if finding.severity == "error"]
 
 
 def test_every_default_that_differs_is_explicit() -> None:

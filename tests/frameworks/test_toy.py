@@ -10,8 +10,8 @@ import pytest
 from grposweep import plan, registries
 from grposweep.frameworks import FRAMEWORKS, detect, read, write
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import repair_file
-from grposweep.lint.linter import choose, judge
+from grposweep.lint.apply_fixes import fix_file
+from grposweep.lint.linter import lint_recipe, select_rules
 from grposweep.rules.registry import RECIPE_RULES, REGISTRY
 from grposweep.rules.registry import choose as choose_rules
 from grposweep.translate import read_back, translate
@@ -48,7 +48,9 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def codes(path: Path) -> set[str]:
     """The errors of a recipe."""
-    return {finding.code for finding in judge(load_recipe(path, Options())).findings if finding.severity == "error"}
+    return {
+        finding.code for finding in lint_recipe(load_recipe(path, Options())).diagnostics if finding.severity == "error"
+    }
 
 
 def test_its_command_line_is_detected_and_read(tmp_path: Path) -> None:
@@ -78,8 +80,8 @@ def test_its_own_rule_finds_a_broken_size_and_fixes_it(tmp_path: Path) -> None:
     """The edit is one of a flat file; comments stay."""
     path = written(tmp_path, "recipe.yaml", RECIPE)
     assert "GB901" in codes(path)
-    fixed = repair_file(path, Options(), choose(), unsafe=True)
-    assert fixed.verdict.ok
+    fixed = fix_file(path, Options(), select_rules(), unsafe=True)
+    assert fixed.result.ok
     assert path.read_text() == RECIPE.replace("24", "16")
 
 

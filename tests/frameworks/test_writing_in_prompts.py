@@ -13,7 +13,7 @@ from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.parsing.overrides import flatten
-from grposweep.lint.linter import Verdict, build_plan, judge
+from grposweep.lint.linter import LintResult, build_plan, lint_recipe
 from grposweep.setting import Setting
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
@@ -26,10 +26,10 @@ PLAIN = Setting(
 )  # fmt: skip
 
 
-def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000) -> Verdict:
+def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000) -> LintResult:
     """The verdict on what was written."""
     config = flatten(yaml.safe_load(written.recipe))
-    return judge(build_recipe(config, Options(framework, train_prompts=prompts)))
+    return lint_recipe(build_recipe(config, Options(framework, train_prompts=prompts)))
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)
@@ -63,7 +63,7 @@ def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes:
     assume((plan.prompts_per_rollout(s) or 0) <= 1000)
     written = write(s, framework)
     found = again(written, framework)
-    broken = {finding.code for finding in found.findings if finding.severity == "error"}
+    broken = {finding.code for finding in found.diagnostics if finding.severity == "error"}
     sized = [loss for loss in written.losses if "prompts" in loss or "groups" in loss or "optimizer steps" in loss]
     sized = [loss for loss in sized if "no longest length" not in loss]
     if not sized:

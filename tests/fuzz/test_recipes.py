@@ -8,8 +8,8 @@ from time import process_time
 import pytest
 
 from grposweep.frameworks.parsing.load import Options
-from grposweep.lint.command import Asked, lint_files, lint_lines
-from grposweep.lint.linter import choose
+from grposweep.lint.command import LintOptions, lint_files, lint_lines
+from grposweep.lint.linter import select_rules
 
 from .damage import LENGTHS, changed_object, damaged, try_all
 
@@ -52,7 +52,7 @@ def lint(path: Path, text: str, fix: bool = False) -> None:
     for as_json in (False, True):
         out, err = io.StringIO(), io.StringIO()
         code = lint_files(
-            [path], Asked(Options(processes=8), choose(), as_json=as_json, fix=fix, no_color=True), out, err
+            [path], LintOptions(Options(processes=8), select_rules(), as_json=as_json, fix=fix, no_color=True), out, err
         )
         assert code in (0, 1, 2)
         assert (code == 2) == bool(err.getvalue())
@@ -85,7 +85,7 @@ def test_damaged_json_lines_are_answered_one_by_one(examples: int) -> None:
     def check(text: str) -> None:
         out = io.StringIO()
         data = text.encode("utf-8", errors="surrogatepass")
-        assert lint_lines(io.BytesIO(data), out, Options(), choose()) in (0, 1, 2)
+        assert lint_lines(io.BytesIO(data), out, Options(), select_rules()) in (0, 1, 2)
         answers = out.getvalue().splitlines()
         assert len(answers) == sum(bool(line.strip()) for line in data.split(b"\n"))
         assert all(isinstance(json.loads(answer), dict) for answer in answers)

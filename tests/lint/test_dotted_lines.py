@@ -13,7 +13,7 @@ from grposweep.frameworks.easyr1 import keys as easyr1
 from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.verl import keys as verl
 from grposweep.lint.command import lint_lines
-from grposweep.lint.linter import choose
+from grposweep.lint.linter import select_rules
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
@@ -29,7 +29,7 @@ VALUES = st.one_of(
 def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """The exit code and the answer."""
     out = io.StringIO()
-    code = lint_lines([json.dumps(record).encode()], out, Options(), choose())
+    code = lint_lines([json.dumps(record).encode()], out, Options(), select_rules())
     return code, json.loads(out.getvalue(), parse_constant=pytest.fail)
 
 

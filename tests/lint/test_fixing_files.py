@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import repair_file
-from grposweep.lint.edit import edit, render_value
-from grposweep.lint.linter import Finding, Verdict, choose, judge
+from grposweep.lint.apply_fixes import edit, fix_file, render_value
+from grposweep.lint.linter import Diagnostic, LintResult, lint_recipe, select_rules
 from support import Ended
 
 Lint = Callable[..., Ended]
@@ -150,21 +149,21 @@ def test_any_file_is_no_worse_after_and_stays_as_it_is_then(
     path = tmp_path_factory.mktemp("fix") / "recipe.yaml"
     path.write_text("\n".join(["seed: 1", *lines]) + "\n", encoding="utf-8")
     options, comments = Options("trl", processes=processes), path.read_text().count("# a comment")
-    before = judge(load_recipe(path, options))
-    repaired = repair_file(path, options, choose(), unsafe)
-    after = judge(load_recipe(path, options))
+    before = lint_recipe(load_recipe(path, options))
+    repaired = fix_file(path, options, select_rules(), unsafe)
+    after = lint_recipe(load_recipe(path, options))
     assert {found.code for found in errors_of(after)} <= {found.code for found in errors_of(before)}
     assert len(errors_of(after)) <= len(errors_of(before))
-    assert repaired.verdict.findings == after.findings
+    assert repaired.result.diagnostics == after.diagnostics
     assert path.read_text().count("# a comment") == comments
     text = path.read_text()
-    assert repair_file(path, options, choose(), unsafe).changes == ()
+    assert fix_file(path, options, select_rules(), unsafe).changes == ()
     assert path.read_text() == text
 
 
-def errors_of(verdict: Verdict) -> list[Finding]:
+def errors_of(verdict: LintResult) -> list[Diagnostic]:
     """Those that prune."""
-    return [found for found in verdict.findings if found.severity == "error"]
+    return [found for found in verdict.diagnostics if found.severity == "error"]
 
 
 EDITS = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.lint.edit import edit_nested
+from grposweep.lint.apply_fixes import edit
 from support import Ended
 
 TEXT = """\
@@ -35,7 +35,7 @@ worker:
 ])  # fmt: skip
 def test_a_dotted_key_is_set_where_it_stands(change: dict[str, Any], old: str, new: str) -> None:
     """Or at the end of the deepest section that is there."""
-    assert edit_nested(TEXT, change) == TEXT.replace(old, new)
+    assert edit(TEXT, change, nested=True) == TEXT.replace(old, new)
 
 
 @pytest.mark.parametrize("change", [
@@ -43,7 +43,7 @@ def test_a_dotted_key_is_set_where_it_stands(change: dict[str, Any], old: str, n
 ])  # fmt: skip
 def test_what_would_touch_more_is_left_alone(change: dict[str, Any]) -> None:
     """The only key of a section, and keys that share a line."""
-    assert edit_nested(TEXT, change) is None
+    assert edit(TEXT, change, nested=True) is None
 
 
 def test_a_file_is_fixed_and_its_comments_stay(lint: Callable[..., Ended], here: Path) -> None:

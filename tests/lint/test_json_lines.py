@@ -12,14 +12,14 @@ from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.trl import reader as trl
 from grposweep.frameworks.trl.keys import SAME, parse_version, table
 from grposweep.lint.command import lint_lines
-from grposweep.lint.linter import EVERYTHING, Chosen, choose
+from grposweep.lint.linter import EVERYTHING, RuleSelection, select_rules
 from support import known_recipes
 
 
 def ask(
     *records: Any,
     options: Options = Options(),  # noqa: B008  # frozen
-    chosen: Chosen = EVERYTHING,
+    chosen: RuleSelection = EVERYTHING,
 ) -> tuple[int, list[dict[str, Any]]]:
     """The exit code and the answers; a str is a line as it is."""
     lines = [record.encode() if isinstance(record, str) else json.dumps(record).encode() for record in records]
@@ -107,7 +107,7 @@ def test_real_recipes_agree_with_the_real_class() -> None:
         for processes, error in row["expected"].get("trl_batch_errors", {}).items()
     ]
     options = Options("trl", parse_version("1.10"))
-    code, answers = ask(*(record for record, _ in asked), options=options, chosen=choose(["GB,GE"]))
+    code, answers = ask(*(record for record, _ in asked), options=options, chosen=select_rules(["GB,GE"]))
     assert code == 1
     assert len(answers) == 1688
     assert [answer["id"] for answer, (_, ok) in zip(answers, asked, strict=True) if answer["ok"] != ok] == []

@@ -7,15 +7,15 @@ import pytest
 
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.lint.linter import Finding, choose, judge
+from grposweep.lint.linter import Diagnostic, lint_recipe, select_rules
 from grposweep.recipe import Duplicate, LaunchContext, Recipe
 
-GV = choose(["GV"])
+GV = select_rules(["GV"])
 
 
-def findings(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> list[Finding]:
+def findings(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> list[Diagnostic]:
     """The family's findings on a recipe."""
-    return list(judge(Recipe(framework, parse_version(version), config, **more), GV).findings)
+    return list(lint_recipe(Recipe(framework, parse_version(version), config, **more), GV).diagnostics)
 
 
 RENAMED = {  # key: value, what the fix sets, whether it is safe
@@ -40,7 +40,7 @@ def test_keys_that_are_gone_name_their_successor(key: str) -> None:
     value, change, safe = RENAMED[key]
     (found,) = findings({key.strip(): value})
     assert (found.code, found.severity, found.keys) == ("GV101", "error", (key.strip(),))
-    (repair,) = found.repairs
+    (repair,) = found.fixes
     assert repair.change == {key.strip(): None, **change}
     assert repair.safe is safe
 
@@ -51,7 +51,7 @@ def test_keys_that_are_gone_name_their_successor(key: str) -> None:
 def test_a_key_that_only_has_to_go_says_why(key: str, why: str) -> None:
     """Beside the fix that removes it, which does not."""
     (found,) = findings({key: 512})
-    assert found.repairs[0].change == {key: None}
+    assert found.fixes[0].change == {key: None}
     assert why in found.message
 
 
@@ -61,7 +61,7 @@ def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
     assert found.code == "GV101"
     assert "came with TRL 0.18.0" in found.message
     (renamed,) = findings({"dtype": "bfloat16"}, "0.18")
-    assert renamed.repairs[0].change == {"dtype": None, "torch_dtype": "bfloat16"}
+    assert renamed.fixes[0].change == {"dtype": None, "torch_dtype": "bfloat16"}
 
 
 def test_every_release_takes_what_it_takes() -> None:
@@ -84,10 +84,10 @@ def test_a_typo_names_the_nearest_keys() -> None:
     """The fix is not safe: what was meant is a guess."""
     (found,) = findings({"num_generatons": 4})
     assert (found.code, found.severity) == ("GV102", "error")
-    assert found.repairs[0].change == {"num_generatons": None, "num_generations": 4}
-    assert found.repairs[0].safe is False
+    assert found.fixes[0].change == {"num_generatons": None, "num_generations": 4}
+    assert found.fixes[0].safe is False
     (habit,) = findings({"lr": 1e-6})
-    assert habit.repairs[0].change == {"lr": None, "learning_rate": 1e-6}
+    assert habit.fixes[0].change == {"lr": None, "learning_rate": 1e-6}
 
 
 def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
@@ -116,7 +116,7 @@ def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None
     """The line is in another file."""
     (tmp_path / "r.yaml").write_text("torch_dtype: auto\n", encoding="utf-8")
     (tmp_path / "run.sh").write_text("trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8")
-    (found,) = judge(load_recipe(tmp_path / "run.sh", Options()), GV).findings
+    (found,) = lint_recipe(load_recipe(tmp_path / "run.sh", Options()), GV).diagnostics
     assert found.line is None
     assert found.message.endswith("(It is set in r.yaml.)")
 
@@ -135,8 +135,8 @@ def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number:
     """A warning: TRL's own parser converts them."""
     (found,) = findings({key: value})
     assert (found.code, found.severity) == ("GV103", "warning")
-    assert found.repairs[0].change == {key: number}
-    assert found.repairs[0].safe
+    assert found.fixes[0].change == {key: number}
+    assert found.fixes[0].safe
 
 
 @pytest.mark.parametrize(("key", "value"), [
@@ -164,8 +164,8 @@ def test_values_that_trl_takes_are_fine(key: str, value: Any) -> None:
 def test_a_bare_no_is_fixed_with_quotes() -> None:
     """YAML 1.1 makes false of it."""
     (found,) = findings({"eval_strategy": False})
-    assert found.repairs[0].change == {"eval_strategy": "no"}
-    assert found.repairs[0].safe
+    assert found.fixes[0].change == {"eval_strategy": "no"}
+    assert found.fixes[0].safe
 
 
 def test_duplicates_name_both_lines() -> None:
@@ -179,8 +179,8 @@ def test_rules_that_rest_on_an_unknown_value_are_silent() -> None:
     """``num_generations: $G`` is neither 8 nor wrong."""
     recipe = Recipe("trl", (1, 16, 0), {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0}, 7,
                     unresolved={"num_generations": "$G"})  # fmt: skip
-    verdict = judge(recipe)
-    codes = {found.code for found in verdict.findings}
+    verdict = lint_recipe(recipe)
+    codes = {found.code for found in verdict.diagnostics}
     assert "GV106" in codes
     assert "GK106" in codes
     assert not any(code.startswith("GB") for code in codes)
@@ -213,7 +213,7 @@ def test_unresolved_values_are_said_for_keys_that_the_release_reads(
 ) -> None:
     """A warning about a key that nothing follows from would be noise."""
     config = {key: "$X"} | ({"rlhf_type": "grpo"} if framework == "ms-swift" else {})
-    found = judge(Recipe(framework, version, config, unresolved={key: "$X"}), choose(["GV106"])).findings
+    found = lint_recipe(Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])).diagnostics
     assert bool(found) is is_judged
 
 
@@ -223,7 +223,7 @@ def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
     script.write_text(
         "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n", encoding="utf-8"
     )
-    (found,) = judge(load_recipe(script, Options()), GV).findings
+    (found,) = lint_recipe(load_recipe(script, Options()), GV).diagnostics
     assert (found.code, found.severity, found.line) == ("GV107", "error", 3)
 
 

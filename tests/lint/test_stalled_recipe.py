@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.lint.linter import Finding, judge
+from grposweep.lint.linter import Diagnostic, lint_recipe
 
 ACTOR = "actor_rollout_ref.actor"
 EASYR1: dict[str, Any] = {
@@ -35,10 +35,10 @@ VERL: dict[str, Any] = {
 }
 
 
-def findings(config: dict[str, Any], framework: str, version: str | None = None) -> dict[str, Finding]:
+def findings(config: dict[str, Any], framework: str, version: str | None = None) -> dict[str, Diagnostic]:
     """What is found, by code."""
     recipe = build_recipe(config, Options(framework, own_version=version))
-    return {finding.code: finding for finding in judge(recipe).findings}
+    return {finding.code: finding for finding in lint_recipe(recipe).diagnostics}
 
 
 @pytest.mark.parametrize(("framework", "version"), [("easyr1", None), ("easyr1", "0.2"), ("verl", None)])
@@ -57,7 +57,7 @@ def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:
     found = findings(EASYR1, "easyr1")
     assert (found["GV301"].severity, found["GV301"].keys) == ("error", ("worker.actor.kl_loss_coef",))
     assert "algorithm.kl_coef=0 took its place" in found["GV301"].message
-    assert found["GV301"].repairs[1].change == {"worker.actor.kl_loss_coef": None, "algorithm.kl_coef": 1e-3}
+    assert found["GV301"].fixes[1].change == {"worker.actor.kl_loss_coef": None, "algorithm.kl_coef": 1e-3}
     assert found["GK306"].keys == ("algorithm.kl_coef",)
     assert "GK310" not in found
 

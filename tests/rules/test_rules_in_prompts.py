@@ -7,7 +7,7 @@ import pytest
 from grposweep.check import RECIPE_RULES, REGISTRY
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.lint.linter import Verdict, changed, judge
+from grposweep.lint.linter import LintResult, changed, lint_recipe
 from grposweep.recipe import LaunchContext, Recipe
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
@@ -152,15 +152,15 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 LAUNCHED = ("GV304", "GV404", "GV405")  # of a command line, tested with one below
 
 
-def verdict(framework: str, changes: dict[str, Any]) -> Verdict:
+def verdict(framework: str, changes: dict[str, Any]) -> LintResult:
     """The verdict on GOOD with changes, 1,024 training prompts; None removes a key."""
     config = {key: value for key, value in {**GOOD[framework], **changes}.items() if value is not None}
-    return judge(build_recipe(config, Options(framework, train_prompts=1024)))
+    return lint_recipe(build_recipe(config, Options(framework, train_prompts=1024)))
 
 
-def codes(found: Verdict, severity: str = "") -> set[str]:
+def codes(found: LintResult, severity: str = "") -> set[str]:
     """The codes of all findings."""
-    return {finding.code for finding in found.findings if finding.severity.startswith(severity)}
+    return {finding.code for finding in found.diagnostics if finding.severity.startswith(severity)}
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)
@@ -194,11 +194,11 @@ def test_a_fix_ends_its_problem_in_the_framework_s_own_words(
 ) -> None:
     """Applied to the recipe and judged again; every error of a size or a place has one."""
     found = verdict(framework, bad)
-    for finding in (finding for finding in found.findings if finding.code == code):
-        assert finding.repairs or finding.severity == "warning" or code in ("GS301", "GB410", "GV303")
-        for repair in finding.repairs:
+    for finding in (finding for finding in found.diagnostics if finding.code == code):
+        assert finding.fixes or finding.severity == "warning" or code in ("GS301", "GB410", "GV303")
+        for repair in finding.fixes:
             assert all("." in key for key in repair.change)
-            after = judge(changed(found.recipe, repair.change))
+            after = lint_recipe(changed(found.recipe, repair.change))
             assert code not in codes(after) or code in ("GV301", "GV303", "GB408")
             assert codes(after, "error") <= codes(found, "error")
 
@@ -208,7 +208,7 @@ def test_a_message_names_the_keys_that_were_set(
     framework: str, code: str, bad: dict[str, Any], good: dict[str, Any]
 ) -> None:
     """No word of TRL's, and none of ours."""
-    messages = [finding.message for finding in verdict(framework, bad).findings if finding.code == code]
+    messages = [finding.message for finding in verdict(framework, bad).diagnostics if finding.code == code]
     for word in (
         "num_generations=",
         "prompts_per_",
@@ -231,7 +231,7 @@ def test_a_command_line_without_its_configuration_is_noticed(framework: str, cod
     options = Options(framework)
     said: dict[str, Any] = {"launch": LaunchContext("python", program), "file": "run.sh", "lines": lines}
     recipe: Recipe = build_recipe(config, options, base=base, **said)
-    assert code in codes(judge(recipe))
+    assert code in codes(lint_recipe(recipe))
     with_name = {**config, f"{ROLLOUT}.name": "vllm"}
     whole = build_recipe(with_name if framework == "verl" else config, options, base="verl/ppo_trainer.yaml", **said)
-    assert code not in codes(judge(whole))
+    assert code not in codes(lint_recipe(whole))

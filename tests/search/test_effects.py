@@ -6,9 +6,10 @@ import pytest
 
 from grposweep.config.points import Compose, Points
 from grposweep.errors import UserError
+from grposweep.search.analysis import Effect, compare_effects
 from grposweep.search.grid import validate_one_factor
 from grposweep.search.parse import parse_space
-from grposweep.search.replication import Candidate, Effect, find_effects
+from grposweep.search.replication import Candidate
 from grposweep.search.validity import Validator
 
 SEEDS = range(5)
@@ -25,7 +26,7 @@ def effects(**means: float) -> dict[str, Effect]:
     stream = random.Random(0)
     runners = [Candidate(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS}) for i, m in enumerate(means.values())]
     points = {i: {} if name == "base" else {"kl": name} for i, name in enumerate(means)}
-    return {str(effect.label): effect for effect in find_effects(points, runners, 1)}
+    return {str(effect.label): effect for effect in compare_effects(points, runners, 1).effects}
 
 
 def test_every_point_turns_one_dial_away_from_the_baseline(compose: Compose) -> None:
@@ -67,7 +68,7 @@ def test_effects_are_called_better_worse_or_tied() -> None:
 def test_where_less_is_better_a_decrease_is_better() -> None:
     """Runners count upwards; the effect is told in the objective's own units."""
     runners = [Candidate(0, {1: -0.5, 2: -0.5}), Candidate(1, {1: -0.3, 2: -0.3})]
-    (found,) = find_effects({0: {}, 1: {"lr": 1e-3}}, runners, -1)
+    (found,) = compare_effects({0: {}, 1: {"lr": 1e-3}}, runners, -1).effects
     assert found.verdict == "better"
     assert found.effect is not None
     assert found.effect.mean == pytest.approx(-0.2)
@@ -78,7 +79,7 @@ def test_no_effect_is_found_where_there_is_none() -> None:
     stream, wrong = random.Random(1), 0
     for _ in range(300):
         runners = [Candidate(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]
-        found = find_effects({i: {"lr": i} if i else {} for i in range(7)}, runners, 1)
+        found = compare_effects({i: {"lr": i} if i else {} for i in range(7)}, runners, 1).effects
         wrong += any(effect.verdict != "tied" for effect in found)
     assert wrong / 300 <= 0.05
 
@@ -86,5 +87,5 @@ def test_no_effect_is_found_where_there_is_none() -> None:
 def test_one_seed_tells_nothing_and_a_failure_is_called_one() -> None:
     """No spread, no verdict."""
     runners = [Candidate(0, {1: 0.5}), Candidate(1, {1: 0.9}), Candidate(2, {1: 0.9, 2: None})]
-    found = find_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1)
+    found = compare_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1).effects
     assert [effect.verdict for effect in found] == ["unknown", "failed", "failed"]

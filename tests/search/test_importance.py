@@ -2,7 +2,7 @@
 
 import random
 
-from grposweep.search.importance import ENOUGH, find_importances
+from grposweep.search.analysis import ENOUGH, find_importances
 from grposweep.search.space import Choice, Interval, Parameter, Point
 
 DIALS = {

@@ -11,10 +11,10 @@ from optuna.study import StudyDirection
 from grposweep.config.compose import split_objectives
 from grposweep.errors import UserError
 from grposweep.schema import Search
-from grposweep.search.pareto import ExtraObjectives, pareto_front
+from grposweep.search.analysis import pareto_front
 from grposweep.search.sampler import ValidPoints
 from grposweep.search.space import Interval, Parameter, Space
-from grposweep.search.study import SweepStudy
+from grposweep.search.study import ExtraObjectives, SweepStudy
 
 VALUES = st.tuples(st.integers(0, 4), st.integers(0, 4))
 SPACE = Space((Parameter("lr", Interval(1e-5, 1e-2, log=True)),))

@@ -89,12 +89,12 @@ def lint(
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
     from grposweep.frameworks.parsing.load import Options
-    from grposweep.lint.linter import choose
+    from grposweep.lint.linter import select_rules
 
     version = _version(trl_version)
     gib = _gpu(gpu, gpu_memory_gib)
     options = Options(str(framework), version, processes, dataset_size, framework_version, gib)
-    chosen = choose(select or (), ignore or ())
+    chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not fix:
         raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
     if stdin_jsonl:
@@ -103,11 +103,11 @@ def lint(
         if files or fix:
             raise UserError("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
         return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
-    from grposweep.lint.command import Asked, lint_files
+    from grposweep.lint.command import LintOptions, lint_files
 
     if not files:
         raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
-    asked = Asked(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
+    asked = LintOptions(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
     return lint_files(files, asked, sys.stdout)
 
 
@@ -116,7 +116,7 @@ def rules(
     code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
 ) -> None:
     """List the rules, or explain one."""
-    from grposweep.lint.output import explain_rules
+    from grposweep.lint.rule_docs import explain_rules
 
     explain_rules(code, sys.stdout)
 

@@ -1,4 +1,4 @@
-"""Fixes written into a file: only where the recipe is no worse after, and nothing but the keys that change is touched."""
+"""Write fixes into a recipe file: only if the recipe is no worse afterwards, and only the keys that change are touched."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,77 +6,84 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import SHELLS, Options, load_text, parse_recipe
-from grposweep.lint.edit import edit, edit_nested, render_value
-from grposweep.lint.linter import Chosen, Verdict, judge
+from grposweep.frameworks.parsing.overrides import parse_nested
+from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
 
 MOST_ROUNDS = 50  # each ends one problem
+PLAIN = str.maketrans("", "", "_-/.")
+STEP = 2  # blanks of a new section's indentation
+BOM = "\ufeff"
+
+Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
 
 
 @dataclass(frozen=True)
-class Repaired:
-    """What was written into a file, in words, and the verdict on it now."""
+class FixedFile:
+    """What was written into a file, in words, and the result on it now."""
 
-    verdict: Verdict
+    result: LintResult
     changes: tuple[str, ...] = ()
     note: str = ""
 
 
-def repair_file(path: Path, options: Options, chosen: Chosen, unsafe: bool) -> Repaired:
-    """Apply every fix that may be applied, one at a time, each judged before the next; then write the file once."""
+def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool) -> FixedFile:
+    """Apply every fix that may be applied, one at a time, each judged before the next. Write the file once."""
     original = text = load_text(path)
-    verdict = judge(parse_recipe(path, text, options), chosen)
+    result = lint_recipe(parse_recipe(path, text, options), selection)
     if path.suffix in SHELLS or text.startswith("#!"):
-        wanted = any(repair for finding in verdict.findings for repair in finding.repairs)
-        return Repaired(verdict, note="shell scripts are not rewritten: change these by hand" if wanted else "")
+        wanted = any(fix for diagnostic in result.diagnostics for fix in diagnostic.fixes)
+        return FixedFile(result, note="shell scripts are not rewritten: change these by hand" if wanted else "")
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
-        step = _step(path, text, verdict, options, chosen, unsafe)
+        step = _step(path, text, result, options, selection, unsafe)
         if step is None:
             break
-        text, verdict, words = step
+        text, result, words = step
         changes.append(words)
     if text != original:
         _write(path, original, text)
-    return Repaired(verdict, tuple(changes))
+    return FixedFile(result, tuple(changes))
 
 
 def _step(
-    path: Path, text: str, verdict: Verdict, options: Options, chosen: Chosen, unsafe: bool
-) -> tuple[str, Verdict, str] | None:
-    """The first fix that ends its problem and makes none."""
-    for finding in verdict.findings:
-        for repair in finding.repairs:
-            if "processes" in repair.change or not (repair.safe or unsafe):
+    path: Path, text: str, result: LintResult, options: Options, selection: RuleSelection, unsafe: bool
+) -> tuple[str, LintResult, str] | None:
+    """Return the text after the first fix that ends its problem and makes no other, the new result, and the change."""
+    for diagnostic in result.diagnostics:
+        for fix in diagnostic.fixes:
+            if "processes" in fix.change or not (fix.safe or unsafe):
                 continue
-            edit_text = edit_nested if verdict.setting.framework.syntax == "dotted" else edit
-            edited = edit_text(text, repair.change)
+            edited = edit(text, fix.change, nested=result.setting.framework.syntax == "dotted")
             if edited is None or edited == text:
                 continue
-            after = judge(parse_recipe(path, edited, options), chosen)
-            if _is_better(verdict, after, finding.code):
-                return edited, after, f"{finding.code}: {render_change(repair.change)}"
+            after = lint_recipe(parse_recipe(path, edited, options), selection)
+            if _is_better(result, after, diagnostic.code):
+                return edited, after, f"{diagnostic.code}: {render_change(fix.change)}"
     return None
 
 
-def _is_better(before: Verdict, after: Verdict, code: str) -> bool:
-    """One problem less of this code, and of no code an error more."""
-    old, new = (Counter(finding.code for finding in verdict.findings) for verdict in (before, after))
-    errors = {finding.code for finding in after.findings if finding.severity == "error"}
+def _is_better(before: LintResult, after: LintResult, code: str) -> bool:
+    """Return whether there is one problem less of this code, and not one error more of any code."""
+    old, new = (Counter(diagnostic.code for diagnostic in result.diagnostics) for result in (before, after))
+    errors = {diagnostic.code for diagnostic in after.diagnostics if diagnostic.severity == "error"}
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 
 def render_change(change: Mapping[str, Any]) -> str:
-    """A change as one types it: ``old removed, key: value``."""
+    """Return a change as a user types it: ``old removed, key: value``."""
     return ", ".join(
         f"{key} removed" if value is None else f"{key}: {render_value(value)}" for key, value in change.items()
     )
 
 
 def _write(path: Path, original: str, text: str) -> None:
-    """Whole or not at all, through a link to the file behind it, and only over what was judged."""
+    """Write a file whole or not at all, through links, and only if it still has the text that was judged."""
     target = path.resolve()
     mode = target.stat().st_mode & 0o7777
     if load_text(path) != original:
@@ -86,3 +93,144 @@ def _write(path: Path, original: str, text: str) -> None:
         target.chmod(mode)
     except OSError as error:
         raise UserError(f"it cannot be written: {error.strerror or error}.") from None
+
+
+def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | None:
+    """Return the text after a change of keys (None removes one), or None if that would touch more than these keys.
+
+    Comments, order, quotes and line ends stay. The result is read back and compared. With ``nested`` keys are dotted paths.
+    """
+    read, bom = (parse_nested if nested else parse_yaml), BOM * text.startswith(BOM)
+    try:
+        before = read(text).config
+        wanted = {key: value for key, value in before.items() if key not in change}
+        wanted |= {key: value for key, value in change.items() if value is not None}
+        edited: str | None = text.removeprefix(BOM)
+        for old, new, value in _moves(before, change, nested):
+            if edited is not None and old != new:
+                edited = _rename(edited, old, new)
+            if edited is not None:
+                is_same = _is_same(read(edited).config, new, value)
+                edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
+        return bom + edited if edited is not None and read(edited).config == wanted else None
+    except (UserError, RecursionError):  # a mapping that holds itself compares without end
+        return None
+
+
+def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -> list[tuple[str, str, Any]]:
+    """Return old key, new key, value. One key removed and one added is a rename in place, which keeps its comment."""
+    gone = [key for key, value in change.items() if value is None and key in before]
+    new = [key for key, value in change.items() if value is not None and key not in before]
+    if len(gone) == len(new) == 1 and not nested:
+        rest = [(key, key, value) for key, value in change.items() if key in before and value is not None]
+        return [(gone[0], new[0], change[new[0]]), *rest]
+    return [(key, key, value) for key, value in change.items() if value is not None or key in before]
+
+
+def _is_same(config: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Return whether a key has this value already, of the same type."""
+    return key in config and value is not None and config[key] == value and type(config[key]) is type(value)
+
+
+def _root(text: str) -> yaml.MappingNode | None:
+    node = yaml.compose(text, yaml.SafeLoader)  # the slow loader, whose marks count characters
+    return node if isinstance(node, yaml.MappingNode) else None
+
+
+def _entries(section: yaml.MappingNode | None, name: str) -> list[Entry]:
+    return [] if section is None else [(key, value) for key, value in section.value if str(key.value) == name]
+
+
+def _rename(text: str, old: str, new: str) -> str | None:
+    found = _entries(_root(text), old)
+    if len(found) != 1:
+        return None
+    key, _ = found[0]
+    return text[: key.start_mark.index] + new + text[key.end_mark.index :]
+
+
+def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) -> str | None:
+    """Set one key in place, or add it to the deepest section that exists. Of several equal keys of a flat file one stays."""
+    section, rest = _root(text), list(path)
+    if section is None or (section.flow_style and not nested):
+        return None
+    while len(rest) > 1 and (inner := _entries(section, rest[0])):
+        if not isinstance(inner[-1][1], yaml.MappingNode):
+            return None
+        section, rest = inner[-1][1], rest[1:]
+    found = _entries(section, rest[0]) if len(rest) == 1 else []
+    superfluous = [] if nested else found[:-1]
+    if found and value is None:
+        superfluous = found[-1:] if nested else found
+    for entry in reversed(superfluous):  # from the end, so that the marks before it stay right
+        shorter = _without(text, section, entry)
+        if shorter is None:
+            return None
+        text = shorter
+    if value is None:
+        return text
+    if not found:
+        return _append(text, section, rest, value, nested)
+    if superfluous:
+        return _set(text, path, value, nested, is_same)
+    if is_same:
+        return text
+    old = found[-1][1]
+    gap = " " if old.start_mark.index == old.end_mark.index else ""  # an empty value
+    return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
+
+
+def _end(node: yaml.Node) -> int:
+    """Return the position behind a value's last character; a block's own mark is where the next key starts."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
+
+
+def _line_end(text: str, entry: Entry) -> int:
+    """Return the position behind an entry's last line."""
+    key, value = entry
+    end = max(_end(value), key.end_mark.index)
+    while end > key.end_mark.index and text[end - 1] in " \t\r\n":
+        end -= 1  # a block scalar ends where the next key starts
+    newline = text.find("\n", end)
+    return len(text) if newline < 0 else newline + 1
+
+
+def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
+    """Return the text without the lines of one key, or None if something else is on them."""
+    at = entry[0].start_mark.index
+    start, end = text.rfind("\n", 0, at) + 1, _line_end(text, entry)
+    shared = any(start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0])
+    return None if shared or section.flow_style or text[start:at].strip(" \t") else text[:start] + text[end:]
+
+
+def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, nested: bool) -> str | None:
+    """Add lines behind a section's last entry at its indentation; in a flat file at the end."""
+    if nested and (section.flow_style or not section.value):
+        return None
+    end = _line_end(text, section.value[-1]) if nested else len(text)
+    indent = section.value[0][0].start_mark.column if nested else 0
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [" " * (indent + depth * STEP) + f"{name}:" for depth, name in enumerate(path)]
+    gap = "" if not text[:end] or text[:end].endswith("\n") else newline
+    return text[:end] + gap + newline.join(lines) + f" {render_value(value)}{newline}" + text[end:]
+
+
+def render_value(value: Any) -> str:
+    """A value as YAML 1.1 reads it back: floats with a dot, words with quotes where they would mean something else."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        text = repr(value)
+        mantissa, e, exponent = text.partition("e")
+        return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
+    if isinstance(value, str):
+        plain = value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
+        return value if plain else _dump(value, default_style='"')
+    return _dump(value, default_flow_style=True) if isinstance(value, (list, dict)) else str(value)
+
+
+def _dump(value: Any, **style: Any) -> str:
+    return str(yaml.safe_dump(value, width=10**6, allow_unicode=True, sort_keys=False, **style)).strip()

@@ -1,7 +1,4 @@
-"""Recipes as JSON lines: one answer a line, in order, as soon as it is there.
-
-Recipes in files: each is judged, fixed where asked, and answered, whatever happens to the others.
-"""
+"""Lint recipe files, or recipes as JSON lines: each is answered in order, whatever happens to the others."""
 
 import json
 import sys
@@ -15,34 +12,34 @@ from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe, load_text
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.lint.apply_fixes import Repaired, repair_file
-from grposweep.lint.linter import Chosen, Verdict, judge
-from grposweep.lint.output import Screen, printable, render_error, render_verdict, show_total, show_verdict, writable
+from grposweep.lint.apply_fixes import FixedFile, fix_file
+from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
+from grposweep.lint.output import Screen, printable, render_error, render_result, show_result, show_total, writable
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
 
 
-def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, chosen: Chosen) -> int:
+def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
     """Answer every line; the exit code says the worst of them."""
     worst: int = ExitCode.FINISHED
     for line in source:
         if line.strip():
-            text, code = _answer(line, options, chosen)
+            text, code = _answer(line, options, selection)
             out.write(text + "\n")
             out.flush()  # a caller may wait for this answer before it asks again
             worst = max(worst, code)
     return worst
 
 
-def _answer(line: bytes, options: Options, chosen: Chosen) -> tuple[str, int]:
+def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[str, int]:
     name: Any = None
     try:
         record = _parse(line)
         name = _printable(record.get("id"))
-        verdict = judge(_recipe(record, options), chosen)
+        result = lint_recipe(_recipe(record, options), selection)
     except UserError as error:
         return render_error(str(error), name), ExitCode.BAD_INPUT
-    return render_verdict(verdict, name), ExitCode.FINISHED if verdict.ok else ExitCode.FAILED
+    return render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -108,51 +105,51 @@ def _printable(name: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks of each file."""
+class LintOptions:
+    """What the command line asks for each file."""
 
     options: Options
-    chosen: Chosen
+    selection: RuleSelection
     as_json: bool = False
     fix: bool = False
     unsafe: bool = False
     no_color: bool = False
 
 
-def lint_files(paths: Iterable[Path], asked: Asked, out: TextIO, err: TextIO = sys.stderr) -> int:
+def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO = sys.stderr) -> int:
     """Answer every file; the exit code says the worst of them."""
-    screen = Screen(out, asked.no_color)
-    verdicts: list[Verdict] = []
+    screen = Screen(out, lint_options.no_color)
+    results: list[LintResult] = []
     changed = unusable = 0
     for path in paths:
         try:
-            repaired = _judge(path, asked)
+            fixed = _judge(path, lint_options)
         except UserError as error:
             unusable += 1
-            if asked.as_json:
+            if lint_options.as_json:
                 out.write(render_error(str(error), file=str(path)) + "\n")
             err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
             continue
-        verdicts.append(repaired.verdict)
-        changed += len(repaired.changes)
-        _show(screen, path, repaired, asked)
-    if not asked.as_json:
-        show_total(screen, verdicts, changed, unusable, asked.chosen.ignore)
+        results.append(fixed.result)
+        changed += len(fixed.changes)
+        _show(screen, path, fixed, lint_options)
+    if not lint_options.as_json:
+        show_total(screen, results, changed, unusable, lint_options.selection.ignore)
     out.flush()
     if unusable:
         return ExitCode.BAD_INPUT
-    return ExitCode.FINISHED if all(verdict.ok for verdict in verdicts) else ExitCode.FAILED
+    return ExitCode.FINISHED if all(result.ok for result in results) else ExitCode.FAILED
 
 
-def _judge(path: Path, asked: Asked) -> Repaired:
-    if asked.fix:
-        return repair_file(path, asked.options, asked.chosen, asked.unsafe)
-    return Repaired(judge(load_recipe(path, asked.options), asked.chosen))
+def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
+    if lint_options.fix:
+        return fix_file(path, lint_options.options, lint_options.selection, lint_options.unsafe)
+    return FixedFile(lint_recipe(load_recipe(path, lint_options.options), lint_options.selection))
 
 
-def _show(screen: Screen, path: Path, repaired: Repaired, asked: Asked) -> None:
-    if asked.as_json:
-        screen.out.write(render_verdict(repaired.verdict) + "\n")
+def _show(screen: Screen, path: Path, fixed: FixedFile, lint_options: LintOptions) -> None:
+    if lint_options.as_json:
+        screen.out.write(render_result(fixed.result) + "\n")
         return
     lines = load_text(path).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    show_verdict(screen, repaired.verdict, lines, repaired.changes, repaired.note)
+    show_result(screen, fixed.result, lines, fixed.changes, fixed.note)

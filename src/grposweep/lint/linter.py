@@ -29,7 +29,7 @@ PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step"
 
 
 @dataclass(frozen=True)
-class Repair:
+class Fix:
     """A verified change of a recipe: native keys and values, None removing a key; ``safe`` where training stays as it was.
 
     ``processes`` stands for the launch command's count.
@@ -40,7 +40,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnostic:
     """A problem in the recipe's own words: keys, line, and what would mend it."""
 
     code: str
@@ -48,26 +48,26 @@ class Finding:
     message: str
     keys: tuple[str, ...] = ()
     line: int | None = None
-    repairs: tuple[Repair, ...] = ()
+    fixes: tuple[Fix, ...] = ()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LintResult:
     """All that is known about one recipe."""
 
     recipe: Recipe
     setting: Setting
-    findings: tuple[Finding, ...]
+    diagnostics: tuple[Diagnostic, ...]
     plan: dict[str, Any]
 
     @property
     def ok(self) -> bool:
         """No problem of severity error."""
-        return all(finding.severity != "error" for finding in self.findings)
+        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RuleSelection:
     """The rules that are switched on, by full codes; none selected means all."""
 
     select: tuple[str, ...] = ()
@@ -78,9 +78,9 @@ class Chosen:
         return (not self.select or code in self.select) and code not in self.ignore
 
 
-def choose(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Chosen:
+def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleSelection:
     """Rules by codes or families (``GB101``, ``GB``), separated by commas or given apart; an unknown one is bad input."""
-    return Chosen(_codes(select), _codes(ignore))
+    return RuleSelection(_codes(select), _codes(ignore))
 
 
 def _codes(items: Iterable[str]) -> tuple[str, ...]:
@@ -95,54 +95,60 @@ def _codes(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-EVERYTHING = Chosen()
+EVERYTHING = RuleSelection()
 
 
-def judge(recipe: Recipe, chosen: Chosen = EVERYTHING, with_fixes: bool = True) -> Verdict:
+def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
     """Every problem of a recipe, by line, then code."""
     reading = frameworks.read(recipe)
     setting = reading.setting
-    findings = [_of_setting(recipe, setting, problem, chosen, with_fixes) for problem in _problems(reading, chosen)]
+    diagnostics = [
+        _of_setting(recipe, setting, problem, selection, with_fixes) for problem in _problems(reading, selection)
+    ]
     for rule in recipe_rules(recipe):
-        if chosen.has(rule.code):
-            findings += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in rule.judge(recipe)]
-    findings.sort(key=lambda finding: (finding.line or 0, finding.code))
-    return Verdict(recipe, setting, tuple(findings), build_plan(setting, reading.unknown))
+        if selection.has(rule.code):
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in rule.judge(recipe)]
+    diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
+    return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 
 
-def _problems(reading: ParsedRecipe, chosen: Chosen) -> list[Problem]:
+def _problems(reading: ParsedRecipe, selection: RuleSelection) -> list[Problem]:
     """What the rules say; not those that rest on a field nobody could read."""
-    problems = check(reading.setting, chosen.ignore, chosen.select)
+    problems = check(reading.setting, selection.ignore, selection.select)
     if not reading.unknown:
         return problems
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
 
 
-def _of_setting(recipe: Recipe, setting: Setting, problem: Problem, chosen: Chosen, with_fixes: bool) -> Finding:
-    repairs: list[Repair] = []
-    for fix in find_fixes(setting, problem, ignore=chosen.ignore) if with_fixes else ():
+def _of_setting(
+    recipe: Recipe, setting: Setting, problem: Problem, selection: RuleSelection, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
+    for fix in find_fixes(setting, problem, ignore=selection.ignore) if with_fixes else ():
         change = frameworks.native(dict(fix.change), recipe, setting)
         # Two changes of a setting may be one of the recipe's keys.
-        if change and all(change != known.change for known in repairs):
-            repairs.append(Repair(change, bool(getattr(fix, "safe", False))))
+        if change and all(change != known.change for known in fixes):
+            fixes.append(Fix(change, bool(getattr(fix, "safe", False))))
     fields = problem.broken.fields
     blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
-    message = _message(problem.broken, bool(repairs)) + _where(recipe, keys, line)
-    return Finding(problem.code, problem.severity, message, keys, line, tuple(repairs))
+    message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
+    return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
 
 
-def _of_recipe(reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool) -> Finding:
-    repairs: list[Repair] = []
+def _of_recipe(
+    reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
     for change in broken.suggestions if with_fixes else ():
-        if all(change != known.change for known in repairs) and mends(recipe, reading, rule, change):
-            repairs.append(Repair(change, broken.without_effect >= change.keys()))
+        if all(change != known.change for known in fixes) and is_valid_fix(recipe, reading, rule, change):
+            fixes.append(Fix(change, broken.without_effect >= change.keys()))
     line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
     if rule.code == "GV107" and recipe.launch:
         line = recipe.launch.cut_line
-    message = _message(broken, bool(repairs)) + _where(recipe, broken.fields, line)
-    return Finding(rule.code, rule.severity, message, broken.fields, line, tuple(repairs[:3]))
+    message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
+    return Diagnostic(rule.code, rule.severity, message, broken.fields, line, tuple(fixes[:3]))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:
@@ -156,7 +162,7 @@ def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
     return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
 
 
-def mends(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
+def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
     """Whether a change of keys ends what it should and breaks nothing that held before."""
     after = changed(recipe, change)
     touched = set(change)

@@ -1,10 +1,14 @@
-"""Write docs/rules.md from the docstrings of the rules: ``python -m grposweep.lint.rule_docs [FILE]``."""
+"""Rules as text: docs/rules.md (``python -m grposweep.lint.rule_docs [FILE]``), and what ``grposweep rules`` prints."""
 
 import sys
+import textwrap
 from pathlib import Path
+from typing import TextIO
 
 from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS
+from grposweep.lint.linter import select_rules
 from grposweep.rules.registry import FAMILIES
 from grposweep.setting import TRL_FAMILY
 
@@ -57,6 +61,35 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
     of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
     reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
     return f"### {rule.code}\n\n**{rule.title}** ({rule.severity})\n\n{rule.explanation}{of}{reads}\n"
+
+
+def explain_rules(code: str | None, out: TextIO) -> None:
+    """One rule in full; a family or all of them a line each."""
+    wanted = (code or "").strip().upper()
+    if wanted and not any(name.startswith(wanted) for name in RULES):
+        select_rules((wanted,))  # says what there is
+        raise UserError(f"{code}: no such rule.")
+    if wanted in RULES:
+        out.write(_full(RULES[wanted]))
+        return
+    for family, title in FAMILIES.items():
+        members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
+        if members:
+            out.write(f"{family}  {title}\n")
+        for rule in members:
+            head = f"  {rule.code}  {rule.severity:<7}  "
+            out.write(
+                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
+            )
+
+
+def _full(rule: Rule | RecipeRule) -> str:
+    text = rule.explanation
+    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{text}\n"
+
+
+def _first_line(rule: Rule | RecipeRule) -> str:
+    return rule.explanation.split("\n", 1)[0].rstrip(".")
 
 
 def main(target: Path) -> None:

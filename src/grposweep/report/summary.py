@@ -12,7 +12,8 @@ from grposweep.labels import count, label_text, short_names
 from grposweep.report.tables import effects_table, leaderboard, outcome
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.search.replication import CHANCE, Comparison, Estimate, on_fresh_seeds
+from grposweep.search.analysis import Comparison
+from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
 

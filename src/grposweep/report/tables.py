@@ -11,7 +11,8 @@ from rich.table import Table
 from grposweep.labels import label_text, short_names
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.search.replication import Comparison, Effect, Estimate, on_fresh_seeds
+from grposweep.search.analysis import Comparison, Effect
+from grposweep.search.replication import Estimate, on_fresh_seeds
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set

@@ -21,9 +21,8 @@ from grposweep.files import read_json, read_lines
 from grposweep.process import exists
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
-from grposweep.search.importance import find_importances
-from grposweep.search.pareto import pareto_front, signs_of
-from grposweep.search.replication import Comparison, Ranking, build_replication, compare
+from grposweep.search.analysis import Comparison, compare_effects, find_importances, pareto_front, signs_of
+from grposweep.search.replication import Ranking, build_replication
 from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
@@ -163,7 +162,7 @@ class SweepView:
         if not self.compares or self.replication is None:
             return None
         points = {t.number: dict(t.point) for t in self.searched if t.state.is_over}
-        return compare(points, self.replication.alive, -self.sign)
+        return compare_effects(points, self.replication.alive, -self.sign)
 
     @property
     def further(self) -> dict[str, str]:

@@ -1,20 +1,14 @@
-"""How sure a mean over a few seeds is: Student's intervals for small samples, paired by seed where points share seeds.
+"""Replicate the leaders of a search on fresh seeds, and rank them by intervals of Student's t, paired by seed.
 
-The leaders of a search on fresh seeds: which replicates are wanted next, who is out, who has won, who is tied with it.
-
-A search's best value is partly luck: the luckiest of many is looked at. So its leaders run again on seeds that it has not
-seen, all of them on the same ones, and only these count. Everything here is a function of what is known so far.
+A search's best value is partly luck, because the luckiest of many is chosen. So its leaders run again, all on the same seeds
+that the search has not seen, and only these results count. Everything here is a pure function of what is known so far.
 
 Method: a race (Maron and Moore 1994, Hoeffding races; Birattari et al. 2002, F-Race) by paired t-intervals. All leaders get
-the first FIRST_LOOK seeds; from then on, seed by seed, whoever is worse than the leader of the moment with confidence is out.
+the first FIRST_LOOK seeds. From then on, seed by seed, each that is worse than the current leader with confidence is out.
 A look at one pair errs with a chance of CHANCE / (pairs with the best x looks), so that the truly best leader is ever
 dropped with a chance of at most CHANCE (Bonferroni; comparisons with the best only, as in Hsu 1984, Constrained
-simultaneous confidence intervals for multiple comparisons with the best). Whoever is not told apart from the winner in the
-end is tied with it.
-
-Replicates: trials of the same points on other seeds. A search never sees them; only they decide which point wins.
-
-What turning one parameter does: its effect against the baseline, from shared seeds, with an interval that holds for all at once.
+simultaneous confidence intervals for multiple comparisons with the best). A leader that is not told apart from the winner
+in the end is tied with it.
 """
 
 import math
@@ -25,9 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-
-from grposweep.search.space import Label, Point
 
 CHANCE = 0.05  # of an interval that misses
 
@@ -231,78 +222,3 @@ def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Repl
     if sampler == "one_factor":
         return Replication(fresh_seeds(seed, seeds - 1), leaders=None, own=seed)
     return Replication(fresh_seeds(seed, seeds), leaders) if seeds else None
-
-
-@dataclass(frozen=True)
-class Effect:
-    """One value of one parameter: its trial, what it is worth, and its difference to the baseline (both None: it failed)."""
-
-    parameter: str
-    label: Label
-    trial: int
-    worth: Estimate | None
-    effect: Estimate | None
-    verdict: str  # better, worse, tied; failed; unknown: one seed tells no spread
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The baseline's trial and what it is worth (None: it has come to nothing), and what each turn away from it does."""
-
-    baseline: int | None
-    worth: Estimate | None
-    effects: Sequence[Effect]
-
-
-def compare(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int) -> Comparison:
-    """A whole sweep of one factor at a time, as ``find_effects`` takes it."""
-    baseline = next((runner for runner in runners if not points[runner.number]), None)
-    worth = None if baseline is None else worth_of(baseline, sign)
-    return Comparison(None if baseline is None else baseline.number, worth, find_effects(points, runners, sign))
-
-
-def find_effects(points: Mapping[int, Point], runners: Sequence[Candidate], sign: int) -> list[Effect]:
-    """The effects of all points that turn one parameter, in the order of their trials.
-
-    Values of runners are larger where better; ``sign`` turns them back. Each interval is a paired t-interval that misses
-    with a chance of CHANCE / (number of effects), so that all of them hold together with a chance of 1 - CHANCE
-    (Bonferroni; Dunnett's comparisons with a control without taking spreads for equal: a rate that is too high also
-    scatters more). ``tied`` says that this many seeds tell no difference, not that there is none.
-    """
-    by_trial = {runner.number: runner for runner in runners}
-    baseline = next((by_trial[number] for number, point in points.items() if not point and number in by_trial), None)
-    turned = {number: next(iter(point.items())) for number, point in sorted(points.items()) if point}
-    chance = CHANCE / max(len(turned), 1)
-    return [
-        _effect(parameter, label, number, by_trial.get(number), baseline, sign, chance)
-        for number, (parameter, label) in turned.items()
-    ]
-
-
-def _effect(
-    parameter: str,
-    label: Label,
-    number: int,
-    runner: Candidate | None,
-    baseline: Candidate | None,
-    sign: int,
-    chance: float,
-) -> Effect:
-    if runner is None or runner.has_failed or not runner.values:
-        return Effect(parameter, label, number, None, None, "failed")
-    worth = worth_of(runner, sign)
-    if baseline is None or not runner.values.keys() & baseline.values.keys():
-        return Effect(parameter, label, number, worth, None, "unknown")
-    gain = difference(runner.values, baseline.values, chance)
-    return Effect(parameter, label, number, worth, Estimate(sign * gain.mean, gain.margin, gain.count), _verdict(gain))
-
-
-def worth_of(runner: Candidate, sign: int) -> Estimate:
-    """A point's mean objective over its seeds, by itself."""
-    return estimate([sign * value for value in runner.values.values()])
-
-
-def _verdict(gain: Estimate) -> str:
-    if not math.isfinite(gain.margin):
-        return "unknown"
-    return "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"

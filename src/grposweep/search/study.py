@@ -1,25 +1,41 @@
 """The sweep's study: an Optuna journal that one controller writes, and the in-memory copy that samplers draw from."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.registries import SAMPLERS
+from grposweep.search.analysis import pareto_front, signs_of
+from grposweep.search.gp_worker import ask_helper
 from grposweep.search.journal import Direction, open_journal, open_study
-from grposweep.search.pareto import ExtraObjectives, pareto_front
 from grposweep.search.replication import Ranking, Replicate, Replication, is_replicate
 from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
+
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ExtraObjectives:
+    """The objectives after the first one: their directions by name, and how a finished trial's values are read."""
+
+    directions: Mapping[str, str]
+    read: Callable[[FrozenTrial], Values | None]  # of a finished trial; None where one is missing
+
+    def values(self, trial: FrozenTrial) -> Values | None:
+        """Return all values of a finished trial, the first objective's first."""
+        found = self.read(trial)
+        return None if found is None or trial.value is None else (trial.value, *found)
+
+    def signs(self, first: int) -> list[int]:
+        """Return the factors that make larger better in each objective; ``first`` is the first objective's."""
+        return [first, *signs_of(self.directions)]
+
 
 FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
 
@@ -275,7 +291,8 @@ class SweepStudy:
             # The helper proposes the same optimum again and again: if all of it is taken or invalid, any other valid
             # point will do.
             others = candidates(history, self.space, replace(request, sampler="random"), valid.finite)
-            drawn = chain(self._ask_helper(request, valid.finite, predicted or {}), others)
+            told = self._told(predicted or {})
+            drawn = chain(ask_helper(self._direction, told, self.space, request, valid.finite), others)
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
@@ -290,46 +307,8 @@ class SweepStudy:
             state=state, params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )
 
-    def _ask_helper(
-        self, request: SamplerRequest, finite: Collection[Point], predicted: Mapping[int, float]
-    ) -> Iterator[Point]:
-        """Yield candidates of a sampler that imports torch, from a helper process."""
+    def _told(self, predicted: Mapping[int, float]) -> list[tuple[FrozenTrial, float]]:
+        """Return the trials whose value is known or predicted, with it: those of earlier sweeps first."""
         worth = {**predicted, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
-        found = [(trial, worth.get(trial.number)) for trial in self.searched]
-        told = [(t, value) for t, value in [*((t, t.value) for t in self._prior), *found] if value is not None]
-        question = {
-            "direction": self.study.direction.name.lower(),
-            "ask": {**vars(request), "fixed": dict(request.fixed)},
-            "finite": list(finite)[:64],
-            "space": self.space.describe(),
-            "told": [
-                {
-                    "value": value,
-                    "params": trial.params,
-                    "distributions": {name: distribution_to_json(d) for name, d in trial.distributions.items()},
-                }
-                for trial, value in told
-            ],
-        }
-        source = str(Path(__file__).resolve().parents[2])
-        answer = subprocess.run(
-            [sys.executable, "-m", "grposweep.search.gp_worker"],
-            input=json.dumps(question),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        yield from json.loads(answer.stdout)
-
-
-def rebuild_history(direction: Direction, told: list[dict[str, Any]]) -> optuna.Study:
-    """The in-memory study behind a helper's question."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the Gaussian process asks for greenlet at every start
-    study = optuna.create_study(direction=direction)
-    for trial in told:
-        parameters = {name: json_to_distribution(text) for name, text in trial["distributions"].items()}
-        study.add_trial(
-            optuna.trial.create_trial(params=trial["params"], distributions=parameters, value=trial["value"])
-        )
-    return study
+        known = [*((t, t.value) for t in self._prior), *((t, worth.get(t.number)) for t in self.searched)]
+        return [(trial, value) for trial, value in known if value is not None]

@@ -32,11 +32,10 @@ from grposweep.schema import Experiment
 from grposweep.search.early_stopping import build_policy, choose_policy
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
-from grposweep.search.pareto import ExtraObjectives, Values
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
 from grposweep.search.space import Point, Space, freeze
-from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder

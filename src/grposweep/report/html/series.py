@@ -8,7 +8,7 @@ from grposweep.files import as_number
 from grposweep.labels import label_text, short, short_names
 from grposweep.report.trial_view import CurvePoint, TrialView
 from grposweep.report.view import SweepView
-from grposweep.search.replication import Effect
+from grposweep.search.analysis import Effect
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
 METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
