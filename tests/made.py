@@ -44,7 +44,7 @@ class Made:
     queued: int = 0
     replicates: int = 0  # of the three best, on other seeds
     metric: str = "eval_reward"
-    dials: dict[str, list[Any]] = field(
+    parameters: dict[str, list[Any]] = field(
         default_factory=lambda: {"batch": ["small", "medium", "large"], "batch.num_generations": [4, 8, 16]}
     )
     message: str = FAILURE["message"]  # type: ignore[assignment]
@@ -58,11 +58,11 @@ def make_sweep(path: Path, made: Made) -> Path:
     chance = random.Random(0)
     (path / "trials").mkdir(parents=True)
     space = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}]
-    space += [{"dial": name, "choices": labels} for name, labels in made.dials.items()]
+    space += [{"dial": name, "choices": labels} for name, labels in made.parameters.items()]
     _write_sweep(path, made, space)
     found: list[tuple[float, int, dict[str, Any]]] = []
     for number in range(made.trials):
-        point = {"lr": 10 ** chance.uniform(-5, -2)} | {name: chance.choice(v) for name, v in made.dials.items()}
+        point = {"lr": 10 ** chance.uniform(-5, -2)} | {name: chance.choice(v) for name, v in made.parameters.items()}
         found.append((_write_trial(path, made, number, point, {}, chance), number, point))
     best = sorted(found, key=lambda triple: -triple[0])[:3]
     number = made.trials

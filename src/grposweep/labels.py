@@ -1,19 +1,19 @@
-"""Points and counts as people read them: short dials, short labels, plurals."""
+"""Points and counts as people read them: short parameters, short labels, plurals."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 def short(point: Mapping[str, Any]) -> str:
-    """A point in few letters: the last word of each dial and its label."""
+    """A point in few letters: the last word of each parameter and its label."""
     return (
         " ".join(f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items()) or "as configured"
     )
 
 
-def short_names(dials: Iterable[str]) -> dict[str, str]:
-    """Each dial's last word, its whole name where two would share one."""
-    names = list(dials)
+def short_names(parameters: Iterable[str]) -> dict[str, str]:
+    """Each parameter's last word, its whole name where two would share one."""
+    names = list(parameters)
     last = [name.rsplit(".", 1)[-1] for name in names]
     return {name: word if last.count(word) == 1 else name for name, word in zip(names, last, strict=True)}
 

@@ -77,7 +77,9 @@ def write_own(s: Setting) -> tuple[dict[str, str], tuple[str, ...]]:
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
     study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values)}
-    head = f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and dials to sweep it.\n"
+    head = (
+        f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and parameters.\n"
+    )
     return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
 
 

@@ -101,7 +101,7 @@ def test_a_command_of_the_pages_takes_its_options(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", commands("python src/run.py"), ids=" ".join)
 def test_a_run_of_the_pages_composes(compose: Callable[[list[str]], DictConfig], arguments: list[str]) -> None:
-    """Every key and option exists; of a dial its first value, as good as any."""
+    """Every key and option exists; of a parameter its first value, as good as any."""
     if any(argument.startswith(("--", "-sc")) for argument in arguments):
         return
     overrides = [first_value(argument) for argument in arguments if argument != "-m"]

@@ -39,10 +39,10 @@ CASES = {
     "two lengths": (["schedule.max_steps=5"], ["GS101", "schedule.budget_completions=null"]),
     "a launcher of Hydra's": (["hydra/launcher=joblib"], ["hydra/launcher=joblib", "cluster=local"]),
     "more GPUs than there are": (["cluster.gpus=4"], ["cluster.gpus=4"]),
-    "an enqueued value outside its dial": (
+    "an enqueued value outside its parameter": (
         ["-m", "lr=1e-3,1e-4", "search.enqueue=[{lr:1e-2}]"], ["search.enqueue", "0.001, 0.0001"],
     ),
-    "an enqueued dial that is not searched": (
+    "an enqueued parameter that is not searched": (
         ["-m", "lr=1e-3,1e-4", "search.enqueue=[{kl:low}]"], ["kl is not searched"],
     ),
     "a vLLM server that nobody starts": (
@@ -63,7 +63,7 @@ CASES = {
 DEFAULT = {
     "an unknown key", "an unknown key in a sweep", "an unknown option", "a number for a group", "a wrong type",
     "malformed sweep syntax", "a grid over an interval", "an invalid run", "a space without a valid point",
-    "an enqueued value outside its dial", "a vLLM server that leaves no GPU to train", "a missing data file's path",
+    "an enqueued value outside its parameter", "a vLLM server that leaves no GPU to train", "a missing data file's path",
 }  # fmt: skip
 
 

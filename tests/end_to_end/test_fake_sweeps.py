@@ -43,7 +43,7 @@ def test_the_best_trial_of_a_grid_is_at_the_known_optimum(run: Run) -> None:
 
 @pytest.mark.slow
 def test_both_sweep_syntaxes_are_one_sweep(run: Run) -> None:
-    """Commas between dials, or spaces: the second command finds the first one's results."""
+    """Commas between parameters, or spaces: the second command finds the first one's results."""
     first = run("trainer=fake", "-m", "lr=1e-4,1e-3", "kl=none,low")
     second = run("trainer=fake", "-m", "lr=1e-4,1e-3,kl=none,low")
     assert first.sweep == second.sweep
@@ -237,7 +237,7 @@ def test_only_the_winners_model_is_kept(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_conditional_dial_is_asked_only_where_it_counts(run: Run) -> None:
+def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None:
     """The KL grid of sweeps/: kl=none has one point a learning rate, the others two."""
     ended = run("sweeps=kl_grid", "trainer=fake", "name=s")
     assert ended.code == 0, ended.err

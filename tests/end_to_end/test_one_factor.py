@@ -42,7 +42,7 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
 
 
 @pytest.mark.slow
-def test_a_grid_over_the_same_dials_is_another_sweep(run: Run) -> None:
+def test_a_grid_over_the_same_parameters_is_another_sweep(run: Run) -> None:
     """It has other points."""
     ended = run(*FAKE, "search.seeds=2", "-m", "lr=1e-3,2e-3")
     other = run(*FAKE, "search=grid", "-m", "lr=1e-3,2e-3")
@@ -71,4 +71,4 @@ def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> Non
     stalled = estimate(gains)
     assert stalled.count == 4
     assert stalled.low <= 0 <= stalled.high
-    assert "better" in {verdict for (dial, _), verdict in verdicts(ended.sweep).items() if dial == "lr"}
+    assert "better" in {verdict for (parameter, _), verdict in verdicts(ended.sweep).items() if parameter == "lr"}

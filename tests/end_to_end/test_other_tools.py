@@ -50,7 +50,7 @@ def get(url: str) -> bytes:
 
 
 def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
-    """Its page, and through its own interface every trial with its dials, value and state; pruned points with reasons."""
+    """Its page, and through its own interface every trial with its parameters, value and state; pruned points with reasons."""
     ended = run("trainer=fake", "name=s", "-m", "lr=1e-4,1e-3", "batch=small,open_r1_medium")
     with dashboard(ended.sweep / "study.journal") as url:
         wait_for(lambda: answers(f"{url}/dashboard"), 120)

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from grposweep.errors import UserError
-from grposweep.report.html.content import page_content
-from grposweep.report.html.series import page_data
-from grposweep.report.html.write import script_json
+from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import read_sweep

@@ -18,9 +18,9 @@ from grposweep import frameworks
 from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.report.chart import at, overlay
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
+from grposweep.report.tables import at, overlay
 from grposweep.report.view import read_sweep
 from grposweep.translate import differences
 from made import Made, make_sweep
@@ -115,12 +115,12 @@ def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(des
     assert split(desk("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
 
 
-def test_export_has_a_row_a_trial_and_a_column_a_dial(desk: Desk, made: Path) -> None:
+def test_export_has_a_row_a_trial_and_a_column_a_parameter(desk: Desk, made: Path) -> None:
     """The same numbers in both forms; what there is not is empty."""
     rows = json.loads(desk("export", "a", "--format", "json").out)
     view = read_sweep(made)
     assert [row["objective"] for row in rows] == [trial.objective for trial in view.trials]
-    assert all(set(view.dials) <= row.keys() for row in rows)
+    assert all(set(view.parameters) <= row.keys() for row in rows)
     desk("export", "a", "--output", "rows.csv")
     table = list(csv.DictReader(io.StringIO(Path("rows.csv").read_text())))
     assert [float(row["lr"]) for row in table] == [row["lr"] for row in rows]

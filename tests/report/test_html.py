@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import UserError
-from grposweep.report.html import write_report
-from grposweep.report.html.series import page_data, thin
-from grposweep.report.html.write import render_report, script_json
+from grposweep.report.html_page import page_data, render_report, script_json, thin, write_report
 from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep
@@ -33,7 +31,7 @@ def test_the_command_writes_one_file_into_the_sweeps_folder(desk: Desk) -> None:
     text = Path("outputs/s/report.html").read_text()
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert headings[-7:] == [
-        "Leaderboard", "Learning curves", "What the dials do", "Pruned", "Failures", "Cost", "Provenance",
+        "Leaderboard", "Learning curves", "What the parameters do", "Pruned", "Failures", "Cost", "Provenance",
     ]  # fmt: skip
 
 
@@ -62,9 +60,13 @@ def test_each_change_of_one_factor_is_a_row_of_the_page(tmp_path: Path) -> None:
 
 
 def test_whatever_comes_from_outside_is_escaped(tmp_path: Path) -> None:
-    """Names of sweeps and dials, labels, messages, overrides."""
+    """Names of sweeps and parameters, labels, messages, overrides."""
     made = Made(
-        trials=20, dials={HOSTILE: [HOSTILE, "b"]}, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]}
+        trials=20,
+        parameters={HOSTILE: [HOSTILE, "b"]},
+        message=HOSTILE,
+        metric=HOSTILE,
+        settings={"overrides": [HOSTILE]},
     )
     text = render_report(read_sweep(make_sweep(tmp_path / "<b>s", made)))
     assert "<script>alert" not in text
@@ -97,7 +99,7 @@ def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -
 
 
 def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None:
-    """Shares of all dials, by Optuna's PED-ANOVA."""
+    """Shares of all parameters, by Optuna's PED-ANOVA."""
     shares = page_data(view)["importances"]
     assert set(shares) == {"lr", "batch", "batch.num_generations"}
     assert max(shares, key=shares.get) == "lr"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grposweep.report.html import write_report
+from grposweep.report.html_page import write_report
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
 
@@ -102,7 +102,7 @@ def test_a_click_on_a_row_shows_the_trial_with_its_command(page: "Page") -> None
 
 
 def test_curves_of_another_metric_over_steps_can_be_chosen(page: "Page") -> None:
-    """And two other dials on the map."""
+    """And two other parameters on the map."""
     page.select_option("#metric", "kl")
     page.select_option("#over", "steps")
     page.select_option("#across", "2")
@@ -161,8 +161,8 @@ def test_a_phone_scrolls_down_and_never_sideways(browser: "Browser", report: Pat
 
 def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_path: Path) -> None:
     """In tables, data, hover labels and axes: nothing of them runs, all of it can be read."""
-    dials = {f"batch.{HOSTILE}": [HOSTILE, "b", "c"]}
-    made = Made(trials=20, dials=dials, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]})
+    parameters = {f"batch.{HOSTILE}": [HOSTILE, "b", "c"]}
+    made = Made(trials=20, parameters=parameters, message=HOSTILE, metric=HOSTILE, settings={"overrides": [HOSTILE]})
     sweep = make_sweep(tmp_path / "<img src=x onerror=window.taken=1>", made)
     with open_page(browser, write_report(read_sweep(sweep), tmp_path / "r.html")) as page:
         page.locator("#trials tbody tr").last.click()
@@ -176,7 +176,7 @@ def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Pa
     """Each figure says why it is not there."""
     sweep = make_sweep(tmp_path / "s", Made(trials=2, running=1, queued=1))
     with open_page(browser, write_report(read_sweep(sweep))) as page:
-        assert "No trial has finished yet." in page.inner_text("#dials")
+        assert "No trial has finished yet." in page.inner_text("#parameters")
 
 
 def test_the_pareto_front_is_marked_in_its_figure_and_on_the_leaderboard(browser: "Browser", tmp_path: Path) -> None:

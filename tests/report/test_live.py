@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from grposweep.report.live import LiveDisplay, live_screen
+from grposweep.report.run_output import LiveDisplay, live_screen
 from grposweep.report.view import read_sweep
 from made import Made, make_sweep
 

@@ -86,7 +86,7 @@ def test_where_nothing_was_chosen_all_seeds_count() -> None:
     assert [(place.first.number, round(place.value, 6)) for place in found] == [(2, 0.85), (0, 0.8)]
 
 
-def test_a_dial_named_seed_groups_its_points() -> None:
+def test_a_parameter_named_seed_groups_its_points() -> None:
     """A grid over seeds is one point a learning rate."""
     trials = [trial(i, 1e-4, value) for i, value in enumerate((0.5, 0.6, 0.7))]
     trials = [replace(t, point={"lr": 1e-4, "seed": t.number}) for t in trials]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.chart import draw
+from grposweep.report.tables import draw
 from made import Made, make_comparison, make_sweep
 from support import PROJECT, environment
 

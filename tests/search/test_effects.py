@@ -22,14 +22,14 @@ def build_judge(compose: Compose, arguments: list[str], fixed: list[str]) -> Val
 
 
 def effects(**means: float) -> dict[str, Effect]:
-    """Of values of one dial, each over five noisy seeds; ``base`` is the baseline."""
+    """Of values of one parameter, each over five noisy seeds; ``base`` is the baseline."""
     stream = random.Random(0)
     runners = [Candidate(i, {seed: stream.gauss(m, 0.01) for seed in SEEDS}) for i, m in enumerate(means.values())]
     points = {i: {} if name == "base" else {"kl": name} for i, name in enumerate(means)}
     return {str(effect.label): effect for effect in compare_effects(points, runners, 1).effects}
 
 
-def test_every_point_turns_one_dial_away_from_the_baseline(compose: Compose) -> None:
+def test_every_point_turns_one_parameter_away_from_the_baseline(compose: Compose) -> None:
     """Two learning rates and two batches make five points, not nine."""
     found = validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3", "batch=medium,large"], ["batch=small"]))
     assert list(found.valid_points()) == [{}, {"lr": 1e-4}, {"lr": 1e-3}, {"batch": "medium"}, {"batch": "large"}]
@@ -50,7 +50,7 @@ def test_an_invalid_baseline_is_refused(compose: Compose) -> None:
         validate_one_factor(build_judge(compose, ["lr=1e-4,1e-3"], ["kl=none", "kl.beta=0.001"]))
 
 
-def test_a_dial_under_a_condition_is_refused(compose: Compose) -> None:
+def test_a_parameter_under_a_condition_is_refused(compose: Compose) -> None:
     """Its condition would have to be turned with it."""
     space, _ = parse_space([], {"kl": "none,low", "kl.beta": {"when": {"kl": ["low"]}, "space": "0.1,0.2"}})
     with pytest.raises(UserError, match=r"kl\.beta is asked only under kl"):
@@ -75,7 +75,7 @@ def test_where_less_is_better_a_decrease_is_better() -> None:
 
 
 def test_no_effect_is_found_where_there_is_none() -> None:
-    """Six dials that do nothing: any verdict but tied in at most one comparison of twenty, all six together."""
+    """Six parameters that do nothing: any verdict but tied in at most one comparison of twenty, all six together."""
     stream, wrong = random.Random(1), 0
     for _ in range(300):
         runners = [Candidate(i, {seed: stream.gauss(0.5, 0.1) for seed in SEEDS}) for i in range(7)]

@@ -35,7 +35,7 @@ def build_validator(compose: Compose, arguments: list[str], params: dict[str, An
 
 @pytest.mark.slow
 def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
-    """At 60 random points of a space of groups, values, a conditional and a continuous dial, and interpolations."""
+    """At 60 random points of a space of groups, values, a conditional and a continuous parameter, and interpolations."""
     validator = build_validator(compose, *WIDE)
     choose = random.Random(1)
     points = choose.sample(list(validator.space.finite_points()), 60)
@@ -60,7 +60,7 @@ def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> Non
     assert set().union(*found) == set(census.by_rule())
 
 
-def test_a_conditional_dial_never_hides_a_branch(compose: Compose) -> None:
+def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
     """kl=none has one point, the others one for each coefficient."""
     validator = build_validator(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
     assert list(evaluate_grid(validator).valid_points()) == [
@@ -68,7 +68,7 @@ def test_a_conditional_dial_never_hides_a_branch(compose: Compose) -> None:
     ]  # fmt: skip
 
 
-def test_a_combination_is_valid_where_some_value_of_a_continuous_dial_is(compose: Compose) -> None:
+def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(compose: Compose) -> None:
     """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
     census = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
     assert (census.total, census.valid) == (2, 2)
@@ -87,7 +87,7 @@ def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
 
 @pytest.mark.slow
 def test_a_million_points_are_judged(compose: Compose) -> None:
-    """960,000 combinations of nine dials; benchmarks/space.py measures the seconds."""
+    """960,000 combinations of nine parameters; benchmarks/space.py measures the seconds."""
     validator = build_validator(
         compose,
         ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
@@ -100,7 +100,7 @@ def test_a_million_points_are_judged(compose: Compose) -> None:
     assert all(validator.is_valid(point) for point in islice(census.valid_points(), 50))
 
 
-def test_a_dial_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
+def test_a_parameter_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
     """Points are not visited one by one: a hundred times as many by other seeds are judged in about the same lines."""
     space = ["batch=small,open_r1_medium", "kl=none,low"]
     few, many = (build_validator(compose, [*space, f"seed=range({seeds})"]) for seeds in (5, 500))

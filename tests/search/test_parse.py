@@ -1,4 +1,4 @@
-"""From what people type, and what sweep files hold, to dials."""
+"""From what people type, and what sweep files hold, to parameters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +24,8 @@ def space_of(*arguments: str, **params: Any) -> Space:
     return parse_space(list(arguments), params)[0]
 
 
-def dial(argument: str) -> Choice | Interval:
-    """The domain of a single dial."""
+def parameter(argument: str) -> Choice | Interval:
+    """The domain of a single parameter."""
     (only,) = space_of(argument).parameters
     return only.domain
 
@@ -46,7 +46,7 @@ def dial(argument: str) -> Choice | Interval:
         ("lr=", ["lr="]),
     ],
 )
-def test_two_dials_in_one_token_become_two(token: str, parts: list[str]) -> None:
+def test_two_parameters_in_one_token_become_two(token: str, parts: list[str]) -> None:
     """Commas inside quotes and brackets belong to the value."""
     assert split_tokens([token]) == parts
     assert split_tokens(parts) == parts
@@ -59,7 +59,7 @@ def test_two_dials_in_one_token_become_two(token: str, parts: list[str]) -> None
         min_size=1,
     )
 )
-def test_joining_dials_by_commas_is_undone(tokens: list[str]) -> None:
+def test_joining_parameters_by_commas_is_undone(tokens: list[str]) -> None:
     """Whatever stands beside what, unless a plus opens the next one (Hydra's own business)."""
     joined = [token for token in tokens if not token.startswith("+")]
     assert split_tokens([",".join(joined)]) == (joined or [""])
@@ -83,7 +83,7 @@ def test_joining_dials_by_commas_is_undone(tokens: list[str]) -> None:
 )
 def test_a_list_of_values_is_a_choice(argument: str, values: tuple[object, ...]) -> None:
     """The configuration gets the values, tables and studies get labels that they can hold."""
-    domain = dial(argument)
+    domain = parameter(argument)
     assert isinstance(domain, Choice)
     assert domain.values == values
     assert all(label is None or isinstance(label, str | int | float | bool) for label in domain.labels)
@@ -92,8 +92,8 @@ def test_a_list_of_values_is_a_choice(argument: str, values: tuple[object, ...])
 
 def test_repeated_values_are_one_and_values_of_different_types_are_several() -> None:
     """1e-3 and 0.001 are the same number; 1, 1.0, true and '1' are not the same value."""
-    assert dial("lr=1e-3,0.001,2e-3").values == (1e-3, 2e-3)  # type: ignore[union-attr]  # a choice
-    domain = dial("x=1,1.0,true,'1'")
+    assert parameter("lr=1e-3,0.001,2e-3").values == (1e-3, 2e-3)  # type: ignore[union-attr]  # a choice
+    domain = parameter("x=1,1.0,true,'1'")
     assert isinstance(domain, Choice)
     assert [(type(v).__name__, v) for v in map(domain.value, domain.labels)] == [
         ("int", 1), ("float", 1.0), ("bool", True), ("str", "1"),
@@ -112,7 +112,7 @@ def test_repeated_values_are_one_and_values_of_different_types_are_several() -> 
 )
 def test_an_interval_is_continuous_unless_it_is_cast(argument: str, interval: Interval) -> None:
     """As in Hydra: interval(0,1) are floats."""
-    assert dial(argument) == interval
+    assert parameter(argument) == interval
     assert space_of(argument).is_finite is False
 
 
@@ -148,7 +148,7 @@ def test_a_glob_is_all_options_that_match(loader: ConfigLoader) -> None:
 
 
 def test_the_command_line_wins_over_the_sweep_file() -> None:
-    """A dial of the file is replaced, or fixed; the rest of the file stays."""
+    """A parameter of the file is replaced, or fixed; the rest of the file stays."""
     params = {"lr": "1e-3,1e-4", "batch": "small,medium", "seed": 3}
     space, fixed = parse_space(["lr=0.1,0.2,0.3", "batch=small"], params)
     assert [(d.name, d.domain.values) for d in space.parameters] == [("lr", (0.1, 0.2, 0.3))]  # type: ignore[union-attr]
@@ -157,14 +157,14 @@ def test_the_command_line_wins_over_the_sweep_file() -> None:
 
 @pytest.mark.parametrize("prefix", ["+", "++"])
 def test_a_forced_override_also_wins_over_the_sweep_file(prefix: str) -> None:
-    """``++kl.beta=0.1`` is the same dial, said louder."""
+    """``++kl.beta=0.1`` is the same parameter, said louder."""
     params = {"kl.beta": "0.001,0.04"}
     assert parse_space([f"{prefix}kl.beta=0.1"], params) == (Space(), [f"{prefix}kl.beta=0.1"])
     assert [d.name for d in parse_space([f"{prefix}kl.beta=0.1,0.2"], params)[0].parameters] == ["kl.beta"]
 
 
-def test_a_dial_given_twice_takes_its_last_values() -> None:
-    """As Hydra does with any override; one dial must not become two."""
+def test_a_parameter_given_twice_takes_its_last_values() -> None:
+    """As Hydra does with any override; one parameter must not become two."""
     assert space_of("lr=1,2", "lr=3,4") == space_of("lr=3,4")
     space, fixed = parse_space(["lr=1,2", "seed=1,2", "lr=5"], {})
     assert ([d.name for d in space.parameters], fixed) == (["seed"], ["lr=5"])
@@ -172,7 +172,7 @@ def test_a_dial_given_twice_takes_its_last_values() -> None:
 
 
 def test_a_sweep_file_holds_plain_values_and_conditions() -> None:
-    """A single value is no dial; a condition names another dial and its labels."""
+    """A single value is no parameter; a condition names another parameter and its labels."""
     params = {"kl.beta": {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}, "kl": "none,low", "seed": 7}
     space, fixed = parse_space([], params)
     assert [d.name for d in space.parameters] == ["kl", "kl.beta"]
@@ -208,18 +208,18 @@ VALUES = st.lists(st.sampled_from(["1", "2.5", "x", "'a b'", "null"]), min_size=
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
-@given(dials=st.dictionaries(st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1))
-def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(dials: dict[str, list[str]]) -> None:
+@given(parameters=st.dictionaries(st.sampled_from(["lr", "seed", "kl.beta", "batch"]), VALUES, min_size=1))
+def test_the_grid_goes_in_the_order_of_hydras_own_sweeper(parameters: dict[str, list[str]]) -> None:
     """Who replaces Hydra's grid by ours finds job 3 where it was."""
-    arguments = [f"{name}={','.join(values)}" for name, values in dials.items()]
+    arguments = [f"{name}={','.join(values)}" for name, values in parameters.items()]
     parser = OverridesParser.create()
     hydra = BasicSweeper.split_arguments(parser.parse_overrides(arguments), max_batch_size=None)
     ours = [[f"{name}={label}" for name, label in point.items()] for point in space_of(*arguments).finite_points()]
     assert ours == [[text.replace("'", "").replace("=null", "=None") for text in job] for job in hydra[0]]
 
 
-def test_dials_are_ordered_by_their_conditions() -> None:
-    """A dial comes after those that it depends on, a circle is refused."""
+def test_parameters_are_ordered_by_their_conditions() -> None:
+    """A parameter comes after those that it depends on, a circle is refused."""
     c = Choice((1, 2), (1, 2))
     space = build_space([Parameter("c", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)}), Parameter("a", c)])
     assert [d.name for d in space.parameters] == ["a", "b", "c"]

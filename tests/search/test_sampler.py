@@ -31,7 +31,7 @@ MIXED = build_space(
 
 
 def fits(point: Point) -> bool:
-    """Whole groups, and no small learning rate with many processes: valid depends on finite and continuous dials."""
+    """Whole groups, and no small learning rate with many processes: valid depends on finite and continuous parameters."""
     processes, generations, lr = point["processes"], point["generations"], point.get("lr", 1e-3)
     assert isinstance(processes, int)
     assert isinstance(generations, int)
@@ -87,7 +87,7 @@ def test_all_random_asks_are_valid(tmp_path: Path, asks: int) -> None:
 
 
 def test_sixty_asks_of_tpe_are_valid_and_learn(tmp_path: Path) -> None:
-    """Every dial that is active is there, no other."""
+    """Every parameter that is active is there, no other."""
     points = search(open_study(tmp_path), MOSTLY_INVALID, "tpe", 60)
     assert len(points) == 60
     assert all(fits(point) and ("kl.beta" in point) == (point["kl"] == "low") for point in points)
@@ -105,17 +105,17 @@ def test_a_finite_space_is_asked_once_each_and_then_exhausted(sampler: str, tmp_
 
 def test_one_valid_point_among_many_is_found(tmp_path: Path) -> None:
     """Free draws would need a thousand tries; the list of valid combinations needs one."""
-    dials = tuple(Parameter(name, choice(*range(10))) for name in "abc")
-    valid = valid_of(Space(dials), lambda point: list(point.values()) == [7, 7, 7])
-    assert open_study(tmp_path, Space(dials)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
-    assert open_study(tmp_path, Space(dials)).ask(ValidPoints(lambda _: False, ()), "tpe", 0) is None
+    parameters = tuple(Parameter(name, choice(*range(10))) for name in "abc")
+    valid = valid_of(Space(parameters), lambda point: list(point.values()) == [7, 7, 7])
+    assert open_study(tmp_path, Space(parameters)).ask(valid, "tpe", 0) == {"a": 7, "b": 7, "c": 7}
+    assert open_study(tmp_path, Space(parameters)).ask(ValidPoints(lambda _: False, ()), "tpe", 0) is None
 
 
 def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Path) -> None:
     """Where free draws find none, the combination is drawn too."""
-    dials = tuple(Parameter(name, choice(*range(12))) for name in "abc")
-    valid = valid_of(Space(dials), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9))
-    study = open_study(tmp_path, Space(dials))
+    parameters = tuple(Parameter(name, choice(*range(12))) for name in "abc")
+    valid = valid_of(Space(parameters), lambda point: point["a"] == point["b"] == 7 and point["c"] in (1, 5, 9))
+    study = open_study(tmp_path, Space(parameters))
     found = [study.ask(valid, "random", seed) for seed in range(12)]
     assert {point["c"] for point in found if point} == {1, 5, 9}
 
@@ -157,7 +157,7 @@ def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_fixed_dials_keep_their_values(sampler: str, tmp_path: Path) -> None:
+def test_fixed_parameters_keep_their_values(sampler: str, tmp_path: Path) -> None:
     """A person's own first point; what it leaves out is filled in validly."""
     study = open_study(tmp_path)
     fixed: Point = {"processes": 6, "kl": "low", "kl.beta": 0.05}
@@ -166,7 +166,7 @@ def test_fixed_dials_keep_their_values(sampler: str, tmp_path: Path) -> None:
     assert len({freeze(point) for point in points if point}) > 1
 
 
-def test_fixed_dials_that_fit_nothing_give_none(tmp_path: Path) -> None:
+def test_fixed_parameters_that_fit_nothing_give_none(tmp_path: Path) -> None:
     """No endless search."""
     study = open_study(tmp_path, FINITE)
     valid = valid_of(FINITE, lambda point: point["a"] != 2)

@@ -1,4 +1,4 @@
-"""Dials, labels, and the points that they span."""
+"""Parameters, labels, and the points that they span."""
 
 from math import log
 
@@ -37,7 +37,7 @@ CONDITIONAL = build_space(
 )
 
 
-def test_a_conditional_dial_is_not_asked_where_its_condition_fails() -> None:
+def test_a_conditional_parameter_is_not_asked_where_its_condition_fails() -> None:
     """none: 1; low: 2; high with 0.001: 1, with 0.04: 2."""
     points = list(CONDITIONAL.finite_points())
     assert len(points) == 6
@@ -45,21 +45,21 @@ def test_a_conditional_dial_is_not_asked_where_its_condition_fails() -> None:
     assert all(("extra" in point) == (point.get("kl.beta") == 0.04 and point["kl"] == "high") for point in points)
 
 
-def test_a_dial_depending_on_one_that_is_not_asked_is_not_asked() -> None:
+def test_a_parameter_depending_on_one_that_is_not_asked_is_not_asked() -> None:
     """Conditions chain."""
-    extra = next(dial for dial in CONDITIONAL.parameters if dial.name == "extra")
+    extra = next(parameter for parameter in CONDITIONAL.parameters if parameter.name == "extra")
     assert not extra.is_active({"kl": "high"})
     assert extra.is_active({"kl": "high", "kl.beta": 0.04})
 
 
-def test_the_finite_part_leaves_the_continuous_dials_out() -> None:
-    """What the grid of finite dials judged."""
+def test_the_finite_part_leaves_the_continuous_parameters_out() -> None:
+    """What the grid of finite parameters judged."""
     point: Point = {"kl": "low", "kl.beta": 0.001, "lr": 3e-4}
     assert CONDITIONAL.finite_part(point) == {"kl": "low", "kl.beta": 0.001}
     assert CONDITIONAL.finite_part(point) in list(CONDITIONAL.finite_points())
 
 
-def test_a_space_is_finite_when_every_dial_is() -> None:
+def test_a_space_is_finite_when_every_parameter_is() -> None:
     """An empty space too: a single run is a sweep of one point."""
     assert not CONDITIONAL.is_finite
     assert Space().is_finite

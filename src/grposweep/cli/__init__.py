@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def build_app() -> "Typer":
     """Return the command with all its subcommands."""
-    from grposweep.cli import sweeps, recipes, results, manage  # noqa: F401, I001 - registers commands in the order of --help
+    from grposweep.cli import sweeps, recipes, results  # noqa: F401, I001 - registers commands in the order of --help
     from grposweep.cli.app import app
 
     return app

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +19,7 @@ from grposweep.lint.linter import build_plan
 from grposweep.memory.catalog import known_model
 from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
-from grposweep.report.tables import build_console
+from grposweep.report.tables import RIGHT, build_console, build_table
 from grposweep.setting import Setting
 
 
@@ -119,7 +118,7 @@ def show_space(arguments: Sequence[str]) -> int:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
         if not space.parameters:
             raise UserError(
-                "nothing is swept. Give a dial several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
+                "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
             )
         validator = Validator(space, Points(session.compose, fixed))
         validator.check_parameters()
@@ -169,11 +168,9 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
     """Return the parameters' values with their shares of valid points. Values that are never valid are yellow."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("dial", "value", "valid points", ""):
-        table.add_column(name, justify="right" if name == "valid points" else "left")
-    for dial, labels in by_label.items():
+    table = build_table("parameter", "value", ("valid points", RIGHT), "")
+    for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
-            note = "" if good else "never valid with the other dials as they are"
-            table.add_row(dial, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
+            note = "" if good else "never valid with the other parameters as they are"
+            table.add_row(parameter, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
     return table

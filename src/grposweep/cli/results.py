@@ -1,4 +1,4 @@
-"""Commands on a sweep's results: rerun, sync, best, export, compare."""
+"""Commands on sweeps and their results: rerun, sync, best, export, compare, space, cancel, doctor."""
 
 import sys
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grposweep.cli.app import Named, Outputs, Sweep, Trial, choices, command, complete_sweep
+from grposweep.cli.app import Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
 
@@ -95,7 +95,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one row a trial: dials, objective, state, cost, failure."""
+    """Write one row a trial: parameters, objective, state, cost, failure."""
     from grposweep.files import write_text
     from grposweep.report.export import render_rows
     from grposweep.report.view import open_sweep
@@ -121,3 +121,43 @@ def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
     build_console(SCREEN_COLUMNS).print(compare_all(names, outputs))
+
+
+@command(
+    "grposweep space -m lr=1e-4,3e-4 batch=small,open_r1_medium",
+    "grposweep space sweeps=lr_batch",
+    context_settings={"ignore_unknown_options": True},
+)
+def space(
+    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
+) -> int:  # fmt: skip  # an option a line reads best
+    """Count a sweep's points: valid ones, and which rules prune the others.
+
+    Exit code: 0, 1 where no point is valid, 2 unusable input.
+    """
+    from grposweep.cli.plan import show_space
+
+    return show_space(arguments)
+
+
+@command("grposweep cancel lr_batch")
+def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
+    """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
+    from grposweep.launchers import cancel_sweep
+
+    print(cancel_sweep(sweep, outputs))
+
+
+@command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")
+def doctor(
+    sweep: Required,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
+    outputs: Outputs = Path("outputs"),
+) -> int:
+    """Check that a sweep's files can be read and agree, and say what would mend them.
+
+    Exit code: 0 sound, 1 problems found (and left), 2 unusable.
+    """
+    from grposweep.sweep.doctor import run_checks
+
+    return run_checks(sweep, outputs, repair, sys.stdout)

@@ -62,7 +62,7 @@ def run_single(config: DictConfig) -> int:
 
 
 def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
-    """A sweep: the dials of command line and sweep file, over the composition that they share."""
+    """A sweep: the parameters of command line and sweep file, over the composition that they share."""
     space, fixed = parse_space(arguments, params, loader)
     return _run(
         space, Points(_composer(loader, config.hydra.job.config_name), fixed), fixed, dict(config.hydra.runtime.choices)
@@ -82,7 +82,7 @@ def _composer(loader: ConfigLoader, name: str | None) -> Compose:
 def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
     from grposweep.sweep.run import run_sweep  # optuna and rich: 0.3 s that --help and --cfg should not pay
 
-    searched = {dial.name for dial in space.parameters}
+    searched = {parameter.name for parameter in space.parameters}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer
     if is_external(trainer.kind):  # model and task are the program's

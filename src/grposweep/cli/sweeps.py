@@ -72,12 +72,12 @@ def report(
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one HTML file about a sweep: leaderboard, curves, dials, what was pruned and why, failures, cost, commands.
+    """Write one HTML file about a sweep: leaderboard, curves, parameters, what was pruned and why, failures, cost, commands.
 
     It opens from disk, needs no network, and may be written while the sweep runs.
     """
     from grposweep.labels import count
-    from grposweep.report.html import write_report
+    from grposweep.report.html_page import write_report
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import open_sweep
 

@@ -13,16 +13,13 @@ from statistics import NormalDist, fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.overrides import flatten
 from grposweep.labels import count, label_text, short
-from grposweep.report.chart import overlay
-from grposweep.report.tables import format_objective
+from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
 from grposweep.storage import paths
@@ -205,10 +202,7 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
     if not rows:
         yield Text("\nno setting differs that could change a number")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting", overflow="fold")
-    for side in sides:
-        table.add_column(side.letter, overflow="fold")
+    table = build_table(*((name, FOLD) for name in ("setting", *(side.letter for side in sides))))
     for key, row in rows.items():
         table.add_row(Text(key), *(Text(row[side.letter]) for side in sides))
     yield Text("")

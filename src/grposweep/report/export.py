@@ -25,19 +25,19 @@ AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours",
 
 def render_rows(view: SweepView, form: str) -> str:
     """Return all trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
-    rows = [row(trial, view.dials, view.further) for trial in view.trials]
+    rows = [row(trial, view.parameters, view.further) for trial in view.trials]
     if form == "json":
         return json.dumps(rows, indent=1) + "\n"
     text = io.StringIO()
     further = [f"objective.{name}" for name in view.further]
-    columns = ["trial", "folder", "state", "role", *view.dials, "objective", *further, *AFTER]
+    columns = ["trial", "folder", "state", "role", *view.parameters, "objective", *further, *AFTER]
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
 
 
-def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dict[str, Any]:
+def row(trial: TrialView, parameters: Iterable[str], further: Collection[str]) -> dict[str, Any]:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
 
     Each of the ``further`` objectives has a column ``objective.<name>``.
@@ -48,7 +48,7 @@ def row(trial: TrialView, dials: Iterable[str], further: Collection[str]) -> dic
         "folder": trial.name,
         "state": str(trial.state),
         "role": trial.role,
-        **{name: trial.point.get(name) for name in dials},
+        **{name: trial.point.get(name) for name in parameters},
     }
     return {
         **known,
@@ -177,7 +177,9 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
         "--config-name",
         file.stem,
     ]
-    return f"# {shlex.join(command)}\n# {head}; add overrides, or -m and dials\ndefaults: [config, _self_]\n\n{text}"
+    return (
+        f"# {shlex.join(command)}\n# {head}; add overrides, or -m and parameters\ndefaults: [config, _self_]\n\n{text}"
+    )
 
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path) -> str:

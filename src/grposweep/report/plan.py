@@ -6,11 +6,11 @@ from fractions import Fraction
 from textwrap import wrap
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from grposweep import plan
 from grposweep.memory.estimate import GIB, Fit, Memory
+from grposweep.report.tables import FOLD, RIGHT, build_table
 from grposweep.setting import Setting
 
 
@@ -114,13 +114,8 @@ SYMBOLS = (
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """One column a recipe; for a single one the formulas with its numbers beside them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for name, _ in items:
-        table.add_column(name or "value", justify="right", overflow="fold")
-    table.add_column("formula", overflow="fold")
-    if len(items) == 1:
-        table.add_column("with numbers", overflow="fold", style="dim")
+    columns = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
+    table = build_table(*columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else []))
     for line in LINES + COMPARED if len(items) > 1 else LINES:
         values = [_value(line, setting) for _, setting in items]
         if all(value is None for value in values):
@@ -220,9 +215,8 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
 
 def fit_table(s: Setting, fit: Fit) -> Table:
     """One GPU: each size as it is and at its largest, the others unchanged."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"on a GPU of {fit.gib:g} GiB", title_justify="left")
-    for column in ("with the others as they are", "now", "largest"):
-        table.add_column(column, justify="left" if column.startswith("with") else "right")
+    columns = ("with the others as they are", ("now", RIGHT), ("largest", RIGHT))
+    table = build_table(*columns, title=f"on a GPU of {fit.gib:g} GiB", title_style=None)
     rows = (
         ("completions a micro-step", s.per_device_train_batch_size, fit.batch),
         ("tokens a completion", s.max_completion_length, fit.completion),
@@ -235,9 +229,8 @@ def fit_table(s: Setting, fit: Fit) -> Table:
 
 def gpu_table(found: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("GPU", "GiB", "fits", "micro-batch", "completion", "generations"):
-        table.add_column(column, justify="left" if column in ("GPU", "fits") else "right")
+    names = ("GPU", "GiB", "fits", "micro-batch", "completion", "generations")
+    table = build_table(*(name if name in ("GPU", "fits") else (name, RIGHT) for name in names))
     for name, fit in found:
         sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
         table.add_row(name, f"{fit.gib:g}", "yes" if fit.fits else "no", *sizes, style="" if fit.fits else "dim")

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from grposweep.labels import count, short
+from grposweep.report.tables import FOLD, build_table
 from grposweep.rules.registry import Problem
 from grposweep.schema import Experiment
 from grposweep.search.validity import SpaceValidity
@@ -53,17 +53,11 @@ def _invalid_row(census: SpaceValidity, code: str, number: int) -> InvalidRow:
 
 def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:
     """Return the invalid points by rule as a table."""
-    table = Table(
-        title=f"{invalid} of {total} points are invalid and will cost nothing",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_lines=True,
-        pad_edge=False,
+    wide = {"ratio": 1, **FOLD}
+    columns = (("rule", {"no_wrap": True}), ("why, at one of its points", wide), ("what would be valid there", wide))
+    table = build_table(
+        *columns, show_lines=True, title=f"{invalid} of {total} points are invalid and will cost nothing"
     )
-    table.add_column("rule", no_wrap=True)
-    table.add_column("why, at one of its points", ratio=1, overflow="fold")
-    table.add_column("what would be valid there", ratio=1, overflow="fold")
     for row in rows:
         why = Text(row.message)
         if row.example:

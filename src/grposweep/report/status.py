@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -17,7 +16,7 @@ from grposweep.errors import UserError
 from grposweep.labels import count, short
 from grposweep.report.cost import forecast, seconds_left
 from grposweep.report.ranking import RankedPoint
-from grposweep.report.tables import format_duration, format_effect
+from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, format_effect
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepReader, SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change
@@ -80,7 +79,7 @@ def _effects_json(view: SweepView) -> list[dict[str, Any]]:
     """Return each change of one factor with its difference to the baseline and half of the interval (null: one seed)."""
     effects = view.comparison.effects if view.comparison else ()
     return [
-        {"trial": e.trial, "dial": e.parameter, "value": e.label, "verdict": e.verdict}
+        {"trial": e.trial, "dial": e.parameter, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
         | {"effect": None if e.effect is None else e.effect.mean}
         | {"half_interval_95": None if e.effect is None or e.effect.count < 2 else e.effect.margin}
         for e in effects
@@ -240,12 +239,8 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
 
 def sweeps_table(views: Iterable[SweepView]) -> Table:
     """Return one row a sweep: name, progress, trials, best, cost and last change."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("sweep", overflow="fold")
-    table.add_column("trials", justify="right", no_wrap=True)
-    table.add_column("best", overflow="fold")
-    table.add_column("GPU h", justify="right", no_wrap=True)
-    table.add_column("last change", no_wrap=True)
+    last = ("last change", {"no_wrap": True})
+    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("best", FOLD), ("GPU h", NUMBER), last)
     for view in views:
         best = "" if view.best is None else f"{view.best.objective:.4f} {short(view.best.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")

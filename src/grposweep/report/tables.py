@@ -1,8 +1,9 @@
-"""Tables and number formats that several terminal screens share: the leaderboard, and the effects of single factors."""
+"""What several terminal screens share: number formats, the leaderboard, effects of single factors, and curves."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -63,120 +64,168 @@ def outcome(trial: TrialView) -> str:
     return "finished" if trial.objective is not None else STATUS.get(trial.state, "unfinished")
 
 
-@dataclass(frozen=True)
-class LeaderboardRow:
-    """One trial of the search as the leaderboard shows it; ``place`` is its rank on fresh seeds or on the front."""
+Column = str | tuple[str, Mapping[str, Any]]  # a title, and options of rich's ``add_column``
+FOLD: Mapping[str, Any] = {"overflow": "fold"}
+RIGHT: Mapping[str, Any] = {"justify": "right"}
+NUMBER: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 
-    trial: TrialView
-    labels: dict[str, str]  # by short parameter name
-    value: str
-    seeds: str = ""  # mean ± interval (count) on fresh seeds, and what followed from it
-    further: Sequence[str] = ()  # values of the additional objectives
-    place: int | None = None
+
+def build_table(*columns: Column, **options: Any) -> Table:
+    """Return an empty table in the style of all screens."""
+    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "title_justify": "left", "title_style": "bold"}
+    table = Table(**{**style, **options})
+    for column in columns:
+        title, settings = (column, {}) if isinstance(column, str) else column
+        table.add_column(title, **settings)
+    return table
 
 
 def leaderboard(view: SweepView, limit: int = 10) -> Table:
     """Return the finished trials, best first, then those without an objective; at most ``limit`` of each."""
-    rows = [_row(view, trial) for trial in view.searched]
-    finished = sorted((r for r in rows if r.trial.objective is not None), key=lambda row: _order(row, view.sign))
-    others = [row for row in rows if row.trial.objective is None]
-    dials = list(dict.fromkeys(name for row in rows for name in row.labels))
-    shows_seeds = any(row.seeds for row in rows)
-    shows_cost = any(row.trial.gpu_seconds > row.trial.seconds + 1 for row in rows)  # several devices a trial
-    objectives = list(view.further) if any(row.further for row in rows) else []
-    table = _empty_leaderboard(view, rows, objectives, dials, shows_seeds, shows_cost)
-
-    def add(rank: str, row: LeaderboardRow, value: str, style: str) -> None:
-        seeds = [row.seeds] if shows_seeds else []
-        further = row.further or [""] * len(objectives)
-        cost = [f"{row.trial.gpu_hours:.2f}"] if shows_cost else []
-        labels = (row.labels.get(name, "") for name in dials)
-        duration = format_duration(row.trial.seconds or None)
-        table.add_row(rank, str(row.trial.number), value, *seeds, *further, *labels, duration, *cost, style=style)
-
-    for rank, row in enumerate(finished[:limit], 1):
-        add(str(rank), row, row.value, "bold" if rank == 1 else "")
-    for row in others[:limit]:
-        add("", row, row.value + _reached(view, row.trial), "dim")
-    hidden = max(len(finished) - limit, 0) + max(len(others) - limit, 0)
-    if hidden:
+    finished = [trial for trial in view.ranked if not trial.is_replicate]
+    places = _places(view)
+    finished.sort(key=lambda trial: places.get(trial.number, len(places)))
+    others = [trial for trial in view.searched if trial.objective is None]
+    starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
+    title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
+    columns = list(_columns(view, finished))
+    table = build_table(*((name, options) for name, options, _ in columns), padding=(0, 1), title=title)
+    for trial in [*finished[:limit], *others[:limit]]:
+        style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
+        table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
+    if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
         table.caption = f"and {hidden} more"
     return table
 
 
-def _empty_leaderboard(
-    view: SweepView,
-    rows: Sequence[LeaderboardRow],
-    objectives: Sequence[str],
-    dials: Sequence[str],
-    shows_seeds: bool,
-    shows_cost: bool,
-) -> Table:
-    starts = {f"{row.trial.start:.4f}" for row in rows if row.trial.start is not None}
-    title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title=title, title_justify="left", title_style="bold"
-    )
-    for name in ("", "trial"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"{view.metric} ± se", justify="right")
-    if shows_seeds:
-        table.add_column("on fresh seeds ± 95 %", overflow="fold")
-    for name in objectives:
-        table.add_column(name, justify="right", overflow="fold")
-    for name in dials:
-        table.add_column(name, overflow="fold")
-    table.add_column("time", justify="right", no_wrap=True)
-    if shows_cost:
-        table.add_column("GPU h", justify="right", no_wrap=True)
-    return table
+def _columns(
+    view: SweepView, finished: Sequence[TrialView]
+) -> Iterator[tuple[str, Mapping[str, Any], Callable[[TrialView], str]]]:
+    """Yield each column of the leaderboard: its title, its options, and what it shows of a trial."""
+    ranks = {trial.number: str(rank) for rank, trial in enumerate(finished, 1)}
+    seeds = {trial.number: _on_fresh_seeds(view, trial.number) for trial in finished}
+    further = {trial.number: trial.further(view.further) or () for trial in finished}
+    yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
+    yield "trial", NUMBER, lambda trial: str(trial.number)
+    yield f"{view.metric} ± se", RIGHT, partial(_result, view)
+    if any(seeds.values()):
+        yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
+    for index, name in enumerate(view.further if any(further.values()) else ()):
+        known = {number: f"{values[index]:.4g}" for number, values in further.items() if values}
+        yield name, {**RIGHT, **FOLD}, partial(_known, known)
+    labels: dict[str, dict[int, str]] = {}
+    for trial in view.searched:
+        for name, text in short_names(trial.point).items():
+            labels.setdefault(text, {})[trial.number] = label_text(trial.point[name])
+    yield from ((name, FOLD, partial(_known, known)) for name, known in labels.items())
+    yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
+    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices a trial
+        yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
 
 
-def _row(view: SweepView, trial: TrialView) -> LeaderboardRow:
-    names = short_names(trial.point)
-    labels = {names[name]: label_text(label) for name, label in trial.point.items()}
-    if trial.objective is None:
-        return LeaderboardRow(trial, labels, outcome(trial))
-    value = f"{trial.objective:.4f}" + (f" ± {trial.error:.4f}" if trial.error is not None else "")
-    further = [f"{worth:.4g}" for worth in trial.further(view.further) or ()]
-    place, seeds = _on_fresh_seeds(view, trial.number)
-    if view.further:
-        place = view.front.index(trial.number) if trial.number in view.front else None
-    return LeaderboardRow(trial, labels, value, seeds, further, place)
+def _known(cells: Mapping[int, str], trial: TrialView) -> str:
+    return cells.get(trial.number, "")
 
 
-def _on_fresh_seeds(view: SweepView, number: int) -> tuple[int | None, str]:
-    """Return a trial's place on fresh seeds, and its mean there with what followed from it."""
+def _result(view: SweepView, trial: TrialView) -> str:
+    """Return a trial's objective with its standard error, or how it ended and what it had reached."""
+    if trial.objective is not None:
+        return f"{trial.objective:.4f}" + (f" ± {trial.error:.4f}" if trial.error is not None else "")
+    reached = trial.last_evaluation(view.metric) if trial.state is State.PRUNED else None
+    return outcome(trial) + ("" if reached is None else f" at {reached:.4f}")
+
+
+def _on_fresh_seeds(view: SweepView, number: int) -> str:
+    """Return a trial's mean on fresh seeds with what followed from it; empty if it has run on none."""
     ranking = view.replication
     if ranking is None or number not in ranking.places:
-        return None, ""
-    place, fate = ranking.places[number]
+        return ""
     candidate = next((found for found in ranking.alive if found.number == number), None)
     worth = None if candidate is None else on_fresh_seeds(candidate)
-    return place, fate if worth is None else f"{worth} ({worth.count}) {fate}"
+    fate = ranking.places[number][1]
+    return fate if worth is None else f"{worth} ({worth.count}) {fate}"
 
 
-def _order(row: LeaderboardRow, sign: int) -> tuple[bool, int, float, int]:
-    """Sort rows with a place first, then by objective."""
-    return row.place is None, row.place or 0, sign * (row.trial.objective or 0.0), row.trial.number
-
-
-def _reached(view: SweepView, trial: TrialView) -> str:
-    reached = trial.last_evaluation(view.metric) if trial.state is State.PRUNED else None
-    return "" if reached is None else f" at {reached:.4f}"
+def _places(view: SweepView) -> dict[int, int]:
+    """Return the places of the trials that have run on fresh seeds, or of those on the Pareto front."""
+    if view.further:
+        return {number: place for place, number in enumerate(view.front)}
+    return {number: place for number, (place, _) in view.replication.places.items()} if view.replication else {}
 
 
 def effects_table(comparison: Comparison, metric: str) -> Table:
     """Return the baseline, then every value of every parameter with its effect."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left", title_style="bold")
-    table.title = "one factor at a time, against the base configuration on the same seeds"
-    for name in ("trial", "dial", "value"):
-        table.add_column(name, justify="right" if name == "trial" else "left")
-    for name in (f"{metric} (seeds)", "effect ± 95 %, all together", "verdict"):
-        table.add_column(name, overflow="fold")
+    columns = (("trial", RIGHT), "parameter", "value", (f"{metric} (seeds)", FOLD),
+               ("effect ± 95 %, all together", FOLD), ("verdict", FOLD))  # fmt: skip
+    title = "one factor at a time, against the base configuration on the same seeds"
+    table = build_table(*columns, padding=(0, 1), title=title)
     table.add_row("", "as configured", "", format_estimate(comparison.worth), "", "", style="bold")
     for effect in comparison.effects:
         style = "dim" if effect.verdict in ("failed", "unknown") else ""
-        turned = (str(effect.trial), effect.parameter, label_text(effect.label))
-        table.add_row(*turned, format_estimate(effect.worth), format_effect(effect), effect.verdict, style=style)
+        changed = (str(effect.trial), effect.parameter, label_text(effect.label))
+        table.add_row(*changed, format_estimate(effect.worth), format_effect(effect), effect.verdict, style=style)
     return table
+
+
+BRAILLE = 0x2800
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a character, by row and column
+SHARED = "*"  # two curves meet
+
+Series = Sequence[tuple[float, float]]
+
+
+def draw(series: Series, width: int = 60, height: int = 8) -> list[str]:
+    """Return a curve over completions in Braille dots as lines of text; none without points."""
+    if not series:
+        return []
+    axes = x, y = _range(point[0] for point in series), _range(point[1] for point in series)
+    letters = [[0] * width for _ in range(height)]
+    dots = [(round(_share(a, x) * (2 * width - 1)), round((1 - _share(b, y)) * (4 * height - 1))) for a, b in series]
+    for (a, b), (c, d) in zip(dots, dots[1:] or dots, strict=False):
+        steps = max(abs(c - a), abs(d - b), 1)
+        for step in range(steps + 1):
+            column, row = round(a + (c - a) * step / steps), round(b + (d - b) * step / steps)
+            letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+    return _frame(["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes)
+
+
+def overlay(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
+    """Return curves over completions under their letters, interpolated linearly, as lines of text; none without points."""
+    known = {letter: sorted(points) for letter, points in curves.items() if points}
+    if not known:
+        return []
+    x, y = (_range(point[axis] for points in known.values() for point in points) for axis in (0, 1))
+    rows = [[" "] * width for _ in range(height)]
+    span = y[1] - y[0] or 1.0
+    for letter, points in known.items():
+        for column in range(width):
+            value = at(points, x[0] + (x[1] - x[0]) * column / (width - 1))
+            if value is not None:
+                row = rows[round((y[1] - value) / span * (height - 1))]
+                row[column] = letter if row[column] == " " else SHARED
+    return _frame(["".join(row) for row in rows], width, x, y)
+
+
+def at(points: Series, x: float) -> float | None:
+    """Interpolate a curve linearly at x; None outside of its points."""
+    for (x0, y0), (x1, y1) in zip(points, points[1:] or points, strict=False):
+        if x0 <= x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return None
+
+
+def _frame(rows: Sequence[str], width: int, x: tuple[float, float], y: tuple[float, float]) -> list[str]:
+    """Return the rows with labelled axes."""
+    labels = [f"{y[1]:8.4f}", *[" " * 8] * (len(rows) - 2), f"{y[0]:8.4f}"]
+    lines = [f"{label} │{row.rstrip()}" for label, row in zip(labels, rows, strict=True)]
+    left, right = f"{x[0]:,.0f}", f"{x[1]:,.0f} completions"
+    return [*lines, f"{'':8} └{left}{right:>{max(width - len(left), len(right) + 1)}}"]
+
+
+def _share(value: float, ends: tuple[float, float]) -> float:
+    return (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
+
+
+def _range(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return min(known), max(known)

@@ -3,16 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from grposweep.errors import ExitCode
 from grposweep.labels import count, label_text, short
-from grposweep.report.chart import draw
 from grposweep.report.compare import differences
-from grposweep.report.tables import format_duration, format_effect, format_objective
+from grposweep.report.tables import FOLD, build_table, draw, format_duration, format_effect, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -136,12 +134,8 @@ def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[Re
     if not found:
         yield Text(f"\nits configuration is that of {name}")
         return
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{count(len(found), 'difference')} to {name}", title_justify="left",
-        title_style="bold",
-    )  # fmt: skip
-    for column in ("key", f"trial {trial.number}", name):
-        table.add_column(column, overflow="fold")
+    columns = ((column, FOLD) for column in ("key", f"trial {trial.number}", name))
+    table = build_table(*columns, title=f"{count(len(found), 'difference')} to {name}")
     for key, here, there in found:
         table.add_row(Text(key), Text(label_text(here)), Text(label_text(there)))
     yield Text("")

@@ -95,7 +95,7 @@ class SweepView:
         return _mapping(self.settings.get("baseline"))
 
     @cached_property
-    def dials(self) -> list[str]:
+    def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
         seen = dict.fromkeys(name for trial in self.trials for name in trial.point)
         return list(dict.fromkeys([str(name) for entry in self._space if (name := entry.get("dial"))] + list(seen)))
@@ -251,12 +251,14 @@ class SweepView:
     def importances(self) -> dict[str, float]:
         """Each parameter's share of what decided, most first; empty with too few finished trials or parameters."""
         try:
-            dials = {dial.name: dial for dial in read_space(self.settings.get("space") or ()).parameters}
+            parameters = {
+                parameter.name: parameter for parameter in read_space(self.settings.get("space") or ()).parameters
+            }
         except (KeyError, TypeError, AttributeError):
             return {}
-        finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(dials)]
+        finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(parameters)]
         points, values = [dict(trial.point) for trial in finished], [trial.objective or 0.0 for trial in finished]
-        return find_importances(dials, points, values, maximize=self.direction == "maximize")
+        return find_importances(parameters, points, values, maximize=self.direction == "maximize")
 
     @cached_property
     def _states(self) -> Counter[State]:

@@ -26,7 +26,7 @@ DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
 def no_coefficient_with_kl_off(s: Setting) -> bool:
     """A KL coefficient while KL is off: a person who set it expects it to count.
 
-    Ours: ``kl=none`` says that no KL was meant, so ``kl.beta`` beside it is a contradiction (and, swept, a dead dial).
+    Ours: ``kl=none`` says that no KL was meant, so ``kl.beta`` beside it is a contradiction (and, swept, a dead parameter).
     """
     return s.kl_enabled is False and s.beta != 0
 

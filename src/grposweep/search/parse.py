@@ -21,7 +21,7 @@ from grposweep.config.compose import malformed
 from grposweep.errors import UserError
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
-_NEXT_DIAL = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
+_NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
 
 
 def split_tokens(arguments: Iterable[str]) -> list[str]:
@@ -43,7 +43,7 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif depth == 0 and "=" in argument[start:index] and _NEXT_DIAL.match(argument, index):
+        elif depth == 0 and "=" in argument[start:index] and _NEXT_PARAMETER.match(argument, index):
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]

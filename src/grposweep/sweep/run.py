@@ -28,9 +28,8 @@ from grposweep.config.validate import check_tracker, check_words
 from grposweep.errors import ExitCode
 from grposweep.files import PROJECT
 from grposweep.launchers import build_launcher
-from grposweep.report.live import LiveDisplay
+from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
-from grposweep.report.summary import RunEnd, print_results, trial_line, write_effects
 from grposweep.report.tables import build_console
 from grposweep.report.view import SweepReader
 from grposweep.rules.registry import Problem

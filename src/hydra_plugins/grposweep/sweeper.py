@@ -1,4 +1,4 @@
-"""The Sweeper plugin: parses the dials and hands over to grposweep.sweep.
+"""The Sweeper plugin: parses the parameters and hands over to grposweep.sweep.
 
 Hydra imports this module at every start, so everything heavy waits inside the methods.
 """
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class GrposweepSweeper(Sweeper):
-    """``-m`` and ``hydra.mode: MULTIRUN`` end here; ``params`` are a sweep file's dials, in Hydra's sweep syntax."""
+    """``-m`` and ``hydra.mode: MULTIRUN`` end here; ``params`` are a sweep file's parameters, in Hydra's sweep syntax."""
 
     def __init__(self, params: Any = None) -> None:
         plain = OmegaConf.to_container(params) if OmegaConf.is_config(params) else params

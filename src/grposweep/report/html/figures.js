@@ -101,29 +101,29 @@ function drawProgress() {
   ], { xaxis: { title: { text: "GPU hours" }, rangemode: "tozero" }, yaxis: { title: { text: plain(DATA.metric) } } });
 }
 
-// How an axis shows a dial.
-const dialAxis = (dial) => ({
-  title: { text: plain(dial.short), standoff: 6 }, type: dial.number ? (dial.log ? "log" : "linear") : "category",
-  ...(dial.log ? { exponentformat: "power", dtick: 1 } : {}), ...(dial.number ? {} : { categoryarray: dial.labels.map(plain), categoryorder: "array" }),
+// How an axis shows a parameter.
+const parameterAxis = (parameter) => ({
+  title: { text: plain(parameter.short), standoff: 6 }, type: parameter.number ? (parameter.log ? "log" : "linear") : "category",
+  ...(parameter.log ? { exponentformat: "power", dtick: 1 } : {}), ...(parameter.number ? {} : { categoryarray: parameter.labels.map(plain), categoryorder: "array" }),
 });
 
 function drawSlices() {
   const trials = finished();
-  if (!trials.length || !DATA.dials.length) return sayInstead("plot-slices", "No trial has finished yet.");
+  if (!trials.length || !DATA.parameters.length) return sayInstead("plot-slices", "No trial has finished yet.");
   const place = document.getElementById("plot-slices");
-  const columns = Math.max(1, Math.min(DATA.dials.length, Math.floor(place.clientWidth / 260), 4));
-  const rows = Math.ceil(DATA.dials.length / columns);
+  const columns = Math.max(1, Math.min(DATA.parameters.length, Math.floor(place.clientWidth / 260), 4));
+  const rows = Math.ceil(DATA.parameters.length / columns);
   place.style.height = `${rows * (columns === 1 ? 250 : 290) + 30}px`;
   const traces = [], axes = {};
-  DATA.dials.forEach((dial, i) => {
+  DATA.parameters.forEach((parameter, i) => {
     const asked = trials.filter((trial) => trial.point[i] !== null), n = i ? i + 1 : "";
     traces.push({
-      x: asked.map((trial) => (dial.number ? trial.point[i] : plain(trial.point[i]))), y: asked.map((trial) => trial.value),
+      x: asked.map((trial) => (parameter.number ? trial.point[i] : plain(trial.point[i]))), y: asked.map((trial) => trial.value),
       mode: "markers", xaxis: `x${n}`, yaxis: `y${n}`, text: asked.map(hoverName), customdata: asked.map((trial) => trial.number),
       hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>",
       marker: { size: 6, opacity: 0.8, color: asked.map((trial) => trial.number), colorscale: [[0, color("quiet")], [1, color("c1")]] },
     });
-    axes[`xaxis${n}`] = dialAxis(dial);
+    axes[`xaxis${n}`] = parameterAxis(parameter);
     axes[`yaxis${n}`] = { matches: i ? "y" : undefined, showticklabels: i % columns === 0,
       title: i % columns === 0 ? { text: plain(DATA.metric) } : undefined };
   });
@@ -132,8 +132,8 @@ function drawSlices() {
 
 function drawImportances() {
   const found = Object.entries(DATA.importances).reverse();
-  if (!found.length) return sayInstead("plot-importances", "Importances need at least two dials and ten finished trials.");
-  const names = Object.fromEntries(DATA.dials.map((dial) => [dial.name, dial.short]));
+  if (!found.length) return sayInstead("plot-importances", "Importances need at least two parameters and ten finished trials.");
+  const names = Object.fromEntries(DATA.parameters.map((parameter) => [parameter.name, parameter.short]));
   document.getElementById("plot-importances").style.height = `${found.length * 34 + 70}px`;
   draw("plot-importances", [{
     type: "bar", orientation: "h", x: found.map(([, share]) => share), y: found.map(([name]) => plain(names[name] ?? name)),

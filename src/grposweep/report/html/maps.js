@@ -1,36 +1,36 @@
-// Two dials at once, and all of them side by side.
+// Two parameters at once, and all of them side by side.
 
 const CELLS = 48; // of a surface, along each continuous axis
 
 function drawMap() {
   const [a, b] = ["across", "up"].map((id) => Number(document.getElementById(id).value));
   const trials = finished().filter((trial) => trial.point[a] !== null && trial.point[b] !== null);
-  if (DATA.dials.length < 2 || trials.length < 3 || a === b)
-    return sayInstead("plot-map", "A map needs two different dials and three finished trials.");
+  if (DATA.parameters.length < 2 || trials.length < 3 || a === b)
+    return sayInstead("plot-map", "A map needs two different parameters and three finished trials.");
   document.getElementById("plot-map").style.height = "";
   const x = scale(a, trials), y = scale(b, trials);
   const surface = { x: x.cells.map(x.shown), y: y.cells.map(y.shown), z: y.cells.map((v) => x.cells.map((u) => weigh(trials, x, y, u, v))) };
-  const isSmooth = x.dial.number && y.dial.number;
+  const isSmooth = x.parameter.number && y.parameter.number;
   const shared = { colorscale: "Viridis", reversescale: !DATA.maximize, colorbar: { title: { text: plain(DATA.metric), side: "right" }, thickness: 12, outlinewidth: 0 },
     hoverinfo: "skip" };
   const dots = { x: trials.map((t) => x.shown(x.at(t))), y: trials.map((t) => y.shown(y.at(t))), mode: "markers", text: trials.map(hoverName),
     customdata: trials.map((t) => t.number), hovertemplate: "%{text}<br>%{marker.color:.4f}<extra></extra>",
     marker: { size: 7, color: trials.map((t) => t.value), colorscale: "Viridis", reversescale: !DATA.maximize, line: { color: "#ffffff", width: 1 } } };
   draw("plot-map", [{ ...surface, ...shared, type: isSmooth ? "contour" : "heatmap", ...(isSmooth ? { contours: { coloring: "heatmap" }, line: { width: 0.5 } } : {}) }, dots],
-    { xaxis: { ...dialAxis(x.dial) }, yaxis: { ...dialAxis(y.dial), title: { text: plain(y.dial.short) } }, margin: { l: 70, r: 10, t: 12, b: 50 } });
+    { xaxis: { ...parameterAxis(x.parameter) }, yaxis: { ...parameterAxis(y.parameter), title: { text: plain(y.parameter.short) } }, margin: { l: 70, r: 10, t: 12, b: 50 } });
 }
 
-// A dial's cells along an axis in units of its own range, and back to what the axis shows.
+// A parameter's cells along an axis in units of its own range, and back to what the axis shows.
 function scale(index, trials) {
-  const dial = DATA.dials[index];
-  if (!dial.number) {
-    const labels = dial.labels.filter((text) => trials.some((trial) => trial.point[index] === text));
-    return { dial, cells: labels.map((_, i) => i), at: (trial) => labels.indexOf(trial.point[index]), shown: (u) => plain(labels[u]), near: 0 };
+  const parameter = DATA.parameters[index];
+  if (!parameter.number) {
+    const labels = parameter.labels.filter((text) => trials.some((trial) => trial.point[index] === text));
+    return { parameter, cells: labels.map((_, i) => i), at: (trial) => labels.indexOf(trial.point[index]), shown: (u) => plain(labels[u]), near: 0 };
   }
-  const [into, back] = dial.log ? [Math.log10, (u) => 10 ** u] : [(v) => v, (u) => u];
+  const [into, back] = parameter.log ? [Math.log10, (u) => 10 ** u] : [(v) => v, (u) => u];
   const values = trials.map((trial) => into(trial.point[index])), low = Math.min(...values), wide = Math.max(...values) - low || 1;
   const cells = Array.from({ length: CELLS }, (_, i) => i / (CELLS - 1));
-  return { dial, cells, at: (trial) => (into(trial.point[index]) - low) / wide, shown: (u) => back(low + u * wide), near: 1 };
+  return { parameter, cells, at: (trial) => (into(trial.point[index]) - low) / wide, shown: (u) => back(low + u * wide), near: 1 };
 }
 
 // Inverse distance weights; across categories nothing is mixed.
@@ -48,12 +48,12 @@ function weigh(trials, x, y, u, v) {
 
 function drawParallel() {
   const trials = finished();
-  if (!DATA.dials.length || trials.length < 2) return sayInstead("plot-parallel", "No two trials have finished yet.");
+  if (!DATA.parameters.length || trials.length < 2) return sayInstead("plot-parallel", "No two trials have finished yet.");
   if (!hasWebGL()) return sayInstead("plot-parallel", "Parallel coordinates need WebGL, which this browser does not offer; the slices above show the same.");
   const asked = trials.filter((trial) => trial.point.every((value) => value !== null));
   const shown = asked.length ? asked : trials;
   const values = shown.map((trial) => trial.value);
-  const dimensions = DATA.dials.map((dial, i) => parallelDial(dial, shown.map((trial) => trial.point[i])));
+  const dimensions = DATA.parameters.map((parameter, i) => parallelAxis(parameter, shown.map((trial) => trial.point[i])));
   dimensions.push({ label: plain(DATA.metric), values });
   const font = { color: color("ink"), size: 12 };
   draw("plot-parallel", [{
@@ -63,16 +63,16 @@ function drawParallel() {
   }], { margin: { l: 70, r: 60, t: 50, b: 20 } });
 }
 
-function parallelDial(dial, found) {
-  if (!dial.number) {
-    const labels = dial.labels;
-    return { label: plain(dial.short), values: found.map((text) => labels.indexOf(text)), range: [-0.2, labels.length - 0.8],
+function parallelAxis(parameter, found) {
+  if (!parameter.number) {
+    const labels = parameter.labels;
+    return { label: plain(parameter.short), values: found.map((text) => labels.indexOf(text)), range: [-0.2, labels.length - 0.8],
       tickvals: labels.map((_, i) => i), ticktext: labels.map(plain) };
   }
-  if (!dial.log) return { label: plain(dial.short), values: found };
+  if (!parameter.log) return { label: plain(parameter.short), values: found };
   const values = found.map((value) => Math.log10(value)), low = Math.floor(Math.min(...values)), high = Math.ceil(Math.max(...values));
   const ticks = Array.from({ length: high - low + 1 }, (_, i) => low + i);
-  return { label: plain(dial.short), values, tickvals: ticks, ticktext: ticks.map((power) => `1e${power}`) };
+  return { label: plain(parameter.short), values, tickvals: ticks, ticktext: ticks.map((power) => `1e${power}`) };
 }
 
 function hasWebGL() {

@@ -44,7 +44,7 @@ function showTrial(number) {
   const trial = DATA.trials.find((found) => found.number === number);
   if (!trial) return;
   document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.state}`;
-  const facts = [["folder", trial.folder], ...DATA.dials.map((dial, i) => [dial.name, trial.point[i]]),
+  const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, trial.point[i]]),
     [DATA.metric, trial.value], ["standard error", trial.error],
     ...DATA.further.map((objective, i) => [objective.name, trial.further && trial.further[i]]), ["on the Pareto front", trial.front ? "yes" : null], ["role", trial.role === "search" ? null : trial.role],
     ["GPU hours", trial.hours], ["why", trial.why || null]];
@@ -83,8 +83,8 @@ function drawAll() {
   for (const [name, figure] of Object.entries(FIGURES)) if (document.getElementById(`plot-${name}`)) setTimeout(figure);
 }
 
-const numeric = DATA.dials.findIndex((dial) => dial.log || dial.number);
-const choices = DATA.dials.map((dial, i) => [i, dial.short]);
+const numeric = DATA.parameters.findIndex((parameter) => parameter.log || parameter.number);
+const choices = DATA.parameters.map((parameter, i) => [i, parameter.short]);
 fill("metric", DATA.metrics.map((name) => [name, name]), DATA.metric);
 fill("across", choices, Math.max(numeric, 0));
 fill("against", DATA.further.map((objective, i) => [i, objective.name]), 0);

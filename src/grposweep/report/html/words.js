@@ -16,7 +16,7 @@ function label(value) {
 }
 
 const pointText = (trial) =>
-  DATA.dials.map((dial, i) => [dial.short, trial.point[i]]).filter(([, value]) => value !== null)
+  DATA.parameters.map((parameter, i) => [parameter.short, trial.point[i]]).filter(([, value]) => value !== null)
     .map(([name, value]) => `${name}=${label(value)}`).join(" ");
 
 const hoverName = (trial) => `trial ${trial.number}<br>${plain(pointText(trial)).replaceAll(" ", "<br>")}`;

@@ -1,0 +1,314 @@
+"""Make the HTML report of a sweep: template, style, scripts, plotly.js and the sweep's data in one file."""
+
+import json
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from grposweep.errors import UserError
+from grposweep.files import as_number, write_text
+from grposweep.labels import count, label_text, short, short_names
+from grposweep.redaction import redact
+from grposweep.report.cost import seconds_left
+from grposweep.report.ranking import RankedPoint
+from grposweep.report.tables import format_duration, format_effect, format_estimate
+from grposweep.report.trial_view import CurvePoint, State, TrialView
+from grposweep.report.view import SweepView
+from grposweep.search.analysis import Effect
+from grposweep.storage.results import failure_label
+
+NAME = "report.html"
+SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "page.js")
+DIFF_LINES = 400  # of uncommitted changes on the page
+
+# Metrics with a curve besides the objective, in the order of the page's menu.
+METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
+MOST_POINTS = 120  # per curve
+ALL_POINTS = 120_000  # of all curves together, about 14 bytes each
+DIGITS = 4  # significant digits
+MOST_CATEGORIES = 6  # distinct numbers of a parameter that are shown as categories
+LOG_SPAN = 20  # ratio of the largest to the smallest number from which an axis is logarithmic
+
+
+def write_report(view: SweepView, output: Path | None = None) -> Path:
+    """Write the sweep's report into its folder, or to ``output``, and return its path.
+
+    Raises UserError if it cannot be written.
+    """
+    path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
+    text = render_report(view)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}). Set --output to a file that can.") from error
+    return path
+
+
+def render_report(view: SweepView) -> str:
+    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running."""
+    environment = Environment(
+        loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    text = environment.get_template("page.html.j2").render(
+        **page_content(view),
+        **{function.__name__: function for function in (format_estimate, format_effect, label_text, short)},
+        nonce=secrets.token_urlsafe(16),
+        style=Markup(_part("style.css")),
+        plotly=Markup((files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")),
+        scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
+        data=Markup(script_json(page_data(view))),
+    )
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a character cannot be written
+
+
+def script_json(content: Any) -> str:
+    """Return JSON for a script element: nothing in it can end the element or begin a comment."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _part(name: str) -> str:
+    return (files("grposweep.report") / "html" / name).read_text(encoding="utf-8")
+
+
+def page_content(view: SweepView) -> dict[str, Any]:
+    """Return the template's variables."""
+    return {
+        "view": view,
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cards": list(_cards(view)),
+        "parameters": list(short_names(view.parameters).values()),
+        "rows": list(_rows(view)),
+        "states": [state.value for state in State if view.count(state)],
+        "stopped": [trial for trial in view.trials if trial.state is State.PRUNED],
+        "failures": list(_failures(view)),
+        "costs": list(_costs(view)),
+        "provenance": list(_provenance(view)),
+        "packages": packages if isinstance(packages := view.provenance.get("packages"), dict) else {},
+        "diff": _diff(view),
+        "overrides": [redact(text) for text in view.overrides],
+    }
+
+
+def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
+    """Yield each card: title, figure, and the line under it."""
+    if view.leaderboard:
+        best = view.leaderboard[0]
+        half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
+        title = f"best {view.metric}" if view.further else "best"
+        yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
+        gain = _gain(best)
+        if gain:
+            yield gain
+    if view.front:
+        yield (
+            "Pareto front",
+            count(len(view.front), "trial"),
+            f"of {len(view.ranked)}; {view.metric} against {', '.join(view.further)}",
+        )
+    left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
+    remaining = seconds_left(view)
+    more = f", about {format_duration(remaining)}" if remaining else ""
+    yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
+    budget = view.progress.budget_gpu_hours
+    yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
+    if view.invalid:
+        total = sum(rule.count for rule in view.invalid)
+        yield "points pruned", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
+
+
+def _gain(best: RankedPoint) -> tuple[str, str, str] | None:
+    start = best.first.start
+    if start is None:
+        return None
+    error = math.hypot((best.half or 0.0) / 1.96, best.first.start_error or 0.0)
+    gain = best.value - start
+    said = f"{abs(gain) / error:.1f} standard errors, " if error else ""
+    return "since the start", f"{gain:+.4f}", f"{said}from {start:.4f} before training"
+
+
+def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
+    """Yield the leaderboard: a row a finished point, then one a trial without an objective."""
+    verdicts = _verdicts(view)
+    for rank, place in enumerate(view.leaderboard, 1):
+        yield {
+            **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
+            "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
+            "source": place.source, "seeds": len(place.values), "key": place.value,
+            "note": place.fate or verdicts.get(place.first.number, ""),
+        }  # fmt: skip
+    for trial in view.trials:
+        if trial.objective is None:
+            none = {"rank": "", "worth": "-", "half": "", "source": "", "seeds": "", "key": ""}
+            yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
+
+
+def _verdicts(view: SweepView) -> dict[int | None, str]:
+    """Return the verdict of a one-factor comparison on each point, by trial number."""
+    found = view.comparison
+    return {found.baseline: "the baseline"} | {e.trial: e.verdict for e in found.effects} if found else {}
+
+
+def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
+    labels = [trial.point.get(name) for name in view.parameters]
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "reached": "" if trial.reached is None else f"at {trial.reached:.4f}",
+        "on_front": trial.number in view.front,
+        "further": trial.further(view.further) or [""] * len(view.further),
+        "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
+        "steps": trial.step,
+        "seconds": trial.seconds,
+        "time": format_duration(trial.seconds),
+        "hours": hours,
+    }
+
+
+def _failures(view: SweepView) -> Iterator[tuple[str, list[TrialView]]]:
+    for name in view.failures():
+        yield failure_label(name), [trial for trial in view.trials if trial.failure_class == name]
+
+
+def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
+    """Yield for each state: the number of trials, their GPU hours, and their share in percent."""
+    whole = view.gpu_hours
+    for state in State:
+        trials = [trial for trial in view.trials if trial.state is state]
+        hours = math.fsum(trial.gpu_hours for trial in trials)
+        if trials:
+            yield state.value, len(trials), hours, 100 * hours / whole if whole else 0.0
+
+
+def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
+    said = view.provenance
+    names = {
+        "command": "command", "working_directory": "in", "git_sha": "commit", "grposweep": "grposweep",
+        "python": "Python", "platform": "platform", "hostname": "host",
+    }  # fmt: skip
+    yield from ((title, redact(str(said[name]))) for name, title in names.items() if said.get(name))
+    yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
+
+
+def _diff(view: SweepView) -> str:
+    """Return the uncommitted changes at the sweep's start, cut if long."""
+    lines = redact(str(view.provenance.get("git_diff") or "")).splitlines()
+    more = [f"... and {len(lines) - DIFF_LINES:,} more lines in sweep.yaml"] if len(lines) > DIFF_LINES else []
+    return "\n".join(lines[:DIFF_LINES] + more)
+
+
+def page_data(view: SweepView) -> dict[str, Any]:
+    """Return one object for the page. Labels and messages are not escaped: the scripts do that."""
+    rank = {trial.number: place for place, point in enumerate(view.leaderboard) for trial in point.trials}
+    metrics = [view.metric, *(name for name in METRICS if name != view.metric)]
+    most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
+    parameters = [_parameter(view, name, text) for name, text in short_names(view.parameters).items()]
+    counted = {trial.number for point in view.leaderboard for trial in point.counted}
+    trials = [
+        _trial(trial, parameters, metrics, most)
+        | {"rank": rank.get(trial.number), "counts": trial.number in counted}
+        | {"further": trial.further(view.further), "front": trial.number in view.front}
+        for trial in view.trials
+    ]
+    return {
+        "name": view.name,
+        "metric": view.metric,
+        "maximize": view.direction == "maximize",
+        "further": [{"name": name, "maximize": direction == "maximize"} for name, direction in view.further.items()],
+        "effects": [_effect(effect) for effect in view.comparison.effects] if view.comparison else [],
+        "parameters": parameters,
+        "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
+        "trials": trials,
+        "importances": view.importances,
+    }
+
+
+def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
+    """Return how a parameter is drawn: many numbers on an axis (logarithmic if they span decades), others as categories."""
+    labels = [trial.point[name] for trial in view.trials if name in trial.point]
+    numbers = [number for label in labels if (number := as_number(label)) is not None and math.isfinite(number)]
+    is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
+    is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
+    texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
+    return {"name": name, "short": text, "number": is_number, "log": is_log, "labels": texts}
+
+
+def _effect(found: Effect) -> dict[str, Any]:
+    """Return a changed parameter's effect and half of its interval; None without one."""
+    known = {} if found.effect is None else {"mean": found.effect.mean, "half": found.effect.margin}
+    return {
+        "name": short({found.parameter: found.label}), "trial": found.trial, "verdict": found.verdict,
+        **{name: _rounded(known.get(name), 6) for name in ("mean", "half")},
+    }  # fmt: skip
+
+
+def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
+    """Sort numbers by size, other labels in the order of the space."""
+    if all(isinstance(label, int | float) for label in labels):
+        return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
+    known = [label_text(label) for label in choices]
+    found = {label_text(label) for label in labels}
+    return [text for text in known if text in found] + sorted(found - set(known))
+
+
+def _trial(
+    trial: TrialView, parameters: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int
+) -> dict[str, Any]:
+    curves = {name: _curve(points, most) for name in metrics if (points := trial.curve(name))}
+    last = max(trial.lines, key=lambda line: line["step"], default={})
+    steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "role": trial.role,
+        "point": [_label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters],
+        "value": _rounded(trial.objective, 6),
+        "error": _rounded(trial.error, DIGITS),
+        "hours": _rounded(trial.gpu_hours, DIGITS),
+        "ended": _rounded(trial.ended, 12),
+        "per_step": completions / steps if steps > 0 and completions else 1,
+        "curves": curves,
+        "why": trial.reason,
+        "command": trial.command,
+        "folder": trial.name,
+    }
+
+
+def _curve(points: Sequence[CurvePoint], most: int) -> tuple[list[int], list[float], list[float] | None]:
+    """Return steps, values and standard errors (None unless every point has one)."""
+    kept = thin(points, most)
+    errors = [_round(point.error) for point in kept if point.error is not None]
+    return (
+        [point.step for point in kept],
+        [_round(point.value) for point in kept],
+        errors if len(errors) == len(kept) else None,
+    )
+
+
+def thin(points: Sequence[CurvePoint], most: int) -> Sequence[CurvePoint]:
+    """Return at most ``most`` points, evenly spread, with the first and the last."""
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+
+
+def _label(label: Any, is_number: bool) -> Any:
+    """Return a label as its axis needs it; None for an inactive parameter."""
+    return None if label is None else float(label) if is_number else label_text(label)
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None or not math.isfinite(value) else _round(value, digits)
+
+
+def _round(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")
