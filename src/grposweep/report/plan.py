@@ -10,7 +10,7 @@ from rich.table import Table
 
 from grposweep import plan
 from grposweep.memory.estimate import GIB, Fit, Memory
-from grposweep.report.tables import FOLD, RIGHT, build_table
+from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 from grposweep.setting import Setting
 
 
@@ -114,7 +114,7 @@ SYMBOLS = (
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """One column a recipe; for a single one the formulas with its numbers beside them."""
-    columns = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
+    columns: list[Column] = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
     table = build_table(*columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else []))
     for line in LINES + COMPARED if len(items) > 1 else LINES:
         values = [_value(line, setting) for _, setting in items]
