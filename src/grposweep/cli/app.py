@@ -92,27 +92,11 @@ def _literal(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
-Named = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SWEEP",
-        help="A name under outputs, or a path.",
-        show_default="the newest",
-        autocompletion=complete_sweep,
-    ),
-]
-Required = Annotated[
-    str, typer.Argument(help="A name under outputs, or a path.", show_default=False, autocompletion=complete_sweep)
-]
-Sweep = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SWEEP",
-        help="A name under outputs, or a path.",
-        show_default="the newest",
-        autocompletion=complete_sweep,
-    ),
-]
+_SWEEP: Any = {"help": "A name under outputs, or a path.", "autocompletion": complete_sweep}
+_NEWEST: Any = {**_SWEEP, "metavar": "SWEEP", "show_default": "the newest"}
+Named = Annotated[str | None, typer.Argument(**_NEWEST)]
+Required = Annotated[str, typer.Argument(**_SWEEP, show_default=False)]
+Sweep = Annotated[str | None, typer.Option(**_NEWEST)]
 Trial = Annotated[
     str, typer.Argument(help="Its number, folder or path; or best.", show_default=False, autocompletion=complete_trial)
 ]

@@ -95,7 +95,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one row a trial: parameters, objective, state, cost, failure."""
+    """Write all trials: parameters, objective, state, cost, failure."""
     from grposweep.files import write_text
     from grposweep.report.export import render_rows
     from grposweep.report.view import open_sweep

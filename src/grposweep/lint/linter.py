@@ -13,16 +13,8 @@ from grposweep.recipe import Recipe
 from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
 
-SIZES = frozenset(
-    [
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "steps_per_generation",
-        "generation_batch_size",
-        "num_generations",
-        "num_iterations",
-    ]
-)
+SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+                   "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
 LENGTHS = SIZES | {"max_steps", "epochs"}
 PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
         "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip

@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,36 +43,18 @@ def row(trial: TrialView, parameters: Iterable[str], further: Collection[str]) -
     Each of the ``further`` objectives has a column ``objective.<name>``.
     """
     values = trial.further(further) or [None] * len(further)
-    known: Mapping[str, Any] = {
-        "trial": trial.number,
-        "folder": trial.name,
-        "state": str(trial.state),
-        "role": trial.role,
-        **{name: trial.point.get(name) for name in parameters},
-    }
     return {
-        **known,
+        "trial": trial.number, "folder": trial.name, "state": str(trial.state), "role": trial.role,
+        **{name: trial.point.get(name) for name in parameters},
         "objective": trial.objective,
         **{f"objective.{name}": value for name, value in zip(further, values, strict=True)},
-        "objective_se": trial.error,
-        "start": trial.start,
-        "step": trial.step,
-        "completions": trial.result.completions,
-        "seconds": round(trial.seconds, 3),
-        "gpu_hours": round(trial.gpu_hours, 6),
-        "failure": trial.reason or None,
-    }
+        "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
+        "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6), "failure": trial.reason or None,
+    }  # fmt: skip
 
 
-OF_SWEEP = (
-    "name",
-    "force",
-    "verbose",
-    "outputs",
-    "search",
-    "tracker",
-    "rules",
-)  # sections about the sweep, not the trial
+# Sections about the sweep, not the trial.
+OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")
 
 
 def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
@@ -115,7 +97,11 @@ def default_form(best: TrialView, file: Path) -> str:
 def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
     """Return the best trial's text in a form, under a line that names the trial."""
     head = f"trial {best.number} of {view.name}, {view.metric} {best.objective:.4f}"
-    return FORMS.get(form, _recipe)(view, best, form, head, file)
+    if form == "command":
+        return f"#!/bin/sh\n# {head}\n{best.command}\n"
+    if form == "recipe":
+        return _own_recipe(best, head)
+    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head)
 
 
 def _screen(view: SweepView, best: TrialView) -> Text:
@@ -137,11 +123,7 @@ def _screen(view: SweepView, best: TrialView) -> Text:
     return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")
 
 
-def _command(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
-    return f"#!/bin/sh\n# {head}\n{best.command}\n"
-
-
-def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file: Path) -> str:
+def _own_recipe(best: TrialView, head: str) -> str:
     """Return the recipe that the trial's program read."""
     path = best.path / "recipe.yaml"
     if not path.is_file():
@@ -151,7 +133,7 @@ def _own_recipe(_view: SweepView, best: TrialView, _form: str, head: str, _file:
     return f"# {head}; {best.path / 'program.sh'} launched it\n{path.read_text(encoding='utf-8')}"
 
 
-def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path) -> str:
+def _hydra(best: TrialView, head: str, file: Path) -> str:
     """Return every value of the experiment over conf/config.yaml, with the interpolations of that file."""
     from omegaconf import OmegaConf
 
@@ -169,20 +151,14 @@ def _hydra(_view: SweepView, best: TrialView, _form: str, head: str, file: Path)
     search = experiment.search
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
-    command = [
-        "python",
-        str(PROJECT / "src" / "run.py"),
-        "--config-dir",
-        str(file.resolve().parent),
-        "--config-name",
-        file.stem,
-    ]
+    run, folder = str(PROJECT / "src" / "run.py"), str(file.resolve().parent)
+    command = ["python", run, "--config-dir", folder, "--config-name", file.stem]
     return (
         f"# {shlex.join(command)}\n# {head}; add overrides, or -m and parameters\ndefaults: [config, _self_]\n\n{text}"
     )
 
 
-def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path) -> str:
+def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
     """Return a framework's recipe. Comments name what it cannot express; stderr names what was not kept."""
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
@@ -199,7 +175,3 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, _file: Path)
     task = experiment.task
     unsaid = f"# Not in it: prompts and rewards (here task.kind={task.kind}, task.rewards={','.join(task.rewards)}).\n"
     return unsaid + render(translation, head, form)
-
-
-Write = Callable[[SweepView, TrialView, str, str, Path], str]
-FORMS: Mapping[str, Write] = {"command": _command, "recipe": _own_recipe, "hydra": _hydra}  # all others are frameworks

@@ -16,74 +16,56 @@ from grposweep.setting import Setting
 
 @dataclass(frozen=True)
 class Line:
-    """One number of a plan: its name, its formula in symbols, the formula with numbers, and how it follows."""
+    """One number of a plan: its name, its formula in symbols, how it follows, and the formula with numbers as a template."""
 
     name: str
     formula: str
     value: Callable[[Setting], Any]
-    numbers: Callable[[Setting], str] = lambda _: ""
-
-
-def _b(s: Setting) -> str:
-    return str(s.per_device_train_batch_size)
+    numbers: str = ""
 
 
 def _w(s: Setting) -> int | None:
-    """The processes that a batch is split over."""
+    """Return the processes that a batch is split over."""
     return s.processes if s.data_processes is None else s.data_processes
 
 
-def _mu_s_a(s: Setting) -> str:
-    return f"{s.num_iterations} x {plan.micro_steps_per_generation(s)} / {s.gradient_accumulation_steps}"
+class _Numbers(dict[str, Any]):
+    """The numbers of a setting by symbol, computed when a template asks for them."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self._setting = setting
+
+    def __missing__(self, symbol: str) -> Any:
+        return NUMBERS_OF[symbol](self._setting)
 
 
-DATA = Line("processes with data of their own", "W", lambda s: _w(s))
+NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
+    "B": lambda s: s.per_device_train_batch_size, "W": _w, "A": lambda s: s.gradient_accumulation_steps,
+    "S": plan.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
+    "D": lambda s: s.train_prompts, "P": plan.prompts_per_rollout, "N": plan.rollouts_per_epoch,
+    "rollout": plan.completions_per_rollout, "step": plan.completions_per_step, "boundary": plan.boundary_steps,
+    "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
+    "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
+}  # fmt: skip
+DATA = Line("processes with data of their own", "W", _w)
 LINES = (
     Line("training processes", "all ranks", lambda s: s.processes),
     DATA,
-    Line(
-        "completions per rollout", "B W S", plan.completions_per_rollout,
-        lambda s: f"{_b(s)} x {_w(s)} x {plan.micro_steps_per_generation(s)}",
-    ),
-    Line(
-        "prompts per rollout", "B W S / G", plan.prompts_per_rollout,
-        lambda s: f"{plan.completions_per_rollout(s)} / {s.num_generations}",
-    ),
-    Line(
-        "completions per optimizer step", "B W A", plan.completions_per_step,
-        lambda s: f"{_b(s)} x {_w(s)} x {s.gradient_accumulation_steps}",
-    ),
-    Line(
-        "of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps,
-        lambda s: f"{_b(s)} x {s.gradient_accumulation_steps}",
-    ),
-    Line(
-        "prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
-        lambda s: f"{plan.completions_per_step(s)} / {s.num_generations}",
-    ),
-    Line("optimizer steps per rollout", "mu S / A", plan.steps_per_rollout, _mu_s_a),
-    Line(
-        "rollouts per epoch", "floor(D / P)", plan.rollouts_per_epoch,
-        lambda s: f"floor({s.train_prompts} / {plan.prompts_per_rollout(s)})",
-    ),
-    Line(
-        "prompts dropped per epoch", "D mod P", plan.dropped_prompts,
-        lambda s: f"{s.train_prompts} mod {plan.prompts_per_rollout(s)}",
-    ),
-    Line(
-        "optimizer steps per epoch", "ceil(N mu S / A)", plan.steps_per_epoch,
-        lambda s: f"ceil({plan.rollouts_per_epoch(s)} x {_mu_s_a(s)})",
-    ),
-    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, lambda s: _length(s)),
-    Line(
-        "evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
-        lambda s: f"ceil({s.eval_prompts} x {s.num_generations_eval or s.num_generations} / "
-        f"({s.per_device_eval_batch_size} x {s.processes}))",
-    ),
-    Line(
-        "steps between checkpoints", "a multiple of the rollout boundary", plan.save_every,
-        lambda s: f"boundary every {plan.boundary_steps(s)}",
-    ),
+    Line("completions per rollout", "B W S", plan.completions_per_rollout, "{B} x {W} x {S}"),
+    Line("prompts per rollout", "B W S / G", plan.prompts_per_rollout, "{rollout} / {G}"),
+    Line("completions per optimizer step", "B W A", plan.completions_per_step, "{B} x {W} x {A}"),
+    Line("of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps, "{B} x {A}"),
+    Line("prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
+         "{step} / {G}"),
+    Line("optimizer steps per rollout", "mu S / A", plan.steps_per_rollout, "{mu} x {S} / {A}"),
+    Line("rollouts per epoch", "floor(D / P)", plan.rollouts_per_epoch, "floor({D} / {P})"),
+    Line("prompts dropped per epoch", "D mod P", plan.dropped_prompts, "{D} mod {P}"),
+    Line("optimizer steps per epoch", "ceil(N mu S / A)", plan.steps_per_epoch, "ceil({N} x {mu} x {S} / {A})"),
+    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, "{length}"),
+    Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
+         "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
+    Line("steps between checkpoints", "a multiple of the rollout boundary", plan.save_every, "boundary every {boundary}"),
 )  # fmt: skip
 
 
@@ -123,7 +105,7 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
         if line is DATA and all(_w(s) == s.processes for _, s in items):
             continue  # nothing is shared
         cells = ["?" if value is None else _text(value) for value in values]
-        numbers = [line.numbers(items[0][1])] if len(items) == 1 else []
+        numbers = [line.numbers.format_map(_Numbers(items[0][1]))] if len(items) == 1 else []
         table.add_row(line.name, *cells, line.formula, *numbers)
     return table
 
@@ -185,13 +167,7 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-PHASES = {
-    "load": "load",
-    "generation": "generation",
-    "scoring": "scoring",
-    "backward": "backward",
-    "step": "optimizer step",
-}
+PHASES = {name: name for name in ("load", "generation", "scoring", "backward")} | {"step": "optimizer step"}
 NAMES, NUMBERS = 16, 12  # columns
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from grposweep.report.trial_view import Direction, TrialView
-from grposweep.search.replication import Ranking, Replicate, Replication, estimate
+from grposweep.search.replication import EndedTrial, Ranking, Replication, estimate
 
 NORMAL = 1.96  # standard errors of a 95 % interval
 ON_FRONT = "Pareto front"
@@ -87,13 +87,11 @@ def replication_ranking(
     """Return the ranking of the search's points on the seeds of their replicates; None without replication."""
     if replication is None:
         return None
-    sign = -1 if direction == "minimize" else 1
-    ended = [trial for trial in trials if trial.state.is_over]
-    worth = {t.number: None if t.objective is None else sign * t.objective for t in ended}
-    found = {t.number: value for t in ended if not t.is_replicate and (value := worth[t.number]) is not None}
-    said = ((t.attributes.get("of"), t.attributes.get("seed"), worth[t.number]) for t in ended if t.is_replicate)
-    known = [Replicate(of, seed, value) for of, seed, value in said if isinstance(of, int) and isinstance(seed, int)]
-    return replication.ranking(found, known)
+    sign, ended = -1 if direction == "minimize" else 1, [trial for trial in trials if trial.state.is_over]
+    results = [None if trial.objective is None else sign * trial.objective for trial in ended]
+    return replication.ranking(
+        [EndedTrial(t.number, value, t.attributes) for t, value in zip(ended, results, strict=True)]
+    )
 
 
 def _without_seed(point: Mapping[str, Any]) -> Hashable:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,7 +18,6 @@ from grposweep.report.cost import seconds_left
 from grposweep.report.tables import effects_table, format_duration, leaderboard, outcome
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.search.analysis import Comparison
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
@@ -250,27 +248,20 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
 
 def write_effects(view: SweepView) -> None:
     """Write effects.json of a sweep of one factor at a time."""
-    if view.comparison is not None:
-        write_json(view.path / paths.EFFECTS, _effects_content(view.comparison, view.metric))
-
-
-def _effects_content(found: Comparison, metric: str) -> dict[str, Any]:
-    return {
-        "metric": metric,
+    found = view.comparison
+    if found is None:
+        return
+    content = {
+        "metric": view.metric,
         "confidence": 1 - CHANCE,  # of all the effects' intervals together
         "baseline": {"trial": found.baseline, "worth": _interval(found.worth)},
         "effects": [
-            {
-                "dial": effect.parameter,
-                "value": effect.label,
-                "trial": effect.trial,
-                "worth": _interval(effect.worth),
-                "effect": _interval(effect.effect),
-                "verdict": effect.verdict,
-            }
-            for effect in found.effects
+            {"dial": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.worth),
+             "effect": _interval(e.effect), "verdict": e.verdict}
+            for e in found.effects
         ],
-    }
+    }  # fmt: skip
+    write_json(view.path / paths.EFFECTS, content)
 
 
 def _interval(found: Estimate | None) -> dict[str, float | int | None] | None:

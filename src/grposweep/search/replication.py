@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -174,12 +174,12 @@ def is_replicate(trial: "FrozenTrial") -> bool:
     return bool(trial.user_attrs.get("role") == CONFIRM)
 
 
-class Replicate(NamedTuple):
-    """One that has ended: the trial whose point it repeats, its seed, and its result, larger is better; None: it failed."""
+class EndedTrial(NamedTuple):
+    """A trial that has ended: its result, larger is better (None: it failed), and the study's attributes."""
 
-    of: int
-    seed: int
+    number: int
     value: float | None
+    attributes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -197,13 +197,16 @@ class Replication:
         """How many replicates that are at most."""
         return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
 
-    def ranking(self, found: Mapping[int, float], replicates: Iterable[Replicate]) -> Ranking:
-        """Where the race is: ``found`` is what the search's finished trials are worth, larger is better, by number."""
+    def ranking(self, ended: Sequence[EndedTrial]) -> Ranking:
+        """Return the state of the race, given all trials that have ended."""
+        searched = [trial for trial in ended if trial.attributes.get("role") != CONFIRM]
+        found = {trial.number: trial.value for trial in searched if trial.value is not None}
         ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
         results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
-        for replicate in replicates:
-            if replicate.of in results:
-                results[replicate.of][replicate.seed] = replicate.value
+        for _, value, attributes in ended:
+            of, seed = attributes.get("of"), attributes.get("seed")
+            if attributes.get("role") == CONFIRM and isinstance(of, int) and isinstance(seed, int) and of in results:
+                results[of][seed] = value
         runners = [Candidate(number, values) for number, values in results.items()]
         return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
 

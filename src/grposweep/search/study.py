@@ -13,7 +13,7 @@ from grposweep.registries import SAMPLERS
 from grposweep.search.analysis import pareto_front, signs_of
 from grposweep.search.gp_worker import ask_helper
 from grposweep.search.journal import Direction, open_journal, open_study
-from grposweep.search.replication import Ranking, Replicate, Replication, is_replicate
+from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
 from grposweep.search.space import Label, Point, Space, freeze
 
@@ -185,15 +185,10 @@ class SweepStudy:
         if self.replication is None:
             return None
         ended = [trial for trial in self.started if trial.state.is_finished()]
-        worth = {
-            t.number: self.sign * t.value if t.state == TrialState.COMPLETE and t.value is not None else None
-            for t in ended
-        }
-        found = {t.number: value for t in ended if not is_replicate(t) and (value := worth[t.number]) is not None}
-        replicates = (
-            Replicate(t.user_attrs["of"], t.user_attrs["seed"], worth[t.number]) for t in ended if is_replicate(t)
-        )
-        return self.replication.ranking(found, replicates)
+        values = [t.value if t.state == TrialState.COMPLETE else None for t in ended]
+        results = [None if value is None else self.sign * value for value in values]
+        told = [EndedTrial(t.number, value, t.user_attrs) for t, value in zip(ended, results, strict=True)]
+        return self.replication.ranking(told)
 
     @property
     def best(self) -> FrozenTrial | None:

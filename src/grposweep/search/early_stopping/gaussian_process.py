@@ -7,7 +7,6 @@ each). It needs numpy and scipy only; its cost is bounded by ``MOST`` observatio
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ LENGTHS = (
     1.2,
     2.5,
     8.0,
-)  # length scales, as shares of a parameter's range; at the last one it does not matter
+)  # length scales, as shares of a parameter's range; the last one means no influence
 TIMES = (0.3, 0.6, 1.2, 2.5)  # of training time
 SEEDS = (0.003, 0.01, 0.03, 0.1, 0.3)  # variance that a seed adds, relative to that of the curves
 NOISES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # variance of an evaluation, likewise
@@ -37,6 +36,7 @@ SPREAD_TIME = 0.25
 TYPICAL_SEED = 0.03
 PASSES = 2  # over all kernel parameters
 FEWEST = 4  # observations to fit anything to
+REMEMBERED = 64  # fits
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ class GaussianProcess:
         likelihood = -0.5 * count * np.log(self.scale) - float(np.log(np.diag(self._factor[0])).sum())
         params = self.params
         prior = sum((np.log(length / TYPICAL) / SPREAD) ** 2 for length in params.lengths)
-        prior += (np.log(params.time / TYPICAL_TIME) / SPREAD_TIME) ** 2 + (
-            np.log(params.seed / TYPICAL_SEED) / 1.0
-        ) ** 2
+        prior += (np.log(params.time / TYPICAL_TIME) / SPREAD_TIME) ** 2 + np.log(params.seed / TYPICAL_SEED) ** 2
         return float(likelihood - 0.5 * prior)
 
     def mean(self, wanted: Observations, shared: bool) -> "Array":
@@ -142,34 +140,20 @@ def _covariance(a: Observations, b: Observations, params: KernelParams, shared: 
     return result
 
 
+_fitted: dict[object, KernelParams] = {}
+
+
 def fit(seen: Observations) -> KernelParams:
-    """Return the most probable kernel parameters, by coordinate search."""
-    key = (
-        seen.trial.tobytes(),
-        seen.parameters.tobytes(),
-        seen.labels.tobytes(),
-        seen.share.tobytes(),
-        seen.value.tobytes(),
-    )
-    return _fit(key, _Same(seen))
+    """Return the most probable kernel parameters by coordinate search; the latest ``REMEMBERED`` answers are kept."""
+    key = tuple(array.tobytes() for array in (seen.trial, seen.parameters, seen.labels, seen.share, seen.value))
+    if key not in _fitted:
+        while len(_fitted) >= REMEMBERED:
+            del _fitted[next(iter(_fitted))]
+        _fitted[key] = _fit(seen)
+    return _fitted[key]
 
 
-class _Same:
-    """An argument that the cache ignores."""
-
-    def __init__(self, seen: Observations) -> None:
-        self.seen = seen
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=64)
-def _fit(_key: object, same: _Same) -> KernelParams:
-    seen = same.seen
+def _fit(seen: Observations) -> KernelParams:
     best = KernelParams((TYPICAL,) * (seen.parameters.shape[1] + seen.labels.shape[1]))
     if len(seen.value) < FEWEST:
         return best
