@@ -35,7 +35,7 @@ from grposweep.train import trl as grpo
 from grposweep.train.attempt import Attempt, load_attempt
 from grposweep.train.models import Loaded, load_model
 from grposweep.train.tasks import Data, load_data
-from grposweep.train.trl import build_config
+from grposweep.train.trl_config import build_config
 
 PAIRS, STEPS, WARM_UP = 12, 32, 2  # optimizer steps a training, the first of which are not counted
 RESAMPLES = 10_000
@@ -117,7 +117,7 @@ def write_trial(folder: Path) -> Path:
 
 def ours(attempt: Attempt, model: Loaded, data: Data) -> Any:
     """Our trainer, everything that a trial does included."""
-    return grpo.build_trainer(attempt, model, data, resumed_at=0)
+    return grpo.build_trainer(attempt, model, data, build_config(attempt, model), resumed_at=0)
 
 
 def plain(attempt: Attempt, model: Loaded, data: Data) -> Any:

@@ -78,8 +78,8 @@ POLICIES: dict[str, Callable[[], Any]] = {
 # task.kind: a function from schema.Task to training and held-out rows
 TASKS: dict[str, Callable[..., Any]] = {
     "arithmetic": Lazy("train.tasks.arithmetic:load"),
-    "gsm8k": Lazy("train.tasks.gsm8k:load"),
-    "jsonl": Lazy("train.tasks.jsonl:load"),
+    "gsm8k": Lazy("train.tasks.files:load_gsm8k"),
+    "jsonl": Lazy("train.tasks.files:load_jsonl"),
 }
 
 # tracker.kind: a class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker

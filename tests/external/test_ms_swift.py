@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.external.base import NodeContext, Trial
+from grposweep.external import NodeContext, Trial
 from grposweep.files import PROJECT
 from grposweep.frameworks.ms_swift.external import NAME, MsSwiftLogTail, build
 from grposweep.schema import Trainer

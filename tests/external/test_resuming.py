@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grposweep.external.base import Trial
+from grposweep.external import Trial
 from grposweep.external.script import build
 from grposweep.files import write_json
 from grposweep.schema import Trainer

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from grposweep.external.base import Entry, ExternalProgram
+from grposweep.external import Entry, ExternalProgram
 from grposweep.train.external import ExternalProgramMonitor
 from grposweep.train.records import ControlFile, MetricsFile
 

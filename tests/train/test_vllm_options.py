@@ -5,24 +5,33 @@ from pathlib import Path
 import pytest
 
 from grposweep.schema import Experiment, Generation, Model
-from grposweep.train.trl import vllm_options
-from grposweep.train.vllm import server_command
+from grposweep.train.attempt import load_attempt
+from grposweep.train.models import Loaded
+from grposweep.train.trl_config import grpo_arguments
+from grposweep.train.vllm import server_address, server_command
+
+from .conftest import MakeTrial
 
 
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says where it is; two jobs on a node send their weights over different ports."""
     monkeypatch.setenv("GRPOSWEEP_VLLM_SERVER", "http://n2:31234")
     monkeypatch.setenv("GRPOSWEEP_JOB_NUMBER", "71234")
-    options = vllm_options(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
+    options = server_address(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
     assert options["vllm_server_base_url"] == "http://n2:31234"
     assert options["vllm_server_timeout"] == 300
     assert options["vllm_group_port"] == 41234
 
 
-def test_colocated_vllm_gets_its_share_of_the_memory() -> None:
+def test_colocated_vllm_gets_its_share_of_the_memory(make_trial: MakeTrial) -> None:
     """And nothing of a server."""
-    generation = Generation(use_vllm=True, vllm_tensor_parallel_size=2, vllm_gpu_memory_utilization=0.4)
-    options = vllm_options(generation, model_length=1536)
+    folder = make_trial(
+        "generation.use_vllm=true",
+        "generation.vllm_tensor_parallel_size=2",
+        "generation.vllm_gpu_memory_utilization=0.4",
+        "generation.vllm_max_model_length=1536",
+    )
+    options = grpo_arguments(load_attempt(folder), Loaded("model", None, None, {"dtype": "float32"}))
     assert (options["vllm_tensor_parallel_size"], options["vllm_gpu_memory_utilization"]) == (2, 0.4)
     assert options["vllm_max_model_length"] == 1536
     assert "vllm_server_base_url" not in options

@@ -18,7 +18,7 @@ from grposweep.config.compose import to_experiment
 from grposweep.config.groups import own_values
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.external.base import RECIPE, NodeContext, Trial
+from grposweep.external import RECIPE, NodeContext, Trial
 from grposweep.files import read_json, write_json, write_text
 from grposweep.frameworks import build_program, external_trainers
 from grposweep.frameworks.base import text

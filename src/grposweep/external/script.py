@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.external.base import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
+from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
 from grposweep.schema import AUTO, Trainer
 
 

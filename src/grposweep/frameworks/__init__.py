@@ -10,7 +10,7 @@ from typing import Any
 
 from grposweep import registries
 from grposweep.errors import UserError
-from grposweep.external.base import ExternalProgram, Trial
+from grposweep.external import ExternalProgram, Trial
 from grposweep.frameworks.base import Framework, KeySpec, ParsedRecipe, TranslatedRecipe, parse_release
 from grposweep.memory.catalog import known_model
 from grposweep.recipe import Recipe

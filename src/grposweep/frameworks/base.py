@@ -12,7 +12,7 @@ from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from grposweep.external.base import ExternalTrainer
+from grposweep.external import ExternalTrainer
 from grposweep.frameworks.parsing.bash import Word
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import spell

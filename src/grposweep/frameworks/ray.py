@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import frameworks
-from grposweep.external.base import Entry, ExternalProgram, Trial
+from grposweep.external import Entry, ExternalProgram, Trial
 from grposweep.frameworks.parsing.overrides import flatten
 from grposweep.plan import steps_per_rollout
 

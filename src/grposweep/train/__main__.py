@@ -51,4 +51,4 @@ def run(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     code = run(sys.argv[1:])
-    os._exit(code)  # all is written; taking torch.distributed down object by object may hang (grpo.py says why)
+    os._exit(code)  # all is written; taking torch.distributed down object by object may hang (trl.py says why)

@@ -18,14 +18,36 @@ from grposweep.storage.records import CallbackState
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
 
-class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class BoundaryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """What every callback of a trial does: show signs of life, and stop all ranks at one rollout boundary."""
+
+    stopped = False
+
+    def beat(self, state: TrainerState) -> None:
+        """Show a sign of life."""
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.beat(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.beat(state)  # an evaluation may be long: it lives
+
+    def stop_if_asked(self, asked: bool, args: TrainingArguments, control: TrainerControl) -> bool:
+        """Return whether any rank was asked to stop. All ranks must call this at the same step."""
+        self.stopped = broadcast_any(asked, args.world_size, args.device)
+        control.should_training_stop = control.should_training_stop or self.stopped
+        return self.stopped
+
+
+class Callback(BoundaryCallback):
     """Rank 0 writes and reads the trial's files; all ranks stop at one step."""
 
     def __init__(self) -> None:
         folder = os.environ.get("GRPOSWEEP_TRIAL")
         self.folder = Path(folder) if folder else None
         self.attempt = int(os.environ.get("GRPOSWEEP_ATTEMPT", 0))
-        self.stopped = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
@@ -47,8 +69,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         step = state.global_step
         if self.folder is None or step >= state.max_steps or not self.pace.is_boundary(step):
             return
-        if broadcast_any(self._asked(step) and state.is_world_process_zero, args.world_size, args.device):
-            self.stopped = control.should_training_stop = control.should_save = True
+        if self.stop_if_asked(self._asked(step) and state.is_world_process_zero, args, control):
+            control.should_save = True
             if state.is_world_process_zero:
                 self._say(state)
 
@@ -66,19 +88,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not ty
         self.metrics.write(kind, state.global_step, self.pace.completions_at(state.global_step), logs)
         self._say(state)
 
-    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._beat(state)
-
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self._beat(state)  # an evaluation may be long: it lives
-
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.folder is not None and state.is_world_process_zero:
             self._say(state)
 
-    def _beat(self, state: TrainerState) -> None:
+    def beat(self, state: TrainerState) -> None:
         if self.folder is not None and state.is_world_process_zero:
             self.heartbeat.beat(state.global_step)
 

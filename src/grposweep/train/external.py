@@ -17,7 +17,7 @@ from pathlib import Path
 import grposweep
 from grposweep.config.base_recipe import load_trial_recipe
 from grposweep.errors import ProgramFailed, UserError
-from grposweep.external.base import ExternalProgram, NodeContext, Trial
+from grposweep.external import ExternalProgram, NodeContext, Trial
 from grposweep.files import read_json, write_json
 from grposweep.frameworks import build_program
 from grposweep.process import MARK, kill_group, start_guard

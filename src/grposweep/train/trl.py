@@ -1,8 +1,4 @@
-"""The TRL trainer: run one attempt with GRPOTrainer, every number set explicitly in its GRPOConfig.
-
-Ranks are started by our launchers, not by ``accelerate launch``, so the arguments carry the whole configuration of sharding
-(DeepSpeed's ZeRO, torch's FSDP).
-"""
+"""The TRL trainer: run one attempt with GRPOTrainer."""
 
 import logging
 import os
@@ -10,7 +6,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import accelerate.utils
@@ -18,21 +13,18 @@ import datasets
 import numpy
 import torch
 import transformers
-from accelerate.utils import DistributedType
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.memory.parts import BUCKET, ZERO
 from grposweep.plan import build_plan
-from grposweep.schema import Experiment, Generation
 from grposweep.train.attempt import Attempt, Outcome, check_schedule
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
 from grposweep.train.models import Loaded, load_model
-from grposweep.train.process import port_of_job
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
+from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import (
     HeldOutEvaluation,
@@ -41,184 +33,8 @@ from grposweep.train.trl_callbacks import (
     UpdateNormCallback,
     mean_over_prompts,
 )
+from grposweep.train.trl_config import build_config
 from grposweep.train.vllm import copy_merged_weights
-
-NEVER = 1 << 30  # optimizer steps
-
-
-def vllm_options(generation: Generation, model_length: int | None = None) -> dict[str, Any]:
-    """TRL's vLLM keys; a server that the job started says where it is in the environment.
-
-    ``model_length`` is the longest sequence in tokens; None for the model's own maximum.
-    """
-    if not generation.use_vllm:
-        return {"use_vllm": False}
-    options = {"use_vllm": True, "vllm_mode": generation.vllm_mode}
-    if generation.vllm_mode == "server":
-        url = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
-        # Two jobs on one node must not meet on the port over which weights are sent.
-        group_port = port_of_job(40_000)
-        return options | {
-            "vllm_server_base_url": url,
-            "vllm_server_timeout": float(generation.vllm_server_timeout),
-            "vllm_group_port": group_port,
-        }
-    return options | {
-        "vllm_tensor_parallel_size": generation.vllm_tensor_parallel_size,
-        "vllm_gpu_memory_utilization": generation.vllm_gpu_memory_utilization,
-        "vllm_max_model_length": model_length,
-    }
-
-
-def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
-    """Every number that we know, explicitly: TRL's defaults have changed before."""
-    experiment, plan, setting = attempt.experiment, attempt.plan, attempt.setting
-    optimizer, kl, loss, generation = experiment.optimizer, experiment.kl, experiment.loss, experiment.generation
-    cpu = not torch.cuda.is_available()
-    evaluates = bool(plan.evaluation_steps)
-    return GRPOConfig(
-        output_dir=str(attempt.checkpoints),
-        model_init_kwargs=model.init_kwargs,
-        use_cpu=cpu,
-        ddp_backend="gloo" if cpu and attempt.ranks > 1 else None,
-        ddp_find_unused_parameters=False,  # every parameter has a gradient; looking for others costs a walk a step
-        bf16=model.init_kwargs["dtype"] == "bfloat16",
-        gradient_checkpointing=experiment.model.gradient_checkpointing,
-        seed=experiment.seed,
-        data_seed=experiment.seed,
-        # the batch: only steps_per_generation, since TRL refuses it together with generation_batch_size
-        per_device_train_batch_size=plan.per_device_train_batch_size,
-        gradient_accumulation_steps=plan.gradient_accumulation_steps,
-        steps_per_generation=plan.steps_per_generation,
-        num_generations=plan.num_generations,
-        num_iterations=setting.num_iterations,
-        per_device_eval_batch_size=setting.per_device_eval_batch_size,
-        num_generations_eval=setting.num_generations_eval or plan.num_generations,
-        # the objective
-        beta=kl.beta,
-        use_bias_correction_kl=kl.use_bias_correction_kl,
-        sync_ref_model=kl.sync_ref_model,
-        ref_model_sync_steps=kl.ref_model_sync_steps,
-        ref_model_mixup_alpha=kl.ref_model_mixup_alpha,
-        loss_type=loss.loss_type,
-        epsilon=loss.epsilon,
-        epsilon_high=loss.epsilon_high,
-        delta=loss.delta,
-        scale_rewards=loss.scale_rewards,
-        importance_sampling_level=loss.importance_sampling_level,
-        mask_truncated_completions=loss.mask_truncated_completions,
-        reward_weights=experiment.task.reward_weights,
-        # the optimizer
-        learning_rate=optimizer.learning_rate,
-        optim=optimizer.optim,
-        weight_decay=optimizer.weight_decay,
-        adam_beta1=optimizer.adam_beta1,
-        adam_beta2=optimizer.adam_beta2,
-        adam_epsilon=optimizer.adam_epsilon,
-        max_grad_norm=optimizer.max_grad_norm,
-        lr_scheduler_type=optimizer.lr_scheduler_type,
-        warmup_steps=optimizer.warmup_steps,
-        max_steps=attempt.total,
-        # generation
-        max_completion_length=generation.max_completion_length,
-        temperature=generation.temperature,
-        top_p=generation.top_p,
-        top_k=generation.top_k,
-        **vllm_options(generation, setting.vllm_max_model_length),
-        # Evaluations and checkpoints are the Conductor's; eval_strategy is on so that TRL checks the evaluation batch.
-        eval_strategy="steps" if evaluates else "no",
-        eval_steps=NEVER if not evaluates else attempt.total,
-        save_strategy="no",
-        save_total_limit=None if experiment.trainer.keep == "all" else 1,
-        logging_steps=1,
-        log_completions=experiment.trainer.log_completions,  # to checkpoints/completions/*.parquet
-        num_completions_to_print=0,
-        report_to=list(attempt.tracker.report_to),  # rank 0 alone writes; other trackers are ours
-        disable_tqdm=True,
-        torch_compile=experiment.trainer.compile,
-        **sharding_options(experiment.trainer.sharding),
-    )
-
-
-def sharding_options(sharding: str) -> dict[str, Any]:
-    """What GRPOConfig is told; ``auto`` values are filled from its other arguments by transformers itself."""
-    if sharding == "none":
-        return {}
-    if sharding == "fsdp":  # version 2; layers are found by the model's own list of them
-        return {"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": True}}
-    return {"deepspeed": deepspeed_config(int(sharding.removeprefix("zero")))}
-
-
-def deepspeed_config(stage: int) -> dict[str, Any]:
-    """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need sharding (10^8 elements)."""
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        "reduce_bucket_size": BUCKET,
-    }
-    if stage < 3:
-        zero |= {"allgather_partitions": True, "allgather_bucket_size": BUCKET}
-    else:
-        zero |= {
-            "stage3_prefetch_bucket_size": BUCKET,
-            "stage3_param_persistence_threshold": "auto",
-            "stage3_max_live_parameters": BUCKET,
-            "stage3_gather_16bit_weights_on_model_save": True,
-        }
-    return {
-        "zero_optimization": zero,
-        "bf16": {"enabled": "auto"},
-        "gradient_clipping": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "train_batch_size": "auto",
-        "zero_allow_untested_optimizer": True,  # torch's own AdamW among them
-    }
-
-
-# Kinds of sharding for which CPU ranks suffice. accelerate 1.15 drops its FSDP plugin on them and says nothing.
-SHARDED_ON_CPUS = set(ZERO)
-
-
-def check_sharding(experiment: Experiment) -> None:
-    """Raise UserError if the wanted sharding cannot be had in this environment, before a model is loaded."""
-    sharding = experiment.trainer.sharding
-    if sharding in ZERO and find_spec("deepspeed") is None:
-        raise UserError(
-            f"trainer.sharding={sharding}: DeepSpeed is not installed here. Install it (pip install deepspeed), or set "
-            "trainer.sharding=fsdp, which torch brings along."
-        )
-    on_cpus = sharding in SHARDED_ON_CPUS and experiment.cluster.processes > 1
-    if sharding != "none" and not torch.cuda.is_available() and not on_cpus:
-        raise UserError(
-            f"trainer.sharding={sharding}: it divides what GPUs hold, and none is visible here. Set trainer.sharding=none."
-        )
-
-
-def start_deepspeed_on_cpus(attempt: Attempt) -> None:
-    """Connect CPU ranks for DeepSpeed, before anything asks it for their number.
-
-    transformers tells accelerate about DeepSpeed only where there are GPUs, so ZeRO-3 would build the model for one rank.
-    """
-    if attempt.experiment.trainer.sharding not in ZERO or torch.cuda.is_available():
-        return
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed
-
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-
-
-def check_is_sharded(attempt: Attempt, trainer: "Trainer") -> None:
-    """Raise UserError if several ranks would train as plain DDP although sharding is set: accelerate may drop it silently."""
-    sharding, found = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
-    wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
-    if sharding != "none" and attempt.ranks > 1 and found != wanted:
-        raise UserError(
-            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training is {found.value}), and "
-            "every rank would hold everything. Set trainer.sharding=none."
-        )
-
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.

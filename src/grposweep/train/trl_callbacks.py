@@ -1,11 +1,8 @@
-"""Where a step's time goes, how many tokens a second come out, and the memory at its peak: one reading an optimizer step.
+"""Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate, save and stop.
 
-How far each optimizer step moves the weights: the dial between a training that stands still and one that breaks.
-
-EasyR1's guide to stable training asks for it beside the gradient norm. AdamW divides the gradient's size away, so the norm alone
-does not tell; in bfloat16 a small learning rate may move nothing at all.
-
-Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate, save and stop.
+Each optimizer step reports where its time went, tokens per second, peak memory, and how far it moved the weights. EasyR1's
+guide to stable training recommends that last number beside the gradient norm: AdamW divides the gradient's size away, and
+in bfloat16 a small learning rate may move nothing at all.
 """
 
 import resource
@@ -20,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.train.attempt import Attempt
-from grposweep.train.callback import broadcast_any
+from grposweep.train.callback import BoundaryCallback
 from grposweep.train.vllm import StaleWeightsGuard
 
 GIB = 2**30
@@ -157,12 +154,11 @@ class UpdateNormCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             self.value = self._sample.change()
 
 
-class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+class TrialControlCallback(BoundaryCallback):
     """Decides at every optimizer step; all ranks decide alike, rank 0 writes."""
 
     def __init__(self, attempt: Attempt, updates: UpdateNormCallback) -> None:
         self.attempt, self.updates = attempt, updates
-        self.stopped = False
         self.saved = 0  # optimizer step of the last checkpoint
         self.guard = StaleWeightsGuard(attempt.experiment.generation.vllm_mode)
 
@@ -177,23 +173,13 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         if step in attempt.plan.evaluation_steps:
             control.should_evaluate = True
         if not last and attempt.pace.is_boundary(step):
-            self.stopped = broadcast_any(attempt.asks_to_stop(step), attempt.ranks, args.device)
-            control.should_training_stop = control.should_training_stop or self.stopped
-            control.should_save = self.stopped or self._is_due(step)
+            control.should_save = self.stop_if_asked(attempt.asks_to_stop(step), args, control) or self._is_due(step)
         elif last:
             control.should_save = attempt.experiment.trainer.keep in ("last", "all")
-        self._beat(state)
+        self.beat(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.saved = state.global_step
-
-    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._beat(state)
-
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self._beat(state)  # an evaluation may be long: it lives
 
     def on_log(
         self,
@@ -215,7 +201,7 @@ class TrialControlCallback(TrainerCallback):  # type: ignore[misc]  # transforme
         every = self.attempt.plan.save_steps
         return every is not None and every > 0 and step // every > self.saved // every
 
-    def _beat(self, state: TrainerState) -> None:
+    def beat(self, state: TrainerState) -> None:
         self.attempt.beat(state.global_step)
 
 

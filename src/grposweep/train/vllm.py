@@ -1,4 +1,4 @@
-"""vLLM as a trial uses it: a server of the trial's own, the weights that TRL sends, and a check that they arrive.
+"""vLLM as a trial uses it: a server of the trial's own, its address, the weights that TRL sends, and a check that they arrive.
 
 No torch here: the check is tested with logs alone.
 """
@@ -14,8 +14,11 @@ from typing import Any
 
 from grposweep.config.compose import load_experiment
 from grposweep.errors import UserError
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
+from grposweep.train.process import port_of_job
+
+FIRST_GROUP_PORT = 40_000
 
 
 def serve(folder: Path) -> None:
@@ -49,6 +52,18 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
         max_model_len=length,
     )
     return list(build_command(arguments))
+
+
+def server_address(generation: Generation) -> dict[str, Any]:
+    """Return TRL's keys of a vLLM server, none without one. A server that the job started is named in the environment."""
+    if not generation.use_vllm or generation.vllm_mode != "server":
+        return {}
+    return {
+        "vllm_server_base_url": os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url,
+        "vllm_server_timeout": float(generation.vllm_server_timeout),
+        # Two jobs on one node must not meet on the port over which weights are sent.
+        "vllm_group_port": port_of_job(FIRST_GROUP_PORT),
+    }
 
 
 def copy_merged_weights(engine: Any) -> None:

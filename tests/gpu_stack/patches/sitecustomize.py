@@ -36,9 +36,9 @@ def use_gloo_alone(ops: ModuleType) -> None:
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def allow_fsdp_on_cpus(trl: ModuleType) -> None:
+def allow_fsdp_on_cpus(sharding: ModuleType) -> None:
     """Let grposweep take what it refuses because accelerate would silently not do it."""
-    trl.SHARDED_ON_CPUS.add("fsdp")
+    sharding.SHARDED_ON_CPUS.add("fsdp")
 
 
 def tell_what_trains(trainer: ModuleType) -> None:
@@ -70,7 +70,7 @@ def choose_fsdp_state(arguments: ModuleType) -> None:
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "accelerate.state": take_fsdp_on_cpus,
     "deepspeed.ops": use_gloo_alone,
-    "grposweep.train.trl": allow_fsdp_on_cpus,
+    "grposweep.train.sharding": allow_fsdp_on_cpus,
     "transformers.trainer": tell_what_trains,
     "transformers.training_args": choose_fsdp_state,
 }

@@ -2,7 +2,7 @@
 
 import re
 
-from grposweep.external.base import ExternalProgram, ExternalTrainer, Trial
+from grposweep.external import ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.easyr1 import keys
 from grposweep.frameworks.easyr1.reader import SPECIAL, parse

@@ -2,7 +2,7 @@
 
 import re
 
-from grposweep.external.base import ExternalTrainer
+from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.ms_swift import keys
 from grposweep.frameworks.ms_swift.external import build

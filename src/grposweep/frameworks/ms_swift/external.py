@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grposweep.external.base import Entry, ExternalProgram, Trial, interpreter
+from grposweep.external import Entry, ExternalProgram, Trial, interpreter
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"

@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from grposweep.external.base import ExternalTrainer
+from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.open_r1 import keys
 from grposweep.frameworks.open_r1.launch import expand_sbatch

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from grposweep.external.base import ExternalTrainer
+from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.reader import SPECIAL, parse

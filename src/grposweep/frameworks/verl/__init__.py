@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from grposweep.external.base import RECIPE, ExternalProgram, ExternalTrainer, Trial
+from grposweep.external import RECIPE, ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.ray import build_ray
 from grposweep.frameworks.verl import keys

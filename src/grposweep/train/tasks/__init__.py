@@ -2,10 +2,13 @@
 
 A task is a function from the configuration to training and held-out rows: dictionaries with ``prompt``, ``answer`` and
 whatever else a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
-gives a task its name on the command line.
+gives a task its name on the command line. Readers of files are here too, with errors that name the file and the line.
 """
 
+import json
+import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -13,7 +16,10 @@ from datasets import Dataset
 from grposweep.errors import UserError
 from grposweep.registries import TASKS
 from grposweep.schema import Task
-from grposweep.train.tasks.rows import Row
+
+Row = dict[str, Any]
+
+SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -57,3 +63,81 @@ def _prompt(task: Task, row: Row) -> dict[str, Any]:
         return {"prompt": row["prompt"]}
     system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
     return {"prompt": [*system, {"role": "user", "content": row["prompt"]}]}
+
+
+def load_rows(path: Path, key: str = "task.path") -> list[Row]:
+    """The rows of a JSON-lines or parquet file; ``key`` is what a person would edit."""
+    if not path.is_file():
+        raise UserError(
+            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."
+        )
+    if path.suffix == ".parquet":
+        return _load_parquet(path, key)
+    return _load_json_lines(path, key)
+
+
+def _load_json_lines(path: Path, key: str) -> list[Row]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{key}={path}: line {number} is not JSON ({error.msg}). Write one JSON object a line."
+            ) from error
+        if not isinstance(row, dict):
+            raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object a line.")
+        rows.append(row)
+    return rows
+
+
+def _load_parquet(path: Path, key: str) -> list[Row]:
+    import pyarrow.parquet  # type: ignore[import-untyped]  # no stubs; beside its only use: JSON lines need no arrow
+
+    try:
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    except (OSError, ValueError) as error:  # arrow's own errors are ValueErrors
+        raise UserError(
+            f"{key}={path}: not a readable parquet file ({error}). Set {key} to a file of prompts."
+        ) from error
+
+
+def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
+    """One column of all rows; missing anywhere is bad input."""
+    for number, row in enumerate(rows, start=1):
+        if row.get(column) is None:
+            raise UserError(
+                f"{key}={column}, but row {number} of {source} has no {column}: its columns are "
+                f"{', '.join(sorted(map(str, row)))}. Set {key} to one that every row has."
+            )
+    return [row[column] for row in rows]
+
+
+def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
+    """The rows under our two names, everything else kept for rewards."""
+    prompts = take_column(rows, prompt_column, source, "task.prompt_column")
+    answers = take_column(rows, answer_column, source, "task.answer_column")
+    return [
+        {**row, "prompt": prompt, "answer": str(answer)}
+        for row, prompt, answer in zip(rows, prompts, answers, strict=True)
+    ]
+
+
+def shuffled(rows: list[Row]) -> list[Row]:
+    """The rows in an order that never changes: which prompts are held out is no matter of an experiment's seed."""
+    rows = list(rows)
+    random.Random(20).shuffle(rows)
+    return rows
+
+
+def hold_out(rows: list[Row], count: int, source: str) -> tuple[list[Row], list[Row]]:
+    """Training rows, and the last ``count`` of a shuffle, held out."""
+    if len(rows) <= count:
+        raise UserError(
+            f"task.eval_prompts={count}, but {source} has {len(rows)} rows: nothing would be left to train on. "
+            f"Set task.eval_prompts below {len(rows)}, or task.eval_split to a second file."
+        )
+    rows = shuffled(rows)
+    return rows[: len(rows) - count], rows[len(rows) - count :]

@@ -4,7 +4,7 @@ import random
 
 from grposweep.errors import UserError
 from grposweep.schema import Task
-from grposweep.train.tasks.rows import Row
+from grposweep.train.tasks import Row
 
 # The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out
 # prompts are new to it as well.

@@ -1,16 +1,41 @@
-"""Grade-school mathematics (openai/gsm8k): a question in words; the answer is the number after ``####``."""
+"""Tasks whose prompts come from files or the hub: the user's own (``jsonl``), and openai/gsm8k.
+
+gsm8k is grade-school mathematics: a question in words, and the number after ``####`` is the answer.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.schema import Task
-from grposweep.train.tasks.rows import SUFFIXES, Row, hold_out, load_rows, shuffled, take_column
+from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, shuffled, take_column
 
 HUB = "openai/gsm8k"
 
 
-def load(task: Task) -> tuple[list[Row], list[Row]]:
+def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
+    """Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the one file."""
+    if not task.path:
+        raise UserError(
+            "task.path is not set, and task=jsonl reads its prompts from there. Set task.path=prompts.jsonl."
+        )
+    rows = _read(task, Path(task.path), "task.path")
+    if task.eval_split is None:
+        return hold_out(rows, task.eval_prompts, task.path)
+    held_out = shuffled(_read(task, Path(task.eval_split), "task.eval_split"))
+    if len(held_out) < task.eval_prompts:
+        raise UserError(
+            f"task.eval_prompts={task.eval_prompts}, but {task.eval_split} has {len(held_out)} rows. "
+            f"Set task.eval_prompts={len(held_out)}."
+        )
+    return shuffled(rows), held_out[: task.eval_prompts]
+
+
+def _read(task: Task, path: Path, key: str) -> list[Row]:
+    return as_prompts(load_rows(path, key), task.prompt_column, task.answer_column, str(path))
+
+
+def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
     """The training split, and ``eval_prompts`` questions of the test split (of the training split where there is none)."""
     path = task.path or HUB
     if Path(path).exists():
