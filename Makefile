@@ -9,10 +9,10 @@ demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 slow: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto -m slow --durations 15
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --durations 15
 
 # On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready

@@ -93,18 +93,19 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def run_in(here: Path, *arguments: str, timeout: float = 120) -> Ended:
-    """``src/run.py`` in a folder, to its end."""
-    command = [sys.executable, str(RUN), *arguments]
-    done = subprocess.run(
-        command, cwd=here, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+def run_in(here: Path, *arguments: str, timeout: float = 120, **extra: str) -> Ended:
+    """``src/run.py`` in a folder, to its end; ``extra`` goes into its environment."""
+    return _ended([sys.executable, str(RUN), *arguments], here, environment(**extra), timeout)
 
 
-def grposweep(here: Path, *arguments: str, **extra: str) -> Ended:
+def grposweep(here: Path, *arguments: str, stdin: str = "", **extra: str) -> Ended:
     """The ``grposweep`` command in a folder, to its end; ``extra`` goes into its environment."""
     command = [sys.executable, "-m", "grposweep", *arguments]
-    variables = environment(PYTHONPATH=str(PROJECT / "src"), **extra)
-    done = subprocess.run(command, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return _ended(command, here, environment(PYTHONPATH=str(PROJECT / "src"), **extra), 300, stdin)
+
+
+def _ended(command: list[str], here: Path, variables: dict[str, str], timeout: float, stdin: str = "") -> Ended:
+    done = subprocess.run(
+        command, cwd=here, env=variables, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
     return Ended(done.returncode, done.stdout, done.stderr)

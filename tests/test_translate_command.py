@@ -3,8 +3,8 @@
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import yaml
 
 from grposweep import translate as own
 from grposweep.setting import Setting
-from support import PROJECT, Ended, environment
+from support import PROJECT, Ended, grposweep
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B
 num_generations: 8
@@ -31,13 +31,7 @@ def translate(here: Path) -> Translate:
     """``translate("recipe.yaml", "--to", "trl")`` in a folder that holds the recipe above."""
     (here / "recipe.yaml").write_text(RECIPE)
 
-    def call(*arguments: str) -> Ended:
-        command = [sys.executable, "-m", "grposweep", "translate", *arguments]
-        path = environment(PYTHONPATH=str(PROJECT / "src"))
-        done = subprocess.run(command, cwd=here, env=path, capture_output=True, text=True, timeout=60, check=False)
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-    return call
+    return partial(grposweep, here, "translate")
 
 
 def test_stdout_is_a_recipe_with_its_command_and_its_losses_in_comments(translate: Translate) -> None:

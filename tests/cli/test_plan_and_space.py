@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from support import PROJECT, Ended, environment
+from support import grposweep as run_grposweep
 
 MS_SWIFT = [
     "batch.num_generations=8", "batch.per_device_train_batch_size=8", "batch.gradient_accumulation_steps=2",
@@ -21,15 +23,7 @@ Grposweep = Callable[..., Ended]
 @pytest.fixture
 def grposweep(here: Path) -> Grposweep:
     """``grposweep("plan", ...)`` from another folder."""
-
-    def call(*arguments: str) -> Ended:
-        done = subprocess.run(
-            [sys.executable, "-m", "grposweep", *arguments],
-            cwd=here, env=environment(PYTHONPATH=str(PROJECT / "src")), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-    return call
+    return partial(run_grposweep, here)
 
 
 @pytest.mark.parametrize(("prompts", "steps"), [(7920, 1320), (8000, 1332)])

@@ -1,12 +1,10 @@
 """No secret of the environment or the command line reaches a file of a sweep."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import RUN, Ended, environment
+from support import Ended, run_in
 
 HF, KEY, PASSWORD = "hf_" + "aB3dE" * 6, "0123456789abcdef" * 2 + "01234567", "correct-horse-battery"
 SECRET = {"HF_TOKEN": HF, "WANDB_API_KEY": KEY, "MY_PASSWORD": PASSWORD}
@@ -14,11 +12,7 @@ SECRET = {"HF_TOKEN": HF, "WANDB_API_KEY": KEY, "MY_PASSWORD": PASSWORD}
 
 def sweep(here: Path, *arguments: str) -> Ended:
     """Run the command with secrets in its environment."""
-    done = subprocess.run(
-        [sys.executable, str(RUN), "trainer=fake", "name=s", *arguments], cwd=here, env=environment(**SECRET),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return run_in(here, "trainer=fake", "name=s", *arguments, **SECRET)
 
 
 def found(here: Path) -> list[str]:

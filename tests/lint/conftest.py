@@ -1,13 +1,11 @@
-"""The grposweep command as a subprocess, from a folder of its own whose name has a space."""
+"""The grposweep command as a process, from a folder of its own whose name has a space."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import PROJECT, Ended, environment
+from support import Ended, grposweep
 
 VALID = """\
 # the smallest recipe that is right
@@ -26,17 +24,7 @@ def lint(here: Path) -> Callable[..., Ended]:
     """``lint("recipe.yaml", "--processes", "8")`` runs the command to its end."""
 
     def call(*arguments: str, stdin: str = "", command: str = "lint") -> Ended:
-        done = subprocess.run(
-            [sys.executable, "-m", "grposweep", command, *arguments],
-            cwd=here,
-            env=environment(PYTHONPATH=str(PROJECT / "src")),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return grposweep(here, command, *arguments, stdin=stdin)
 
     return call
 

@@ -1,13 +1,11 @@
 """A finished sweep of the fake trainer, made once: tests work on copies."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support import RUN, environment
+from support import run_in
 
 # Invalid points, a crash, labels of several types.
 GRID = (
@@ -20,7 +18,7 @@ GRID = (
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its folder."""
     here = tmp_path_factory.mktemp("grid")
-    subprocess.run([sys.executable, str(RUN), *GRID], cwd=here, env=environment(), capture_output=True, check=True)
+    assert run_in(here, *GRID).code == 0
     return here / "outputs" / "s"
 
 
