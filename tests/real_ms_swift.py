@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grposweep.frameworks.ms_swift.reader import VERSION
+from grposweep.frameworks.ms_swift.keys import VERSION
 from grposweep.lint.linter import LintResult, changed, lint_recipe
 from grposweep.plan import completions_per_rollout, micro_steps_per_generation
 from grposweep.recipe import Recipe

@@ -7,7 +7,7 @@ from typing import cast
 
 from faults.sweeps import EASY, Remembered
 from grposweep.cli.run import _composer
-from grposweep.config.session import open_session
+from grposweep.config.compose import open_session
 from grposweep.errors import ExitCode
 from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy

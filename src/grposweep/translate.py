@@ -15,16 +15,16 @@ import yaml
 
 from grposweep import frameworks, plan
 from grposweep.check import check, errors
-from grposweep.config.groups import NUMBERS, own_values
+from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.to_setting import KEYS, SOURCES
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grposweep.frameworks.trl.keys import SAME, span
-from grposweep.frameworks.trl.reader import defaults
-from grposweep.frameworks.trl.writer import NAMES, fitted
-from grposweep.frameworks.units import in_completions
+from grposweep.frameworks.reading import release_defaults
+from grposweep.frameworks.trl.keys import span
+from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
+from grposweep.frameworks.writing import in_completions
 from grposweep.plan import save_every, total_steps
 from grposweep.setting import TRL, Setting
 
@@ -106,7 +106,7 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 
 def _unsaid(s: Setting) -> Iterator[str]:
     """Fields that are set, matter, and have no key of ours."""
-    default = {**vars(Setting()), **defaults(frameworks.FRAMEWORKS["trl"], TRL)}
+    default = {**vars(Setting()), **release_defaults(frameworks.FRAMEWORKS["trl"], TRL)}
     for name in sorted(SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
         value = getattr(s, name)
         if (

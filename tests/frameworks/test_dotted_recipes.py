@@ -9,7 +9,7 @@ from grposweep import plan
 from grposweep.errors import UserError
 from grposweep.frameworks import detect, read
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
-from grposweep.frameworks.parsing.overrides import parse_nested, parse_override, resolve
+from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_override, resolve
 from grposweep.lint.linter import build_plan, lint_recipe
 from grposweep.setting import Setting
 

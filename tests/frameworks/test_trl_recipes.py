@@ -6,8 +6,7 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.frameworks import ParsedRecipe, detect, native, read
-from grposweep.frameworks.parsing.values import convert
-from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.frameworks.parsing.yaml_text import convert, parse_yaml
 from grposweep.frameworks.trl import keys
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting

@@ -12,7 +12,7 @@ from grposweep import plan
 from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
-from grposweep.frameworks.parsing.overrides import flatten
+from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.lint.linter import LintResult, build_plan, lint_recipe
 from grposweep.setting import Setting
 

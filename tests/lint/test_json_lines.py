@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grposweep.frameworks.parsing.load import Options
-from grposweep.frameworks.trl import reader as trl
-from grposweep.frameworks.trl.keys import SAME, parse_version, table
+from grposweep.frameworks.trl import recipes as trl
+from grposweep.frameworks.trl.keys import parse_version, table
 from grposweep.lint.command import lint_lines
 from grposweep.lint.linter import EVERYTHING, RuleSelection, select_rules
 from support import known_recipes
@@ -77,7 +77,7 @@ VALUES = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.sampled_from(["tp_size", "split_batches", "x"]), st.integers(-1, 4), max_size=2),
 )  # fmt: skip
-NAMES = sorted({*SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "num_processes"})
+NAMES = sorted({*trl.SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "num_processes"})
 KEYS = st.one_of(st.sampled_from(NAMES), st.text(max_size=8))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 import pytest
 
-from grposweep.config.session import open_session
+from grposweep.config.compose import open_session
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.storage.folders import SweepFolder

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.groups import learning
+from grposweep.config.identity import learning
 from grposweep.config.to_setting import read_setting
 from support import Ended, read, run_in, trials
 

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grposweep.config.compose import register
 from grposweep.config.points import Compose, Points
-from grposweep.config.session import check_groups, message
+from grposweep.config.compose import check_groups, message
 from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import parse_space, split_tokens

@@ -22,10 +22,9 @@ from grposweep.external import RECIPE, NodeContext, Trial
 from grposweep.files import read_json, write_json, write_text
 from grposweep.frameworks import build_program, external_trainers
 from grposweep.frameworks.base import text
-from grposweep.frameworks.fields import render_keys
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.frameworks.units import in_completions
+from grposweep.frameworks.writing import in_completions, render_keys
 from grposweep.plan import micro_steps_per_generation
 from grposweep.recipe import Recipe
 from grposweep.redaction import refuse_secrets

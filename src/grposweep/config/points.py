@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import explain, resolved, to_experiment, typed
-from grposweep.config.groups import NUMBERS, own_values
+from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
 from grposweep.errors import UserError
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external

@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.points import Points
-from grposweep.config.session import Session
+from grposweep.config.compose import Session
 from grposweep.errors import UserError
 from grposweep.files import PROJECT
 from grposweep.schema import GROUPS, Experiment

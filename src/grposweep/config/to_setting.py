@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from typing import Any
 
-from grposweep.frameworks.units import in_prompts
+from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.plan import realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, Cluster, Experiment, Shape, is_external, value_at

@@ -1,22 +1,28 @@
 """What a framework is: its traits, its keys, how a recipe is read and written, how it is started.
 
 `Framework` is the contract. A framework stands in one folder, which defines ``FRAMEWORK``; the registry is
-``registries.FRAMEWORKS``. What its table of fields (`grposweep.frameworks.fields`) says needs no code of its own.
+``registries.FRAMEWORKS``. What its table of fields (`grposweep.frameworks.reading`) says needs no code of its own.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
 from grposweep.frameworks.parsing.bash import Word
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import spell
 from grposweep.setting import FrameworkTraits, Setting, Version
+
+if TYPE_CHECKING:
+    from grposweep.frameworks.reading import Values  # it builds on this module
+
+RELEASE = "release"  # as the type of a row: the key's type and default are those of the release
+UNSAID = object()  # what a row derives where the recipe says nothing of its field
 
 
 class KeySpec(NamedTuple):
@@ -61,12 +67,15 @@ class TranslatedRecipe:
 class Field:
     """A row of a framework's table: a field of the setting, and the native key behind it.
 
-    A row with a ``type`` (as in `KeySpec`) is plain: it is read as this type through ``read``, and written through ``write``.
-    ``default`` is the value where the recipe and the release have none. A row without a type only names the key: the
-    framework's own functions read and write it. A row without a name holds the place of a key that they write.
+    A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``, and written through
+    ``write``. ``default`` is the value where the recipe and the release have none. A row that needs several keys has a
+    ``derive``, which returns ``UNSAID`` where they say nothing; where one of ``also`` cannot be read, the field is unknown.
+    A row with neither only names the key: the framework's own
+    functions read and write it. A row without a name holds the place of a key that they write.
 
     ``rollouts``: the key counts rollouts, and the field optimizer steps. ``before`` maps a release to the key that was used
-    until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key.
+    until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key. Of the rows of a
+    release, those with ``always`` are written whatever the default, and those without ``plain`` by functions only.
     """
 
     name: str
@@ -75,10 +84,14 @@ class Field:
     default: Any = None
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
+    derive: "Callable[[Values], Any] | None" = None
+    also: frozenset[str] = frozenset()
     rollouts: bool = False
     before: Mapping[Version, str] = field(default_factory=dict)
     fixable: bool = True
     judged: bool = True
+    always: bool = False
+    plain: bool = True
 
     def key_at(self, version: Version) -> str:
         """Return the native key in a release."""
@@ -123,7 +136,10 @@ class Framework:
         expand: returns the launch behind a wrapper of its own, and the GPUs that a vLLM server may take of it.
         releases: the releases to choose from with ``--framework-version``; None where there is no choice.
         key_table: the keys that one recipe may set, where they depend on more than the release.
-        parse: reads a recipe; by default as the table says.
+        collect: returns the values behind a recipe's keys; by default under today's names, with the release's defaults.
+        unsaid: the fields of a recipe that sets nothing, where the release has no key with this default.
+        keys_of: the native keys of one recipe, where they depend on what it sets.
+        derived: fields that follow from several keys, in order; each gets the values, and the fields so far.
         render: writes a setting as a recipe; by default as the table says.
         native_keys: a setting in completions as keys and values of a release; by default what ``render`` writes.
         special: fields whose change is more than a value of their key, for fixes.
@@ -147,7 +163,10 @@ class Framework:
     expand: Callable[[list[Word]], tuple[list[Word], int] | None] | None = None
     releases: Callable[[], Sequence[Version]] | None = None
     key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
-    parse: "Callable[[Framework, Recipe], ParsedRecipe] | None" = None
+    collect: "Callable[[Framework, Recipe], Values] | None" = None
+    unsaid: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
+    keys_of: "Callable[[Values], Mapping[str, str]] | None" = None
+    derived: "tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...]" = ()
     render: "Callable[[Framework, Setting], TranslatedRecipe] | None" = None
     native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
@@ -174,6 +193,12 @@ class Framework:
         """The rows of the table by the setting's field."""
         return {row.name: row for row in self.fields if row.name}
 
+    @cached_property
+    def never_null(self) -> frozenset[str]:
+        """The keys of the same name as a field of the setting that always has a value."""
+        nullable = {known.name for known in fields(Setting) if "None" in str(known.type)}
+        return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
+
     def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
         """Return the keys that a recipe may set."""
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
@@ -184,19 +209,19 @@ class Framework:
 
     def read(self, recipe: Recipe) -> ParsedRecipe:
         """Return the setting behind a recipe, and what of it could not be read."""
-        from grposweep.frameworks.fields import read_table  # it builds on this module
+        from grposweep.frameworks.reading import read_table  # it builds on this module
 
-        return (self.parse or read_table)(self, recipe)
+        return read_table(self, recipe)
 
     def write(self, s: Setting) -> TranslatedRecipe:
         """Return a setting as a recipe."""
-        from grposweep.frameworks.fields import write_table  # it builds on this module
+        from grposweep.frameworks.writing import write_table  # it builds on this module
 
         return (self.render or write_table)(self, s)
 
     def to_native(self, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
         """Return a change of fields in the recipe's own keys; None where it has no words for it."""
-        from grposweep.frameworks.fields import to_native  # it builds on this module
+        from grposweep.frameworks.writing import to_native  # it builds on this module
 
         return to_native(self, change, recipe, s)
 

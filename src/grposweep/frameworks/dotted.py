@@ -8,10 +8,10 @@ from math import ceil, gcd
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.base import Field, Framework, KeySpec, NativeChange, ParsedRecipe
-from grposweep.frameworks.fields import Values, build_setting
-from grposweep.frameworks.parsing.overrides import resolve
-from grposweep.frameworks.units import in_rollouts, steps_a_rollout
+from grposweep.frameworks.base import Field, KeySpec, NativeChange
+from grposweep.frameworks.parsing.yaml_text import resolve
+from grposweep.frameworks.reading import Values, values_of
+from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -52,46 +52,48 @@ def estimator_word(name: Any) -> Any:
     return WORDS.get(name, name)
 
 
-def finish(
-    framework: Framework, recipe: Recipe, found: Values, keys: Mapping[str, str], fields: dict[str, Any], betas: str
-) -> ParsedRecipe:
-    """Return the setting of these fields with what follows from them in both frameworks."""
-    rates = resolve(found.values, betas)
-    known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
-    pair = [float(rate) for rate in rates] if known else [None, None]
-    schedule = fields["lr_scheduler_type"]
-    warms_up = schedule == "constant" and fields["warmup_steps"] > 0
-    fields |= {
-        "adam_beta1": pair[0],
-        "adam_beta2": pair[1],
-        "lr_scheduler_type": "constant_with_warmup" if warms_up else schedule,  # transformers' constant has no warmup
-        "evaluates": fields["eval_steps"] is not None,
-        "eval_strategy": "no" if fields["eval_steps"] is None else "steps",
-        "save_strategy": "no" if fields["save_steps"] is None else "steps",
-        "use_vllm": True,
-        "vllm_mode": "colocate",
-    }
-    return build_setting(framework, recipe, found, keys, fields)
-
-
-def processes_of(recipe: Recipe, found: Values) -> int | None:
+def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of GPUs, as told or as the recipe says; None where that cannot be read."""
-    if recipe.processes is not None:
-        return recipe.processes
     gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
-    return None if found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"} else gpus
+    unread = found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
+    told = fields["processes"]
+    return {"processes": told if told is not None else None if unread else gpus}
 
 
-def gpu_change(values_of: Callable[[Recipe], Values]) -> NativeChange:
+def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
+    """Return what derives the fields that follow in both frameworks alike; ``betas`` is the key of Adam's rates."""
+
+    def derive(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rates = resolve(found.values, betas)
+        known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
+        pair = [float(rate) for rate in rates] if known else [None, None]
+        schedule = fields["lr_scheduler_type"]
+        warms_up = schedule == "constant" and fields["warmup_steps"] > 0
+        return {
+            "adam_beta1": pair[0],
+            "adam_beta2": pair[1],
+            "lr_scheduler_type": "constant_with_warmup"
+            if warms_up
+            else schedule,  # transformers' constant has no warmup
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+        }
+
+    return derive
+
+
+def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the change of keys for another number of GPUs; None where the nodes cannot share it."""
+    if recipe.processes is not None:
+        return {"processes": processes}
+    nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
+    return None if processes % nodes else {"trainer.n_gpus_per_node": processes // nodes}
 
-    def change(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
-        if recipe.processes is not None:
-            return {"processes": processes}
-        nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
-        return None if processes % nodes else {"trainer.n_gpus_per_node": processes // nodes}
 
-    return change
+def key_of_gpus(found: Values) -> dict[str, str]:
+    """Return the key that states the GPUs, where a recipe names nodes only."""
+    only_nodes = "trainer.n_gpus_per_node" not in found.given and "trainer.nnodes" in found.given
+    return {"processes": "trainer.nnodes"} if only_nodes else {}
 
 
 def warmup_change(key: str) -> NativeChange:

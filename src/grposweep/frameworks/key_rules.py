@@ -1,15 +1,19 @@
-"""GV and GM, on recipes of every framework: keys set twice, values that only a shell knows, launches cut short, memory.
+"""GV, GM and GK, on recipes of every framework: keys set twice, values that only a shell knows, launches cut short, memory.
 
-Sources: PyYAML (the last of two keys counts), bash; docs/memory.md.
+On dotted keys also values that their keys can hold, words that they know, and KL keys that nothing reads; what a framework
+knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/memory.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 
 from grposweep import frameworks
+from grposweep.frameworks.base import KeySpec
+from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.recipe import Recipe
-from grposweep.rules.helpers import show
-from grposweep.rules.registry import Violation, recipe_rule
-from grposweep.setting import EVERY, TRL
+from grposweep.rules.helpers import cut, show
+from grposweep.rules.registry import Change, Violation, recipe_rule
+from grposweep.setting import DOTTED, EVERY, TRL
 
 
 @recipe_rule("GV105", "warning", of=EVERY)
@@ -97,3 +101,100 @@ def _older(recipe: Recipe) -> Violation:
         "micro-batch at once (micro-batch x completion length x vocabulary)",
         instead="Leave some memory free, or take a newer TRL.",
     )
+
+
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+
+
+def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
+    """Describe a key that does not exist, with those it may have meant."""
+    value = recipe.config[key]
+    other = found[0] if found else ""
+    advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
+    if other and other in recipe.config:
+        advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
+        changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
+    else:
+        changes = ({key: None, other: value},) if other else ()
+    harmless = frozenset(changes[0]) if changes and safe else frozenset()
+    return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
+
+
+@recipe_rule("GV303", "error", of=DOTTED)
+def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
+    """A value that its key cannot hold: words for a number, a fraction for a count, nothing where something must be.
+
+    EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
+    so it fails where the number is used.
+    """
+    yield from find_mistyped(recipe, frameworks.takes(recipe.framework, recipe.version))
+
+
+def find_mistyped(
+    recipe: Recipe, takes: Mapping[str, KeySpec], adjust: Callable[[str, str], str] = lambda _, kind: kind
+) -> Iterator[Violation]:
+    """Find values that are not of their key's type; ``adjust`` says what a key and its type in the table come to."""
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
+            continue
+        kind = adjust(key, takes[key].type.removeprefix("auto "))
+        found = convert(value, kind)
+        if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
+            changes = ({written: found.value},) if found.value is not None else ()
+            wanted = WANTED.get(kind.rstrip("?"), "another value")
+            yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
+
+
+@recipe_rule("GV305", "error", of=DOTTED)
+def words_are_known(_: Recipe) -> tuple[Violation, ...]:
+    """A word that its key does not know: an estimator, a loss, a schedule, an engine.
+
+    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 takes an unknown ``loss_type``
+    for ``default`` without a word.
+    """
+    return ()  # without a list of words
+
+
+def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
+    """Find values that are none of the words that their key knows."""
+    trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        allowed = words.get(key)
+        if (
+            allowed is None
+            or value is None
+            or written in recipe.unresolved
+            or str(value) in allowed
+            or "${" in str(value)
+        ):
+            continue
+        near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
+        yield Violation(
+            what=f"{key}={show(value)}",
+            why=f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else ""),
+            instead=f"Set {key} to one of them.",
+            fields=(written,),
+            suggestions=({written: (near or list(allowed))[0]},),
+        )
+
+
+@recipe_rule("GK310", "warning", of=DOTTED)
+def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
+    """KL keys that are set where KL is not: a coefficient, an estimator or a controller that nothing reads.
+
+    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
+    EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
+    and ``disable_kl`` ends all.
+    """
+    return ()  # without a list of KL keys
+
+
+def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
+    """Find keys that are set and have no effect."""
+    named = [key for key in dead if key in recipe.config]
+    if named:
+        words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
+        yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+                        "Remove what has no effect, or switch on what was meant.", tuple(named))  # fmt: skip

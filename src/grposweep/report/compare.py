@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grposweep.errors import UserError
-from grposweep.frameworks.parsing.overrides import flatten
+from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView

@@ -138,7 +138,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     from omegaconf import OmegaConf
 
     from grposweep.config.compose import load_experiment, register
-    from grposweep.config.rerun_overrides import follow
+    from grposweep.config.points import follow
     from grposweep.files import PROJECT
 
     if file.stem == "config":

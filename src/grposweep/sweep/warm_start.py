@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.compose import load_experiment
-from grposweep.config.groups import is_same_point, learning, numbers, sizes
+from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import read_json, write_json

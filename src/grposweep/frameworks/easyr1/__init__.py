@@ -5,8 +5,7 @@ import re
 from grposweep.external import ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.easyr1 import keys
-from grposweep.frameworks.easyr1.reader import SPECIAL, parse
-from grposweep.frameworks.easyr1.writer import render
+from grposweep.frameworks.easyr1.recipes import DERIVED, SPECIAL, keys_of, render
 from grposweep.frameworks.ray import build_ray
 
 
@@ -26,7 +25,8 @@ FRAMEWORK = Framework(
     sections=("data", "worker", "algorithm", "trainer"),
     renamed=keys.RENAMED,
     releases=keys.releases,
-    parse=parse,
+    keys_of=keys_of,
+    derived=DERIVED,
     render=render,
     special=SPECIAL,
     base_config=keys.base_config,

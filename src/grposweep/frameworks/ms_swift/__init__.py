@@ -6,13 +6,21 @@ from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.ms_swift import keys
 from grposweep.frameworks.ms_swift.external import build
-from grposweep.frameworks.ms_swift.reader import SPECIAL, parse
-from grposweep.frameworks.ms_swift.writer import native_keys, render
+from grposweep.frameworks.ms_swift.recipes import (
+    DERIVED,
+    FIELDS,
+    SPECIAL,
+    collect,
+    keys_of,
+    native_keys,
+    render,
+    unsaid,
+)
 
 FRAMEWORK = Framework(
     traits=keys.TRAITS,
     version=keys.VERSION,
-    fields=keys.FIELDS,
+    fields=FIELDS,
     takes=lambda _: keys.known(),
     keys=frozenset(
         ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]
@@ -23,7 +31,10 @@ FRAMEWORK = Framework(
         "megatron": Command("rlhf", "megatron rlhf", takes_file=True),
     },
     renamed={"warmup_ratio": "warmup_steps"},
-    parse=parse,
+    collect=collect,
+    unsaid=unsaid,
+    keys_of=keys_of,
+    derived=DERIVED,
     render=render,
     native_keys=native_keys,
     special=SPECIAL,

@@ -1,4 +1,4 @@
-"""Which keys `swift rlhf` takes, how its parser reads them, and the key behind each field of a setting.
+"""Which keys `swift rlhf` takes, and how its parser reads them.
 
 ``keys.json`` is written by benchmarks/tools/ms_swift_keys.py from ms-swift's own parser. Sources of the rest: ms-swift 4.6.0
 cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from grposweep.frameworks.base import Field, KeySpec, KeyTable, load_table
-from grposweep.frameworks.parsing.values import Value, convert
+from grposweep.frameworks.base import KeySpec, KeyTable, load_table
+from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.recipe import Recipe
 from grposweep.setting import FrameworkTraits, Version
 
@@ -24,44 +24,6 @@ ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
 VERSION: Version = (4, 6, 0)  # that the table of keys was read from
-SAME = frozenset(
-    [
-        "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
-        "num_generations", "num_iterations", "auto_find_batch_size", "sequence_parallel_size",
-        "per_device_eval_batch_size", "num_generations_eval", "do_eval", "eval_steps", "save_steps", "save_strategy",
-        "load_best_model_at_end", "beta", "sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha",
-        "advantage_estimator", "epsilon", "epsilon_high", "delta", "scale_rewards", "importance_sampling_level",
-        "use_liger_kernel", "learning_rate", "lr_scheduler_type", "weight_decay", "max_grad_norm", "seed", "temperature",
-        "top_p", "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "max_completion_length",
-        "use_vllm", "vllm_mode", "vllm_tensor_parallel_size",
-        "vllm_gpu_memory_utilization", "log_completions",
-    ]
-)  # fmt: skip
-# Fields whose key has another name, or whose value needs more than its type.
-DERIVED = (
-    Field("processes", "NPROC_PER_NODE"),
-    Field("epochs", "num_train_epochs"),
-    Field("evaluates", "eval_strategy"),
-    Field("lora", "tuner_type", write=lambda is_on: "lora" if is_on else "full"),
-    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
-    Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
-    Field("kl_reward_coefficient", "beta"),
-    Field("model_name_or_path", "model"),
-    Field("dataset_name", "dataset"),
-    Field("parameters", "model", fixable=False),
-    Field("train_prompts", "dataset", fixable=False),
-    Field("eval_prompts", "val_dataset", fixable=False),
-    Field("split_batches", "accelerator_config.split_batches"),
-    Field("vllm_max_model_length", "vllm_max_model_len"),
-    Field("vllm_importance_sampling_mode", "rollout_importance_sampling_mode"),
-    Field("max_prompt_length", "max_length"),
-    Field("mask_truncated_completions", "overlong_filter"),
-)
-# The reader derives these, from keys of the same name or (the parallel sizes) of Megatron's.
-ONE_TO_ONE = ("loss_type", "max_steps", "warmup_steps", "top_k", "eval_strategy", "vllm_server_base_url", "vllm_server_host",
-              "vllm_server_port", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")  # fmt: skip
-FIELDS = (*DERIVED, *(Field(name, name) for name in (*sorted(SAME - {"vllm_mode"}), *ONE_TO_ONE)),
-          Field("vllm_mode", "vllm_mode", write=lambda mode: mode or None))  # fmt: skip
 
 
 def table() -> dict[str, Any]:

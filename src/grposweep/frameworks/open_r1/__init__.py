@@ -7,9 +7,16 @@ from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.open_r1 import keys
 from grposweep.frameworks.open_r1.launch import expand_sbatch
-from grposweep.frameworks.trl.keys import FIELDS
-from grposweep.frameworks.trl.reader import SPECIAL, parse
-from grposweep.frameworks.trl.writer import native_keys, render
+from grposweep.frameworks.trl.recipes import (
+    FIELDS,
+    SPECIAL,
+    collect,
+    derive_launch,
+    keys_of,
+    native_keys,
+    render,
+    unsaid,
+)
 from grposweep.registries import Lazy
 
 ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
@@ -22,7 +29,10 @@ FRAMEWORK = Framework(
     programs=re.compile("open[_-]r1"),
     expand=expand_sbatch,
     renamed={"warmup_ratio": "warmup_steps"},
-    parse=parse,
+    collect=collect,
+    unsaid=unsaid,
+    keys_of=keys_of,
+    derived=(derive_launch,),
     render=partial(render, script=("src/open_r1/grpo.py",), options=ACCELERATE),
     native_keys=native_keys,
     special=SPECIAL,

@@ -2,7 +2,9 @@
 
 Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``, ``--key=value``,
 ``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins);
-ms-swift cli/main.py (``swift rlhf FILE``, NPROC_PER_NODE).
+ms-swift cli/main.py (``swift rlhf FILE``, NPROC_PER_NODE); EasyR1 verl/trainer/main.py (OmegaConf.from_cli: ``config=x.yaml
+a.b=c``) and hydra 1.3 main's own options (verl: ``--config-name=x +a.b=c``): in both the last of two overrides wins, but Hydra
+refuses ``+key`` for a key that exists.
 """
 
 import re
@@ -15,8 +17,8 @@ from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
 from grposweep.frameworks.base import Framework, KeySpec
 from grposweep.frameworks.parsing.bash import Command, Values, Word, parse_script
-from grposweep.frameworks.parsing.values import convert
-from grposweep.recipe import LaunchContext
+from grposweep.frameworks.parsing.yaml_text import convert, parse_override
+from grposweep.recipe import Duplicate, LaunchContext
 
 PYTHONS = ("python", "python3")
 LAUNCHERS = {  # command: launcher, and the word that follows
@@ -274,3 +276,62 @@ def accelerate_file(start: LaunchCommand) -> str | None:
         if word.text.startswith("--") and name in ("config_file", "accelerate_config"):
             return value or _second(start.before, n)
     return None
+
+
+FILE_OPTIONS = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd")
+
+
+@dataclass
+class Overrides:
+    """What a command line sets: keys with their signs, where, and the configuration file under them (empty: none)."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    duplicates: tuple[Duplicate, ...] = ()
+    unresolved: dict[str, str] = field(default_factory=dict)
+    base: str = ""
+
+
+def read_overrides(start: LaunchCommand) -> Overrides:
+    """The overrides behind the program's name, in order."""
+    said = Overrides()
+    options: dict[str, str] = {}
+    words = iter(start.after)
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if name in FILE_OPTIONS:
+            options[name] = value if equals else getattr(next(words, None), "text", "")
+        elif name == "config":
+            said.base = value
+        else:
+            _take(said, word)
+    said.base = said.base or _named(options)
+    return said
+
+
+def _take(said: Overrides, word: Word) -> None:
+    override = parse_override(word.text)
+    if override is None:
+        if word.unknown:
+            said.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
+        return
+    key = ("~" if override.sign == "~" else override.sign) + override.key
+    for before in [known for known in said.config if known.lstrip("+") == override.key]:
+        said.duplicates += (Duplicate(override.key, said.lines[before], word.line),)
+        del said.config[before], said.lines[before]
+    said.config[key], said.lines[key] = override.value, word.line
+    said.unresolved.pop(key, None)
+    if word.unknown and "${" + "oc." not in word.text:
+        said.unresolved[key] = word.text.partition("=")[2]
+
+
+def _named(options: Mapping[str, str]) -> str:
+    """The file that Hydra's own options name; with neither path nor name it is verl's own."""
+    name = options.get("--config-name") or options.get("-cn") or ""
+    folder = (
+        options.get("--config-path") or options.get("-cp") or options.get("--config-dir") or options.get("-cd") or ""
+    )
+    if not name:
+        return ""
+    name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+    return f"{folder.rstrip('/')}/{name}" if folder else name

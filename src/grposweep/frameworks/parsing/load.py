@@ -11,13 +11,14 @@ from grposweep.frameworks.parsing.launch import (
     SHIPPED,
     LaunchCommand,
     LaunchParser,
+    Overrides,
     accelerate_file,
     build_config,
     count_processes,
     count_visible_gpus,
+    read_overrides,
 )
-from grposweep.frameworks.parsing.overrides import Overrides, flatten, parse_nested, read_overrides
-from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_yaml
+from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 

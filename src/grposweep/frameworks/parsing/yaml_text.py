@@ -1,9 +1,15 @@
-"""A flat YAML recipe as TRL's parser reads it (PyYAML's safe loader, YAML 1.1), with the line of each key.
+"""YAML texts and single values as the frameworks' parsers read them, with the line of each key.
 
-PyYAML and not a YAML 1.2 reader, because the question is what TRL will see: ``no`` is false there, ``3e-06`` is text.
+Flat recipes are read by PyYAML's safe loader (YAML 1.1), because the question is what TRL will see: ``no`` is false there,
+``3e-06`` is text, which argparse then turns into the key's type. Nested ones are read as OmegaConf does, by dotted keys.
+Sources: trl scripts/utils.py TrlParser (a YAML's values become argparse defaults; argparse converts defaults that are
+strings), transformers hf_argparser.py string_to_bool; omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number),
+omegaconf.py from_dotlist; hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
 """
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -12,7 +18,7 @@ from grposweep.errors import UserError
 from grposweep.files import yaml_loader
 from grposweep.recipe import Duplicate
 
-LOADER = yaml_loader()
+LOADER: Any = yaml_loader()
 DEEPEST = 100  # levels
 MOST_VALUES = 20_000  # keys and values with aliases written out; the longest recipes have hundreds
 LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
@@ -109,3 +115,165 @@ def _explain(error: yaml.YAMLError) -> str:
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
     where = f" (line {mark.line + 1})" if mark is not None else ""
     return f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
+
+
+TRUE = frozenset({"yes", "true", "t", "y", "1"})
+FALSE = frozenset({"no", "false", "f", "n", "0"})
+LARGEST = 2**53  # above it a float no longer counts; no size or step count is near it
+PLAIN = {"int": int, "float": float, "bool": bool}
+
+
+class Value(NamedTuple):
+    """A value as it arrives; ``trouble`` is empty, ``string`` (a number in disguise) or ``type`` (not usable at all)."""
+
+    value: Any
+    trouble: str = ""
+
+
+def convert(value: Any, kind: str) -> Value:
+    """A YAML or JSON value as a key of this type; ``kind`` as in `KeySpec`."""
+    base = kind.rstrip("?")
+    if value is None:
+        return Value(None, "" if kind.endswith("?") or base not in PLAIN else "type")
+    if base not in PLAIN:
+        return Value(value)
+    if isinstance(value, str):
+        return _string(value.strip(), base)
+    if base == "bool":
+        return Value(bool(value), "" if isinstance(value, int) and value in (0, 1) else "type")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_usable(value):
+        return Value(None, "type")
+    if base == "int":
+        return Value(int(value), "" if isinstance(value, int) else "type")
+    return Value(value)  # argparse leaves an int where a float is wanted, and so does TRL
+
+
+def _string(text: str, base: str) -> Value:
+    if base == "bool":
+        word = text.lower()
+        return Value(word in TRUE, "string") if word in TRUE | FALSE else Value(None, "type")
+    try:
+        number = int(text) if base == "int" else float(text)
+    except ValueError:
+        return Value(None, "type")
+    return Value(number, "string") if _is_usable(number) else Value(None, "type")
+
+
+def _is_usable(number: float) -> bool:
+    """Finite and of a size that the arithmetic can hold."""
+    return abs(number) <= LARGEST if isinstance(number, int) else math.isfinite(number) and abs(number) <= LARGEST
+
+
+OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+MOST_REFERENCES = 10  # followed one after the other
+
+
+class Override(NamedTuple):
+    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no value."""
+
+    sign: str
+    key: str
+    value: Any
+
+
+class _Loader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
+    """PyYAML's safe loader with OmegaConf's idea of a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    start: [(tag, regexp) for tag, regexp in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    for start, pairs in LOADER.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+
+
+def parse_nested(text: str) -> FlatConfig:
+    """A nested YAML with dotted keys, the line of each, and the keys that are set twice."""
+    return parse_with(text, _Loader, flatten_node)
+
+
+def flatten_node(loader: Any, node: Any) -> FlatConfig:
+    """The leaves below a mapping node; a list, an empty mapping and a scalar are leaves."""
+    config: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    twice: list[Duplicate] = []
+    for key, line, value in _leaves(loader, node, ""):
+        if key in lines:
+            twice.append(Duplicate(key, lines[key], line))
+        config[key], lines[key] = value, line
+    return FlatConfig(config, lines, tuple(twice))
+
+
+def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _leaves(loader, value_node, f"{key}.")
+        else:
+            yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
+
+
+def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
+    """Return the leaves of a mapping that may be nested, or dotted already, by joined keys.
+
+    Raises UserError for a mapping that is nested deeper than any recipe.
+    """
+    if depth > DEEPEST:
+        raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            inner = flatten(value, separator, depth + 1)
+            found |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
+        else:
+            found[str(key)] = value
+    return found
+
+
+def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as a nested mapping."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return found
+
+
+def parse_override(word: str) -> Override | None:
+    """``a.b=c`` with its sign; None for a word that is none."""
+    match = OVERRIDE.fullmatch(word)
+    if match is None or (match[3] is None and match[1] != "~"):
+        return None
+    return Override(match[1] or "", match[2], None if match[3] is None else parse_value(match[3]))
+
+
+def parse_value(text: str) -> Any:
+    """A value of a command line, as a YAML scalar or flow; what is none is text."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError):
+        return text
+    finally:
+        loader.dispose()
+
+
+def resolve(values: Mapping[str, Any], key: str) -> Any:
+    """A key's value, references to other keys followed; None where they lead nowhere."""
+    value = values.get(key)
+    for _ in range(MOST_REFERENCES):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return None if isinstance(value, str) and "${" in value else value
+        found = values.get(match[1])
+        value = parse_value(match[2]) if found is None and match[2] is not None else found
+    return None

@@ -5,19 +5,30 @@ from functools import partial
 from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.trl import keys
-from grposweep.frameworks.trl.reader import SPECIAL, parse
-from grposweep.frameworks.trl.writer import native_keys, render
+from grposweep.frameworks.trl.recipes import (
+    FIELDS,
+    SPECIAL,
+    collect,
+    derive_launch,
+    keys_of,
+    native_keys,
+    render,
+    unsaid,
+)
 from grposweep.registries import Lazy
 from grposweep.setting import TRL, TRL_FRAMEWORK
 
 FRAMEWORK = Framework(
     traits=TRL_FRAMEWORK,
     version=TRL,
-    fields=keys.FIELDS,
+    fields=FIELDS,
     takes=keys.known,
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
-    parse=parse,
+    collect=collect,
+    unsaid=unsaid,
+    keys_of=keys_of,
+    derived=(derive_launch,),
     render=partial(render, script=("-m", "trl.scripts.grpo")),
     native_keys=native_keys,
     special=SPECIAL,

@@ -1,4 +1,4 @@
-"""Which keys TRL takes by release, what became of keys that went, and the key behind each field of a setting.
+"""Which keys TRL takes by release, and what became of keys that went.
 
 ``keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time. Sources:
 the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
@@ -7,36 +7,12 @@ the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release not
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.frameworks.base import Field, KeySpec, KeyTable, key_span, keys_at_release, load_table, parse_release
-from grposweep.setting import Setting, Version
-
-# Fields whose key has another name, or whose value needs more than its type.
-DERIVED = (
-    Field("epochs", "num_train_epochs"),
-    Field("evaluates", "eval_strategy"),
-    Field("lora", "use_peft"),
-    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
-    Field("parameters", "model_name_or_path", fixable=False),
-    Field("split_batches", "accelerator_config.split_batches"),
-    Field("tensor_parallel_size", "parallelism_config.tp_size"),
-    Field("sequence_parallel_size", "parallelism_config.sp_size"),
-    Field("context_parallel_size", "parallelism_config.cp_size"),
-)
-NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
-    ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
-     "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
-     "train_prompts", "budget_completions", "evaluations", "checkpoints",
-     # What memory depends on: memory/catalog.py reads it where a GPU is named.
-     "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
-     "sharding", "gpu_memory_gib", "memory_factor"]
-)  # fmt: skip
-SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
-FIELDS = (*DERIVED, *(Field(name, name, fixable=name != "reward_weights") for name in sorted(SAME)))
+from grposweep.frameworks.base import KeySpec, KeyTable, key_span, keys_at_release, load_table, parse_release
+from grposweep.setting import Version
 
 
 def table() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.open_r1 import keys as open_r1
-from grposweep.frameworks.parsing.values import convert
+from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.keys import HABITS, instead
 from grposweep.recipe import Recipe

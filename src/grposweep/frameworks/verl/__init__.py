@@ -7,8 +7,7 @@ from grposweep.external import RECIPE, ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.ray import build_ray
 from grposweep.frameworks.verl import keys
-from grposweep.frameworks.verl.reader import SPECIAL, parse
-from grposweep.frameworks.verl.writer import render
+from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
 
 
 def build(trial: Trial) -> ExternalProgram:
@@ -29,7 +28,8 @@ FRAMEWORK = Framework(
     trainings=re.compile(r"\bverl[./]trainer[./]main_ppo(?:\.py)?$|\bmain_(?:ppo|dapo)(?:\.py)?$"),
     sections=("data", "algorithm", "trainer", "actor_rollout_ref", "critic", "reward", "ray_kwargs"),
     releases=lambda: (keys.VERSION,),
-    parse=parse,
+    keys_of=keys_of,
+    derived=DERIVED,
     render=render,
     special=SPECIAL,
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so

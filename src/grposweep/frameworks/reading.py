@@ -1,0 +1,236 @@
+"""Read a recipe as a framework's table of fields says.
+
+A framework whose table says all needs no code of its own. The rest is small functions: those of a row, and those that derive
+several fields at once.
+"""
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from grposweep import plan
+from grposweep.frameworks.base import (
+    RELEASE,
+    UNSAID,
+    Framework,
+    KeySpec,
+    KeyTable,
+    ParsedRecipe,
+    model_size,
+)
+from grposweep.frameworks.parsing.yaml_text import Value, convert, resolve
+from grposweep.frameworks.writing import steps_a_rollout
+from grposweep.recipe import Recipe
+from grposweep.setting import Setting, Version
+
+WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (str, str | None))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values behind a recipe's keys.
+
+    ``values`` has the release's defaults filled in, ``said`` is what the recipe sets and can be read. ``given`` are keys
+    that it sets, ``bad`` those whose value cannot be read; ``lines`` are theirs.
+    """
+
+    recipe: Recipe
+    values: Mapping[str, Any]
+    said: Mapping[str, Any]
+    given: frozenset[str]
+    bad: frozenset[str]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
+        """Return a key's value as a type, references followed; the default where it has none or cannot be read."""
+        found = convert(resolve(self.values, key), f"{kind}?")
+        return default if found.value is None or found.trouble == "type" else found.value
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """Return a count."""
+        return int(self.get(key, "int", default))
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """Return a number."""
+        return float(self.get(key, "float", default))
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return a switch."""
+        return bool(self.get(key, "bool", default))
+
+    def word(self, key: str, default: str = "") -> str:
+        """Return a word."""
+        return str(self.get(key, "any", default))
+
+
+def values_of(recipe: Recipe) -> Values:
+    """Return the values behind a recipe's keys.
+
+    The reader and many rules ask for them, so they are kept with the recipe.
+    """
+    from grposweep.frameworks import FRAMEWORKS  # it loads the frameworks, whose tables build on this module
+
+    if "values" not in recipe.derived:
+        framework = FRAMEWORKS[recipe.framework]
+        recipe.derived["values"] = (framework.collect or collect)(framework, recipe)
+    values: Values = recipe.derived["values"]
+    return values
+
+
+def collect(framework: Framework, recipe: Recipe) -> Values:
+    """Return the values of a recipe under today's names, whatever sign an override has; a deleted key has no default."""
+    takes, renamed = framework.known_keys(recipe), framework.renamed
+    given: dict[str, Any] = {}
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        if key.startswith("~"):
+            given[key[1:]] = None
+            continue
+        name = renamed.get(key, key) if key not in takes else key
+        if name != key and name in recipe.config:
+            continue  # the newer name counts
+        given[name] = value
+    unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
+    said = {name: value for name, value in given.items() if name not in unresolved}
+    bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
+    defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults
+    return Values(recipe, ChainMap(said, defaults), said, frozenset(given), bad, recipe.lines)
+
+
+def _fits(value: Any, key: KeySpec) -> bool:
+    """Return whether a key can hold a value."""
+    if isinstance(value, str) and "${" in value:
+        return True
+    return convert(value, key.type.removeprefix("auto ")).trouble != "type"
+
+
+def collect_converted(
+    framework: Framework,
+    recipe: Recipe,
+    takes: KeyTable,
+    renamed: Mapping[str, str],
+    convert: Callable[[Any, str], Value] = convert,
+    spell: Callable[[str], str] = str,
+) -> Values:
+    """Return the values of a recipe of flat keys as the framework's parser converts them, under today's names.
+
+    ``convert`` makes a value of a key's type, ``spell`` a key of how it is written. A null keeps its older name.
+    """
+    said: dict[str, Any] = {}
+    bad = {spell(str(key)) for key in recipe.unresolved}
+    for written, value in recipe.config.items():
+        key = spell(str(written))
+        name = renamed.get(key, key) if value is not None else key
+        spec = takes.get(name) or takes.get(key)
+        if spec is None or (name != key and recipe.config.get(name) is not None):
+            continue  # nothing reads it, or the newer name counts
+        found = convert(value, spec.type)
+        if found.trouble == "type" or (found.value is None and name in framework.never_null):
+            bad.add(name)  # an annotation may allow None where the arithmetic does not
+        else:
+            said[name] = found.value
+    lines = {spell(key): line for key, line in recipe.lines.items()}
+    return Values(recipe, takes.defaults, said, frozenset(said), frozenset(bad), lines)
+
+
+CASTS = {"float": float, "str": str}
+
+
+def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields behind the rows of a table, by the keys of one recipe; of a release's keys, those that it sets."""
+    fields = {}
+    for row in framework.fields:
+        if row.derive is not None:
+            value = row.derive(found)
+            if value is UNSAID:
+                continue
+        elif row.type == RELEASE:
+            if row.key not in found.said:
+                continue
+            value = found.said[row.key]
+            if row.read is not None:
+                value = row.read(value)
+            elif row.name in WORDS and value is not None:
+                value = str(value)
+        elif row.type and row.name:
+            value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
+            value = CASTS[row.type](value) if row.type in CASTS else value
+            value = value if row.read is None else row.read(value)
+        else:
+            continue
+        fields[row.name] = value
+    return fields
+
+
+@lru_cache(maxsize=128)
+def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
+    """Return the fields of a recipe that sets nothing, for a framework whose rows follow the release."""
+    if framework.unsaid is None:
+        return {}
+    takes = framework.takes(version)
+    values = {name: key.default for name, key in takes.items() if key.default is not None or key.type.endswith("?")}
+    empty = Recipe(framework.name, version, {})
+    found = Values(empty, values, values, frozenset(), frozenset())
+    return {**read_rows(framework, found, {}), **framework.unsaid(values, version)}
+
+
+def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
+    """Return the setting behind a recipe as the table says, and what of it could not be read."""
+    found, keys = values_of(recipe), framework.keys_at(recipe.version)
+    keys |= framework.keys_of(found) if framework.keys_of else {}
+    said = read_rows(framework, found, keys)
+    fields = {**release_defaults(framework, recipe.version), **said}
+    fields.setdefault("processes", None)
+    if recipe.processes is not None:
+        fields["processes"] = recipe.processes
+    for derive in framework.derived:
+        fields |= derive(found, fields)
+    derived = {row.name for row in framework.fields if row.derive and said.get(row.name) is None}
+    return _build_setting(framework, found, keys, fields if framework.unsaid else _completed(fields), derived)
+
+
+def _completed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with what follows from others, where nothing has said it."""
+    if "parameters" not in fields:
+        fields["parameters"] = model_size(str(fields.get("model_name_or_path") or ""))
+    for name, steps in (("eval_strategy", "eval_steps"), ("save_strategy", "save_steps")):
+        if steps in fields:
+            fields.setdefault(name, "no" if fields[steps] is None else "steps")
+    fields.setdefault("evaluates", fields.get("eval_steps") is not None)
+    return fields
+
+
+def _build_setting(
+    framework: Framework, found: Values, keys: Mapping[str, str], fields: Mapping[str, Any], unsaid: Set[str]
+) -> ParsedRecipe:
+    """Return the setting of these fields, its derived sizes made and what counts rollouts turned into optimizer steps.
+
+    ``unsaid`` are fields of which the recipe says nothing, though it sets their key.
+    """
+    recipe = found.recipe
+    counted = {name for name, row in framework.by_name.items() if row.rollouts}
+    held = keys if framework.is_dotted else {name: key.partition(".")[0] for name, key in keys.items()}
+    given = {name for name, key in held.items() if key in found.given} - unsaid
+    setting = Setting(
+        framework=framework.traits,
+        version=recipe.version,
+        launcher=recipe.launch.launcher if recipe.launch else None,
+        given=frozenset({"framework", *given}),  # never empty: that would be an experiment of our own
+        keys=keys,
+        lines={name: found.lines[held[name]] for name in given if held[name] in found.lines},
+        **{"train_prompts": recipe.train_prompts, **{name: fields[name] for name in fields.keys() - counted}},
+    )
+    if framework.traits.unit == "prompts":
+        setting = plan.resize(setting)
+    each = steps_a_rollout(setting) if counted and setting.gradient_accumulation_steps > 0 else 1.0
+    steps = {
+        name: value if value is None or abs(value) < 1 else ceil(value * each)
+        for name in counted & fields.keys()
+        for value in [fields[name]]
+    }
+    unknown = {name for name, key in held.items() if key in found.bad or found.bad & framework.by_name[name].also}
+    return ParsedRecipe(setting.replace(steps), frozenset(unknown))

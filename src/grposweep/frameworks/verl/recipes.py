@@ -1,0 +1,270 @@
+"""verl's recipes: Hydra overrides over its composed configuration, read, and written with every deciding number explicit.
+
+Sources: verl 0.9.1 trainer/main_ppo.py, trainer/config/_generated_ppo_trainer.yaml (and _megatron_), utils/config.py,
+workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py; hydra's
+``--config-dir`` adds a folder to those in which the defaults of a configuration are looked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import ceil, prod
+from typing import Any
+
+from grposweep.frameworks.base import Framework, NativeChange, TranslatedRecipe, model_size
+from grposweep.frameworks.dotted import (
+    ESTIMATORS,
+    PROMPT_TOKENS,
+    betas_of,
+    change_gpus,
+    common_losses,
+    derive_processes,
+    derive_shared,
+    estimator,
+    estimator_word,
+    fitting,
+    key_of_gpus,
+    nodes,
+    rollouts,
+    scheduler,
+    warmup,
+    warmup_change,
+    write_common,
+)
+from grposweep.frameworks.reading import Values
+from grposweep.frameworks.verl.keys import ACTOR, CONTROL, MEGATRON, MODEL, OPTIM, ROLLOUT, TRAITS, engine_of
+from grposweep.frameworks.writing import in_prompts, overlay, render_keys
+from grposweep.setting import Setting
+
+# What verl averages the loss over, as the losses of TRL that do the same.
+AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
+            "seq-mean-token-sum": "luspo"}  # fmt: skip
+WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.items()}}
+MODES = ("cispo", "sapo", "gspo", "dppo_tv", "dppo_kl", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "bypass_mode")
+SHARED = {"tensor_parallel_size": "tensor_model_parallel_size", "pipeline_parallel_size": "pipeline_model_parallel_size",
+          "context_parallel_size": "context_parallel_size"}  # fmt: skip
+TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
+COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
+
+
+def keys_of(found: Values) -> dict[str, str]:
+    """Return the native keys that depend on what one recipe sets."""
+    keys = key_of_gpus(found)
+    if engine_of(found.recipe) == "megatron":
+        keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
+    if found.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
+        keys["sequence_parallel_size"] = f"{ACTOR}.ulysses_sequence_parallel_size"
+    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in found.given and f"{ACTOR}.ppo_micro_batch_size" in found.given:
+        keys["per_device_train_batch_size"] = f"{ACTOR}.ppo_micro_batch_size"
+    if found.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
+        keys["warmup_steps"] = f"{OPTIM}.lr_warmup_steps_ratio"
+    if found.flag("algorithm.use_kl_in_reward") and not found.flag(f"{ACTOR}.use_kl_loss"):
+        keys["kl_placement"] = keys["loads_reference"] = "algorithm.use_kl_in_reward"
+    return keys
+
+
+def derive_topology(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the processes does not hold data of its own; ``vllm_tensor_parallel_size`` are the GPUs of one engine."""
+    ulysses = [found.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
+    engine = [found.whole(f"{ROLLOUT}.{name}", 1) for name in
+              ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")]  # fmt: skip
+    is_megatron = engine_of(found.recipe) == "megatron"
+    return {
+        "sequence_parallel_size": 1 if is_megatron else max(ulysses, key=lambda size: (size > 1, size)),
+        "vllm_tensor_parallel_size": prod(engine),
+        "engine": "megatron" if is_megatron else "fsdp",
+        **({name: found.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()} if is_megatron else {}),
+    }
+
+
+def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return micro-batches: of so many completions, or, filled up to a number of tokens, of as many as surely fit."""
+    ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
+    each = found.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
+    whole = found.get(f"{ACTOR}.ppo_micro_batch_size", "int")
+    size = each if each is not None else max(whole // ranks, 1) if whole is not None else None
+    length = fields["max_prompt_length"] + fields["max_completion_length"]
+    if fields["dynamic_batching"]:
+        step = fields["prompts_per_step"] * fields["num_generations"] // ranks
+        most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
+        size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
+    return {
+        **({"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}),
+        "per_device_train_batch_size": 1 if size is None else size,
+        "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
+    }
+
+
+def _fully_asynchronous(found: Values) -> int:
+    """Return the prompts of a rollout of the fully asynchronous trainer, which wants ``train_batch_size`` 0 and fetches of 1.
+
+    It updates on so many steps' prompts.
+
+    Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
+    """
+    if found.whole("data.gen_batch_size") != 1:
+        return 0
+    return found.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * found.whole("async_training.require_batches", 1)
+
+
+def refills(found: Values) -> bool:
+    """Return whether prompts are fetched one by one, to replace dropped groups, whatever ``gen_batch_size`` says."""
+    is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
+    wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
+    return not is_synchronous or any(found.flag(key) for key in wanted)
+
+
+def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the two places of a KL term, each with its switch; a reference is loaded for either, whatever the coefficient."""
+    in_loss, in_reward = found.flag(f"{ACTOR}.use_kl_loss"), found.flag("algorithm.use_kl_in_reward")
+    place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
+    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
+    if in_loss:
+        word = found.word(f"{ACTOR}.kl_loss_type")
+        fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": ESTIMATORS.get(word, word)}
+    if in_reward:
+        word = found.word("algorithm.kl_penalty")
+        fields |= {
+            "kl_reward_coefficient": found.number(f"{CONTROL}.kl_coef"),
+            "kl_reward_estimator": ESTIMATORS.get(word, word),
+            "kl_controller": found.word(f"{CONTROL}.type"),
+        }
+    return fields
+
+
+def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss in TRL's words: by what they average over, where the mode is the plain one."""
+    mode, average = found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"), found.word(f"{ACTOR}.loss_agg_mode")
+    is_plain = mode in ("vanilla", "gspo")
+    return {
+        "loss_type": AVERAGES.get(average, average) if is_plain else mode,
+        "importance_sampling_level": "sequence" if mode == "gspo" else "token",
+    }
+
+
+def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return model, data and schedule, as far as the recipe itself names them."""
+    path = fields["model_name_or_path"] if f"{MODEL}.path" in found.given else ""
+    steps, ratio = found.number(f"{OPTIM}.lr_warmup_steps", -1), found.number(f"{OPTIM}.lr_warmup_steps_ratio")
+    schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(found.recipe) == 'megatron' else 'lr_scheduler_type'}"
+    return {
+        "model_name_or_path": path or None,
+        "parameters": model_size(path),
+        "dataset_name": fields["dataset_name"] if "data.train_files" in found.given else None,
+        "lora": fields["lora"] or found.whole(f"{MODEL}.lora.rank") > 0,
+        "warmup_steps": steps if steps > 0 else ratio,
+        "ends_with_epochs": True,
+        "lr_scheduler_type": found.word(f"{OPTIM}.warmup_style") or found.word(schedule, "constant"),
+    }
+
+
+DERIVED = (derive_processes, derive_topology, derive_kl, derive_loss, derive_length, derive_sizes,
+           derive_shared(f"{OPTIM}.betas"))  # fmt: skip
+
+
+def _placed(value: Any, *_: Any) -> dict[str, Any]:
+    return {
+        f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
+        "algorithm.use_kl_in_reward": value in ("reward", "both"),
+    }
+
+
+SPECIAL: dict[str, NativeChange] = {
+    "processes": change_gpus,
+    "kl_placement": _placed,
+    "warmup_steps": warmup_change(f"{OPTIM}.lr_warmup_steps"),
+}
+
+
+def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
+    """Return a recipe for verl 0.9.1, its launch command, and what it cannot say."""
+    s, lost = in_prompts(setting)
+    base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
+    fields = {**write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
+    text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
+    losses = (*lost, *rollouts(s)[1], *_losses(s), *common_losses(s, "verl"))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+
+
+def _sizes(s: Setting) -> dict[str, Any]:
+    step = s.prompts_per_step or 1
+    whole = ceil((s.prompts_per_rollout or step) / step) * step  # as verl pads it
+    per_rank = whole * s.num_generations // max(s.data_processes or 1, 1)
+    wanted = s.experience_batch_size or s.per_device_train_batch_size
+    return {
+        "prompts_per_generation": s.prompts_per_generation,
+        "per_device_train_batch_size": s.per_device_train_batch_size,
+        "experience_batch_size": fitting(per_rank, wanted),
+        "reference_batch_size": fitting(per_rank, s.reference_batch_size or wanted),
+        # These are left to verl.
+        "offloads_parameters": None,
+        "removes_padding": None,
+        "max_batched_tokens": None,
+    }
+
+
+def _parallel(s: Setting) -> dict[str, Any]:
+    names = ("tensor", "pipeline", "context") if s.engine == "megatron" else ("sequence",)
+    return {f"{name}_parallel_size": getattr(s, f"{name}_parallel_size") for name in names}
+
+
+def _objective(s: Setting) -> dict[str, Any]:
+    """Return KL in either place with its own coefficient, and the loss."""
+    in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
+    in_reward = s.kl_placement in ("reward", "both")
+    name = estimator(s) or "k3"
+    mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
+    average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
+    found: dict[str, Any] = {
+        "kl_placement": in_loss, "loss_type": mode, "loss_average": average or "token-mean",
+        "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
+    }  # fmt: skip
+    if in_loss:
+        found |= {"beta": float(s.beta), "kl_estimator": "low_var_kl+" if name == "k3+" else estimator_word(name)}
+    if in_reward:
+        found |= {
+            "kl_reward_coefficient": float(s.kl_reward_coefficient),
+            "kl_controller": s.kl_controller,
+            "kl_reward_estimator": estimator_word(s.kl_reward_estimator or "k1"),
+        }
+    return found
+
+
+def _schedule(s: Setting) -> dict[str, Any]:
+    """Return the length; verl stops with its epochs, so there are as many as the rollouts could ever need."""
+    count = rollouts(s)[0]
+    found: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    if s.engine == "megatron":
+        found |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
+    steps = warmup(s)[0]
+    return {**found, "warmup_steps": -1 if steps is None else steps}
+
+
+def _keys(s: Setting) -> dict[str, Any]:
+    """Return what no single field says, by key."""
+    longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
+    return {
+        # With dynamic micro-batches, the tokens of as many completions as a fixed one would hold.
+        f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
+        "trainer.nnodes": nodes(s.processes or 1)[0],
+        "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
+        f"{OPTIM}.lr_decay_style": scheduler(s)[0] if s.engine == "megatron" else None,
+        f"{OPTIM}.lr_warmup_steps_ratio": warmup(s)[1],
+        f"{OPTIM}.betas": betas_of(s),
+        "data.filter_overlong_prompts": True,
+        f"{ROLLOUT}.name": "vllm",
+    }
+
+
+def _losses(s: Setting) -> Iterator[str]:
+    """Yield what verl cannot do, or does otherwise."""
+    yield from warmup(s)[2]
+    yield from scheduler(s)[1]
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator is None and s.use_bias_correction_kl:
+        yield "the KL estimator is low_var_kl+, whose gradient is that of k3 weighed by the importance ratio, on-policy only"
+    if s.loss_type == "bnpo":
+        yield "loss_type=bnpo: verl takes the token mean over all ranks"
+    if s.framework != TRAITS and s.loss_type not in (*WRITTEN, *MODES):
+        yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
+    if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
+        yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
+    if s.dataset_name:
+        yield f"data.train_files={s.dataset_name}: verl reads parquet files with its own columns"
