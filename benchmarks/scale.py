@@ -62,8 +62,8 @@ class Staged(Launcher):
 def control(arguments: list[str]) -> None:
     """Be the command, with staged attempts; the last line of the output says what it cost."""
     from grposweep.cli.run import _composer
-    from grposweep.config.points import Points
     from grposweep.config.compose import open_session
+    from grposweep.config.points import Points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.sweep import run
 

@@ -89,8 +89,8 @@ class Simulated(Launcher):
 def sweep(sampler: str, here: Path) -> Simulated:
     """The whole command with this place behind it; the place, afterwards."""
     from grposweep.cli.run import _composer
-    from grposweep.config.points import Points
     from grposweep.config.compose import open_session
+    from grposweep.config.points import Points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.sweep import run
     from grposweep.sweep import run as work

@@ -12,9 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from grposweep.check import check, errors
-from grposweep.config.compose import to_experiment
+from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.points import Points
-from grposweep.config.compose import Session, open_session
 from grposweep.config.to_setting import read_setting
 from grposweep.search.grid import GridValidity, evaluate_grid
 from grposweep.search.parse import parse_space

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from grposweep.cli.run import _composer
-from grposweep.config.points import Points
 from grposweep.config.compose import open_session
+from grposweep.config.points import Points
 from grposweep.registries import POLICIES
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens

@@ -11,9 +11,8 @@ from typing import Any
 
 import yaml
 
-from grposweep.config.compose import render_experiment
+from grposweep.config.compose import open_session, render_experiment
 from grposweep.config.points import Points
-from grposweep.config.compose import open_session
 
 STEP_SECONDS, EPOCH = 3.0, 1_790_000_000.0
 FAILURE = {

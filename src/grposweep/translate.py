@@ -15,8 +15,7 @@ import yaml
 
 from grposweep import frameworks, plan
 from grposweep.check import check, errors
-from grposweep.config.to_setting import NUMBERS, own_values
-from grposweep.config.to_setting import KEYS, SOURCES
+from grposweep.config.to_setting import KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from grposweep.config.compose import Session, open_session
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.compose import Session, open_session
 from grposweep.config.to_setting import read_setting
 
 FROZEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "identities.json").read_text())

@@ -21,9 +21,8 @@ from typing import Any
 import optuna
 
 from grposweep.cli.run import _composer
-from grposweep.config.compose import load_experiment
+from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.points import Compose, Points
-from grposweep.config.compose import open_session
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State, StoppingPolicy

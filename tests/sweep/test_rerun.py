@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grposweep.config.compose import load_experiment
+from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import apply_values
-from grposweep.config.compose import Session, open_session
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values

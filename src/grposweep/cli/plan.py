@@ -106,8 +106,8 @@ def training_processes(gpus: int | None, server_gpus: int) -> int | None:
 
 def show_space(arguments: Sequence[str]) -> int:
     """Print how many points of a space are valid, which rules prune the others, and the valid share of each value."""
-    from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.compose import open_session
+    from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
@@ -140,8 +140,8 @@ def _of_file(path: Path, options: Options) -> Setting:
 
 
 def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
-    from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.compose import open_session
+    from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.to_setting import read_setting
 
     with open_session() as session:

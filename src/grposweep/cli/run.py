@@ -14,9 +14,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.compose import register
+from grposweep.config.compose import check_groups, message, register
 from grposweep.config.points import Compose, Points
-from grposweep.config.compose import check_groups, message
 from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import parse_space, split_tokens

@@ -15,8 +15,7 @@ from typing import Any
 
 from grposweep import frameworks
 from grposweep.config.compose import to_experiment
-from grposweep.config.groups import own_values
-from grposweep.config.to_setting import read_setting
+from grposweep.config.to_setting import own_values, read_setting
 from grposweep.errors import UserError
 from grposweep.external import RECIPE, NodeContext, Trial
 from grposweep.files import read_json, write_json, write_text
@@ -164,6 +163,3 @@ def unchanged(experiment: Experiment) -> Setting:
     own["optimizer"]["learning_rate"] = own["lr"]
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
     return read_setting(to_experiment({**own, **kept}))
-
-
-__all__ = ["RECIPE", "unchanged", "write_program"]

@@ -2,22 +2,26 @@
 
 Composing takes 40-190 ms a point. A group option sets only keys of its own group, so a point is the base with a few
 sections exchanged; a test compares this with Hydra's own composition. A user's recipe becomes an option of each group
-(``batch=recipe``, ``kl=recipe``, ...), so every other option still replaces a whole group, and every key a single number.
+(``batch=recipe``, ``kl=recipe``, ...), so every other option still replaces a whole group, and every key a single number. A
+recorded experiment is changed in the same way: a group's option replaces the group, a key its value, the rest stays.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import asdict
+from functools import cache, cached_property
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grposweep.config.base_recipe import base_of
-from grposweep.config.compose import explain, resolved, to_experiment, typed
+from grposweep.config.compose import Session, explain, resolved, to_experiment, typed
 from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
 from grposweep.errors import UserError
+from grposweep.files import PROJECT
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
@@ -160,3 +164,54 @@ def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         return
     for name, value in content.items():
         yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
+
+
+WHOLE = ("sweeps", "recipe", "debug")  # choose options of several groups at once
+
+
+def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Session) -> Experiment:
+    """Return the recorded experiment with these values of keys and groups.
+
+    Raises UserError for what is unknown or of the wrong type.
+    """
+    for name in WHOLE:
+        if name in values:
+            raise UserError(
+                f"{name}={values[name]} replaces more than one group of the recorded trial. Name the groups."
+            )
+    base = follow(OmegaConf.create(asdict(recorded)))
+
+    def compose(wanted: list[str]) -> DictConfig:
+        """What ``wanted`` names anew, for its section to be taken out; the recorded trial otherwise."""
+        chosen = [text for text in wanted if text.partition("=")[0] in GROUPS]
+        return session.compose(chosen) if chosen else base
+
+    return Points(compose, []).experiment(values)
+
+
+def follow(config: DictConfig) -> DictConfig:
+    """The configuration in which values refer to others again (``${lr}``) where conf/ has it so and they are equal."""
+    found = config.copy()
+    for key, reference in _references():
+        trial = found.copy()
+        OmegaConf.update(trial, key, reference)
+        if OmegaConf.select(trial, key) == OmegaConf.select(config, key):
+            found = trial
+    return found
+
+
+@cache
+def _references() -> frozenset[tuple[str, str]]:
+    """Every key of a group's options that refers to others, and how."""
+    return frozenset(
+        pair
+        for group in GROUPS
+        for path in (PROJECT / "conf" / group).glob("*.yaml")
+        for pair in _in_option(group, yaml.safe_load(path.read_text(encoding="utf-8")))
+    )
+
+
+def _in_option(group: str, content: dict[str, object] | None) -> Iterator[tuple[str, str]]:
+    for name, value in (content or {}).items():
+        if isinstance(value, str) and "${" in value:
+            yield f"{group}.{name}", value

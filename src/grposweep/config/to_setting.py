@@ -1,4 +1,4 @@
-"""From an Experiment to the Setting that plan and rules read.
+"""From an Experiment to the Setting that plan and rules read, and from a setting back to the values of our groups.
 
 One table, ``PATHS``, says where each field's value stands in an Experiment. What users type is the same key, unless the
 schema has a shorter alias for it (``lr``). A few fields are derived from several keys; ``DERIVED`` names these keys.
@@ -6,11 +6,12 @@ schema has a shorter alias for it (``lr``). A few fields are derived from severa
 
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
-from grposweep.plan import realise
+from grposweep.plan import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, Cluster, Experiment, Shape, is_external, value_at
 from grposweep.setting import Architecture, Setting
 
@@ -206,3 +207,56 @@ def read_gpu(cluster: Cluster) -> float | None:
     if cluster.gpu_memory_gib is not None or cluster.gpu is None:
         return cluster.gpu_memory_gib
     return memory_of(cluster.gpu, "cluster.gpu")
+
+
+# The groups whose values are a recipe's numbers; the others say what is trained, where, and how it is searched.
+NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
+
+
+def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
+    """``lr``, ``seed`` and one mapping a group of NUMBERS; what the setting leaves open keeps its default here.
+
+    A number of evaluations or checkpoints is 0: as often as the recipe says. ``every``: also what a program that keeps its
+    recipe would say itself.
+    """
+    found: dict[str, Any] = {name: {} for name in NUMBERS}
+    for name, path in KEYS.items():
+        group, _, key = path.partition(".")
+        value = getattr(s, name)
+        if name in FROM_RECIPE and not every:
+            continue
+        if not key and value is not None:
+            found[path] = value
+        elif group in NUMBERS and (value not in (None, "") or _is_optional(path)):
+            found[group][key] = value
+    found["optimizer"]["learning_rate"] = "${lr}"
+    found["kl"]["enabled"] = s.beta != 0
+    found["batch"] |= _sizes(s)
+    found["schedule"] |= _length(s) | {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
+    return {name: found[name] for name in ("lr", "seed", *NUMBERS) if name in found}
+
+
+def _sizes(s: Setting) -> dict[str, Any]:
+    """Sizes as they are, micro-steps where they are not the accumulation; a rollout's size follows from them."""
+    micro_steps = micro_steps_per_generation(s)
+    return {
+        "steps_per_generation": None if micro_steps == s.gradient_accumulation_steps else micro_steps,
+        "prompts_per_step": None,
+        "max_per_device_train_batch_size": max(s.per_device_train_batch_size, 64),
+    }
+
+
+def _length(s: Setting) -> dict[str, Any]:
+    """Exactly one length: the steps override the epochs, as in TRL."""
+    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None
+    return {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
+
+
+def _is_optional(path: str) -> bool:
+    """Whether a key of the schema may be null."""
+    schema: Any = Experiment
+    *sections, last = path.split(".")
+    for section in sections:
+        schema = get_type_hints(schema)[section]
+        assert is_dataclass(schema)
+    return type(None) in get_args(get_type_hints(schema)[last])

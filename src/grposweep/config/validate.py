@@ -35,27 +35,14 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "tracker.kind": lambda: TRACKERS,
 }
 SIZES_OR_AUTO = (
-    "batch.per_device_train_batch_size",
-    "batch.gradient_accumulation_steps",
-    "batch.per_device_eval_batch_size",
+    "batch.per_device_train_batch_size", "batch.gradient_accumulation_steps", "batch.per_device_eval_batch_size",
     "cluster.gpus",
-)
+)  # fmt: skip
 AT_LEAST_ONE = (
-    "cluster.threads",
-    "cluster.nodes",
-    "cluster.tasks_per_node",
-    "cluster.cpus_per_gpu",
-    "cluster.mem_gb",
-    "cluster.walltime_min",
-    "cluster.max_jobs",
-    "generation.vllm_tensor_parallel_size",
-    "generation.vllm_server_timeout",
-    "search.parallel",
-    "search.trials",
-    "search.last",
-    "search.leaders",
-    "batch.max_per_device_train_batch_size",
-)
+    "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
+    "cluster.walltime_min", "cluster.max_jobs", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
+    "search.parallel", "search.trials", "search.last", "search.leaders", "batch.max_per_device_train_batch_size",
+)  # fmt: skip
 
 
 def check_words(experiment: Experiment) -> None:

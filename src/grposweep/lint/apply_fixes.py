@@ -11,8 +11,7 @@ import yaml
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import SHELLS, Options, load_text, parse_recipe
-from grposweep.frameworks.parsing.yaml_text import parse_nested
-from grposweep.frameworks.parsing.yaml_text import parse_yaml
+from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
 
 MOST_ROUNDS = 50  # each ends one problem

@@ -9,11 +9,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.compose import load_experiment, register
+from grposweep.config.compose import load_experiment, open_session, register
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
-from grposweep.config.points import Points
-from grposweep.config.points import apply_values
-from grposweep.config.compose import open_session
+from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import read_json, read_lines

@@ -50,25 +50,11 @@ KEYS: dict[str, KeySpec] = {
 }
 # Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
 ONLY = frozenset(
-    [
-        "benchmarks",
-        "hub_model_revision",
-        "overwrite_hub_revision",
-        "push_to_hub_revision",
-        "dataset_mixture",
-        "dataset_prompt_column",
-        "cosine_min_value_wrong",
-        "cosine_max_value_wrong",
-        "cosine_min_value_correct",
-        "cosine_max_value_correct",
-        "cosine_max_len",
-        "repetition_n_grams",
-        "repetition_max_penalty",
-        "e2b_router_url",
-        "morph_router_url",
-        "code_eval_test_batch_size",
-    ]
-)
+    ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",
+     "dataset_prompt_column", "cosine_min_value_wrong", "cosine_max_value_wrong", "cosine_min_value_correct",
+     "cosine_max_value_correct", "cosine_max_len", "repetition_n_grams", "repetition_max_penalty", "e2b_router_url",
+     "morph_router_url", "code_eval_test_batch_size"]
+)  # fmt: skip
 
 
 @lru_cache(maxsize=128)

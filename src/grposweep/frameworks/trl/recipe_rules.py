@@ -92,23 +92,10 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
 
 # `trl grpo` hands these to accelerate launch, also from the YAML.
 LAUNCHER_KEYS = frozenset(
-    [
-        "num_processes",
-        "num_machines",
-        "machine_rank",
-        "main_process_ip",
-        "main_process_port",
-        "accelerate_config",
-        "config_file",
-        "mixed_precision",
-        "use_deepspeed",
-        "deepspeed_config_file",
-        "zero_stage",
-        "gpu_ids",
-        "multi_gpu",
-        "dynamo_backend",
-    ]
-)
+    ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
+     "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
+     "dynamo_backend"]
+)  # fmt: skip
 OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
