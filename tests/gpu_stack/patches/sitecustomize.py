@@ -1,7 +1,8 @@
 """Let sharded training run on CPU ranks: loaded by every Python whose PYTHONPATH names this folder. For tests only.
 
 Nothing is imported here. Each patch is applied when the module it belongs to has been imported. accelerate 1.15 and
-DeepSpeed 0.19 need two small changes. Two more let a test see what was trained, and choose FSDP's kind of state.
+DeepSpeed 0.19 need two small changes. Two more let a test see what was trained, and choose FSDP's kind of state. Those for
+vLLM are in vllm_on_cpus.py.
 """
 
 import importlib.abc
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from vllm_on_cpus import VLLM
 
 
 def take_fsdp_on_cpus(state: ModuleType) -> None:
@@ -73,6 +76,7 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "grposweep.train.sharding": allow_fsdp_on_cpus,
     "transformers.trainer": tell_what_trains,
     "transformers.training_args": choose_fsdp_state,
+    **VLLM,
 }
 
 

@@ -1,0 +1,64 @@
+"""Real vLLM inside the ranks (its CPU build), through grposweep's own trainer: it samples from the weights that are trained."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from grposweep.storage.exit_code import ExitCode
+from train.conftest import MakeTrial, metrics_of, result_of
+
+from .conftest import ROUNDING, Ranks, differences, log_of, wrapped
+from .test_sharded_training import ADAPTERS
+
+pytestmark = pytest.mark.gpu_stack
+
+STEPS = 12
+COLOCATED = (
+    "generation.use_vllm=true", "generation.vllm_mode=colocate", "generation.vllm_max_model_length=32",
+    "generation.vllm_gpu_memory_utilization=0.3", f"schedule.max_steps={STEPS}",
+)  # fmt: skip
+SHAPES = {
+    "one rank": (),
+    "two ranks": ("cluster.processes=2",),
+    "tensor parallel": ("cluster.processes=2", "generation.vllm_tensor_parallel_size=2"),
+    "FSDP 2": ("cluster.processes=2", "trainer.sharding=fsdp"),
+    "LoRA": ADAPTERS,
+}
+
+
+@pytest.fixture(autouse=True)
+def shared_memory() -> None:
+    """Tensor parallel ranks that end by os._exit leave theirs behind, and the next run finds it in its way."""
+    assert find_spec("vllm") is not None, "vLLM is not installed here. Run these tests by: make vllm-stack"
+    for left in Path("/dev/shm").glob("-tp:0-*cpushm*"):
+        left.unlink()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_colocated_engine_samples_from_the_weights_that_are_trained(
+    make_trial: MakeTrial, ranks: Ranks, shape: str
+) -> None:
+    """In all twelve steps, while the weights move."""
+    folder = make_trial(*COLOCATED, *SHAPES[shape])
+    assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)
+    found = differences(folder)
+    print(shape, found)  # pytest shows it with -rP, or where the test fails
+    assert len(found) == STEPS
+    assert max(found) < ROUNDING
+    assert all(line["update_size"] > 0 for line in metrics_of(folder) if line["kind"] == "train")
+    assert wrapped(folder) and ("FSDP" in " ".join(wrapped(folder))) == (shape == "FSDP 2")
+
+
+def test_an_engine_that_gets_no_weights_ends_the_trial(make_trial: MakeTrial, ranks: Ranks) -> None:
+    """The negative control: the same trial, but TRL's sync_weights does nothing."""
+    folder = make_trial(*COLOCATED)
+    assert ranks.train(folder, GPU_STACK_NO_SYNC="1") == ExitCode.BAD_INPUT, log_of(folder)
+    found = differences(folder)
+    print(found)
+    assert found[0] < ROUNDING
+    assert len(found) < STEPS
+    assert min(found[-3:]) > 0.1
+    failure = result_of(folder)["failure"]
+    assert failure["kind"] == "bad_input"
+    assert "the engine's weights are stale" in failure["message"]
