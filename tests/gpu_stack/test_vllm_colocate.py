@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.storage.exit_code import ExitCode
+from grposweep.errors import ExitCode
 from train.conftest import MakeTrial, metrics_of, result_of
 
 from .conftest import ROUNDING, Ranks, differences, log_of, wrapped
@@ -47,7 +47,8 @@ def test_a_colocated_engine_samples_from_the_weights_that_are_trained(
     assert len(found) == STEPS
     assert max(found) < ROUNDING
     assert all(line["update_size"] > 0 for line in metrics_of(folder) if line["kind"] == "train")
-    assert wrapped(folder) and ("FSDP" in " ".join(wrapped(folder))) == (shape == "FSDP 2")
+    assert wrapped(folder)
+    assert ("FSDP" in " ".join(wrapped(folder))) == (shape == "FSDP 2")
 
 
 def test_an_engine_that_gets_no_weights_ends_the_trial(make_trial: MakeTrial, ranks: Ranks) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from grposweep.errors import ExitCode
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm.script import render_script
 from grposweep.process import SOURCE
 from grposweep.schema import Cluster, Generation
-from grposweep.storage.exit_code import ExitCode
 from train.conftest import MakeTrial, build_experiment, metrics_of
 
 from .conftest import PATCHES, ROUNDING, Ranks, differences, log_of, wrapped

@@ -1,4 +1,7 @@
-"""Stands in for a vLLM server, which needs a GPU: says where it is, answers 503 for a while, then 200."""
+"""Stands in for a vLLM server where only a job's steps are tested: says where it is, answers 503 for a while, then 200.
+
+The real server is in tests/gpu_stack/test_vllm_server.py.
+"""
 
 import http.server
 import os
@@ -8,11 +11,12 @@ READY = time.monotonic() + 3
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """Any path."""
+    """As vLLM's own, of which a job asks /health alone; it has no other path."""
 
     def do_GET(self) -> None:
-        """As vLLM's /health: an error until the model is there."""
-        self.send_response(200 if time.monotonic() > READY else 503)
+        """An error until the model is there."""
+        is_ready = time.monotonic() > READY
+        self.send_response(404 if self.path != "/health" else 200 if is_ready else 503)
         self.end_headers()
 
 

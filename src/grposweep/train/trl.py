@@ -133,7 +133,9 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         step, ranks = self.state.global_step, self.attempt.ranks
         self.held_out.start()
         try:
-            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step) % 2**32):
+            # Each rank draws its own numbers, but tensor parallel ranks of vLLM sample the same tokens together.
+            group = self.attempt.rank // self.args.vllm_tensor_parallel_size
+            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step) % 2**32 + group):
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
@@ -179,7 +181,7 @@ def seed_generation(seed: int) -> Iterator[None]:
     """
     before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    accelerate.utils.set_seed(seed, device_specific=True)
+    accelerate.utils.set_seed(seed)
     try:
         yield
     finally:
