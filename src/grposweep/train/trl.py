@@ -135,7 +135,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         try:
             # Each rank draws its own numbers, but tensor parallel ranks of vLLM sample the same tokens together.
             group = self.attempt.rank // self.args.vllm_tensor_parallel_size
-            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step) % 2**32 + group):
+            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step + group) % 2**32):
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
