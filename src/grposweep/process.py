@@ -94,12 +94,12 @@ class ForkServer:
     The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
     """
 
-    def __init__(self, preload: list[str], code: Path = SOURCE) -> None:
+    def __init__(self, preload: list[str], code: Path = SOURCE, environment: Mapping[str, str] | None = None) -> None:
         """``preload`` are module names that the server imports before the first fork; it starts when first needed.
 
-        ``code`` is the folder whose grposweep it runs.
+        ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for these imports.
         """
-        self._preload, self._code = preload, code
+        self._preload, self._code, self._environment = preload, code, environment or {}
         self._ended: dict[int, int] = {}
         self._buffer = b""
         self._instead: SpawnedProcesses | None = None
@@ -108,7 +108,7 @@ class ForkServer:
     def _server(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "grposweep.train.warm_server", *self._preload],
-            env=inherited(self._code),
+            env={**inherited(self._code), **self._environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -240,13 +240,17 @@ class Cluster:
     ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
     without that variable those on which no other process holds memory.
     ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
-    that do not fit are then pruned.
+    that do not fit are then pruned. ``environment`` has variables for attempts and preparation, which must not change what
+    is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
     The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
     without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
     limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
     training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
-    (null: the one that submits). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
+    (null: the one that submits; several words start it in a container). ``gres_type`` is the type of GPU that the job asks
+    for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
     ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
+    ``service_partition``, ``service_account``, ``service_qos`` and ``service_mem_gb`` are for the jobs that do not train
+    (``controller=job``, ``prepare=job``); null: as the trials' jobs.
     ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
     looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is
     a folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is).
@@ -275,6 +279,12 @@ class Cluster:
     container: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     python: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    gres_type: str | None = None
+    service_partition: str | None = None
+    service_account: str | None = None
+    service_qos: str | None = None
+    service_mem_gb: int | None = None
     warn_seconds: int = 120
     requeue_limit: int = 20
     controller: str = "here"

@@ -85,6 +85,22 @@ def test_an_interpolation_to_nowhere_is_named() -> None:
     assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
 
 
+@pytest.mark.parametrize("name", ["1X", "A-B", "GRPOSWEEP_RANKS", "CUDA_VISIBLE_DEVICES"])
+def test_variables_that_attempts_cannot_have_are_refused(name: str) -> None:
+    """No shell sets the first two, and the launcher sets the others."""
+    check_words(to_experiment({"cluster": {"environment": {"NCCL_DEBUG": "INFO"}}}))
+    with pytest.raises(UserError, match=f"cluster.environment has {name}"):
+        check_words(to_experiment({"cluster": {"environment": {name: "1"}}}))
+
+
+def test_a_type_of_gpu_is_one_word() -> None:
+    """Not the whole option."""
+    slurm = {"kind": "slurm", "gpus_per_node": 1}
+    check_words(to_experiment({"cluster": {**slurm, "gres_type": "a100"}}))
+    with pytest.raises(UserError, match=r"cluster\.gres_type=gpu:a100:8.*gres_type=a100"):
+        check_words(to_experiment({"cluster": {**slurm, "gres_type": "gpu:a100:8"}}))
+
+
 @settings(derandomize=True, max_examples=5, deadline=None)
 @given(
     lr=st.floats(1e-12, 1e3),

@@ -213,7 +213,7 @@ def test_models_and_data_are_prepared(place: Place) -> None:
     """Here or in a job, with the preparation's own exit code."""
     place.job()
     (place.sweep / "prepare").mkdir()
-    preparer = place.controller(prepare="job").preparation()
+    preparer = place.controller().preparation(place.experiment(prepare="job").cluster)
     preparer.start(place.sweep, place.sweep / "prepare" / "log")
     codes: list[int] = []
     wait_for(lambda: (code := preparer.poll()) is not None and not codes.append(code))

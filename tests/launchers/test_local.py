@@ -128,6 +128,15 @@ def test_ranks_see_all_gpus_of_their_trial_as_torchrun_shows_them(tmp_path: Path
     assert told == [("0", "0", "2", "2", "4,5"), ("1", "1", "2", "2", "4,5")]
 
 
+def test_ranks_have_the_users_variables(tmp_path: Path) -> None:
+    """Those of cluster.environment."""
+    recorder = Recorder()
+    local = Local(recorder, ["0"], slots=1)
+    local.submit(Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster(environment={"NCCL_DEBUG": "INFO"})))
+    local.close()
+    assert recorder.environments[0]["NCCL_DEBUG"] == "INFO"
+
+
 def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
     """One of two is taken; a trial of two ranks starts when it is given back."""
     local = Local(Recorder(), ["0", "1"], slots=2)

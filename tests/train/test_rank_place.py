@@ -13,15 +13,21 @@ from support import PROJECT, environment
 
 SRUN = {
     "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
-    "SLURM_JOB_ID": "71234",
+    "GRPOSWEEP_PORT": "11234",
 }  # fmt: skip
 
 
 def test_sruns_variables_become_torchs() -> None:
-    """The port follows from the job's number, so that two jobs on a node do not meet."""
+    """The script chooses the job's ports, so that two jobs on a node do not meet."""
     assert torch_variables(Slurm.rank_place(SRUN), {}) == {
-        "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "21234",
+        "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "11234",
     }  # fmt: skip
+
+
+def test_ranks_meet_at_the_first_node_as_slurm_reaches_it() -> None:
+    """Srun's own address is loopback where nodes resolve themselves to it."""
+    place = Slurm.rank_place({**SRUN, "SLURM_LAUNCH_NODE_IPADDR": "127.0.1.1", "GRPOSWEEP_FIRST_NODE": "n1.cluster"})
+    assert place.address == "n1.cluster"
 
 
 def test_the_address_in_the_jobs_setup_lines_wins() -> None:
@@ -37,19 +43,21 @@ def test_a_single_rank_needs_no_group() -> None:
 
 REPORT = """
 import os, pathlib
-from grposweep.train.process import port_of_job, restarts, take_rank_place
+from grposweep.train.process import port_for_weights, restarts, take_rank_place
 take_rank_place(pathlib.Path.cwd())
-print(os.environ["GRPOSWEEP_ATTEMPT"], restarts(), port_of_job(40_000), os.environ.get("RANK"))
+print(os.environ["GRPOSWEEP_ATTEMPT"], restarts(), port_for_weights(), os.environ.get("RANK"))
+print(os.environ.get("VLLM_HOST_IP"))
 """
 
 
-@pytest.mark.parametrize(("ranks", "log"), [({"GRPOSWEEP_RANKS": "slurm"}, "5 2 41234 5"), ({}, None)])
+@pytest.mark.parametrize(("ranks", "log"), [({"GRPOSWEEP_RANKS": "slurm"}, "5 2 11236 5\n127.0.0.1"), ({}, None)])
 def test_a_restarted_job_is_a_later_attempt_and_has_its_own_log(
     tmp_path: Path, ranks: dict[str, str], log: str | None
 ) -> None:
     """Only if the job's script says so: an interactive shell on a cluster has the same variables."""
     (tmp_path / "logs").mkdir()
-    job = {**SRUN, **ranks, "SLURM_RESTART_COUNT": "2", "GRPOSWEEP_ATTEMPT": "3"}
+    server = {"GRPOSWEEP_VLLM_SERVER": "http://127.0.0.1:11235"}
+    job = {**SRUN, **ranks, **server, "SLURM_RESTART_COUNT": "2", "GRPOSWEEP_ATTEMPT": "3"}
     done = subprocess.run(
         [sys.executable, "-c", REPORT],
         cwd=tmp_path, env=environment(PYTHONPATH=str(PROJECT / "src"), **job), capture_output=True, text=True, check=True,

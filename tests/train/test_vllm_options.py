@@ -1,14 +1,17 @@
 """What TRL is told of vLLM, and the server that a trial starts."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import requests
 
+from grposweep.errors import UserError
 from grposweep.schema import Experiment, Generation, Model
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
 from grposweep.train.trl_config import grpo_arguments
-from grposweep.train.vllm import server_address, server_command
+from grposweep.train.vllm import server_address, server_command, wait_for_server
 
 from .conftest import MakeTrial
 
@@ -16,11 +19,11 @@ from .conftest import MakeTrial
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says where it is; two jobs on a node send their weights over different ports."""
     monkeypatch.setenv("GRPOSWEEP_VLLM_SERVER", "http://n2:31234")
-    monkeypatch.setenv("GRPOSWEEP_JOB_NUMBER", "71234")
+    monkeypatch.setenv("GRPOSWEEP_PORT", "31233")
     options = server_address(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
     assert options["vllm_server_base_url"] == "http://n2:31234"
     assert options["vllm_server_timeout"] == 300
-    assert options["vllm_group_port"] == 41234
+    assert options["vllm_group_port"] == 31235
 
 
 def test_colocated_vllm_gets_its_share_of_the_memory(make_trial: MakeTrial) -> None:
@@ -52,3 +55,12 @@ def test_the_server_is_the_one_that_trl_would_start() -> None:
     )
     assert "--weight-transfer-config" in command
     assert Path(command[0]).name.startswith("python")
+
+
+def test_a_proxy_that_answers_for_the_server_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL's client tries again for ever as long as something answers."""
+    monkeypatch.setattr(requests, "get", lambda *_arguments, **_named: SimpleNamespace(status_code=503))
+    with pytest.raises(UserError, match=r"http://n2:8000 after 0 s \(HTTP status 503 at /health.*no_proxy"):
+        wait_for_server("http://n2:8000", 0)
+    monkeypatch.setattr(requests, "get", lambda *_arguments, **_named: SimpleNamespace(status_code=200))
+    wait_for_server("http://n2:8000", 0)

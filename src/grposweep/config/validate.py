@@ -1,5 +1,6 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -42,7 +43,10 @@ AT_LEAST_ONE = (
     "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
     "cluster.walltime_min", "cluster.max_jobs", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
     "search.parallel", "search.trials", "search.last", "search.leaders", "batch.max_per_device_train_batch_size",
+    "cluster.service_mem_gb",
 )  # fmt: skip
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
 
 
 def check_words(experiment: Experiment) -> None:
@@ -86,6 +90,7 @@ def check_words(experiment: Experiment) -> None:
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_server(experiment.generation)
+    check_environment(experiment.cluster)
     load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
     check_program(experiment.trainer, experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and not is_external(experiment.trainer.kind):
@@ -133,6 +138,16 @@ def check_objectives(search: Search) -> None:
             f"{broken}: it needs one order of all trials, and {1 + len(search.further)} objectives make none "
             f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
+
+
+def check_environment(cluster: Cluster) -> None:
+    """Raise UserError for a variable of attempts that a shell cannot set, or that the launcher sets itself."""
+    for name in cluster.environment:
+        if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
+            raise UserError(
+                f"cluster.environment has {name}: no shell can set that, or the launcher sets it itself. Set names of letters, "
+                "digits and underscores, such as cluster.environment={NCCL_DEBUG:INFO}."
+            )
 
 
 def check_server(generation: Generation) -> None:

@@ -33,8 +33,12 @@ class Job:
     attempt: int
     cluster: Cluster
     generation: Generation = field(default_factory=Generation)
-    environment: Mapping[str, str] = field(default_factory=dict)
     starts_ranks: bool = False
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The user's variables for the attempt's processes."""
+        return self.cluster.environment
 
 
 class EndState(StrEnum):
@@ -84,7 +88,8 @@ class SweepJob:
 class RankPlace:
     """Where a rank finds itself in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed counts them.
 
-    ``address`` is that of the first rank's node. ``job_number`` differs between the jobs of a node, so ports follow from it.
+    ``address`` is that of the first rank's node. ``port`` is the first of three that no other job of a node takes: for the
+    ranks, for a vLLM server, and for the weights sent to it.
     ``restarts`` is how often the launcher has restarted the job.
     """
 
@@ -92,7 +97,7 @@ class RankPlace:
     local_rank: int
     ranks: int
     address: str
-    job_number: int = 0
+    port: int
     restarts: int = 0
 
 
@@ -125,12 +130,12 @@ class LocalPreparation:
 
     where = "importing torch and trl takes a few seconds"
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes, self._pid = processes, 0
+    def __init__(self, processes: Processes, environment: Mapping[str, str]) -> None:
+        self._processes, self._environment, self._pid = processes, environment, 0
 
     def start(self, sweep: Path, log: Path) -> None:
         """Start the process."""
-        self._pid = self._processes.start(["prepare", str(sweep)], {}, log)
+        self._pid = self._processes.start(["prepare", str(sweep)], self._environment, log)
 
     def poll(self) -> int | None:
         """Return the process's exit code."""
@@ -223,9 +228,9 @@ class Launcher(ABC):
     def close(self) -> None:  # noqa: B027 - a default: attempts outlive their controller
         """End everything that does not outlive its controller, and release resources."""
 
-    def preparation(self) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparer:
         """Return what prepares models and data."""
-        return LocalPreparation(SpawnedProcesses(SOURCE))
+        return LocalPreparation(SpawnedProcesses(SOURCE), cluster.environment)
 
     @property
     def hands_over(self) -> bool:

@@ -10,7 +10,7 @@ from grposweep.external.script import check_launcher
 from grposweep.launchers.base import End, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.launchers.gpus import VISIBLE, choose_gpus, gpu_order, visible_gpus
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
-from grposweep.schema import Experiment
+from grposweep.schema import Cluster, Experiment
 from grposweep.storage import paths
 
 TRAINING = ["grposweep.train.worker"]
@@ -122,9 +122,9 @@ class Local(Launcher):
         """Kill everything that still runs."""
         self.processes.close()
 
-    def preparation(self) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparer:
         """Return a process of the same server as the trials'."""
-        return LocalPreparation(self.processes)
+        return LocalPreparation(self.processes, cluster.environment)
 
 
 def build_processes(experiment: Experiment) -> Processes:
@@ -135,7 +135,7 @@ def build_processes(experiment: Experiment) -> Processes:
     preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
-    return ForkServer(preload, code) if is_warm else SpawnedProcesses(code)
+    return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)
 
 
 def _free_port() -> int:

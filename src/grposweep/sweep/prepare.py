@@ -43,7 +43,7 @@ def prepare(
     log.unlink(missing_ok=True)
     (folder.path / paths.PREPARE_ERROR).unlink(missing_ok=True)
     (folder.path / paths.PREPARE_PROGRESS).unlink(missing_ok=True)
-    preparer = launcher.preparation()
+    preparer = launcher.preparation(next(iter(missing.values())).cluster)
     preparer.start(folder.path, log)
     console.print(f"preparing model and data ({preparer.where})", highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

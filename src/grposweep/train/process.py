@@ -9,18 +9,20 @@ import faulthandler
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import RANKS, RankPlace
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
-RESTARTS, JOB_NUMBER = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_JOB_NUMBER"
-FIRST_PORT, PORTS = 20_000, 10_000  # below what systems give to outgoing connections
+RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
+WEIGHTS_PORT = 20_000  # for a server that no job started; below what systems give to outgoing connections
 
 
 def take_rank_place(folder: Path) -> None:
@@ -35,7 +37,11 @@ def take_rank_place(folder: Path) -> None:
     place = launcher_class(os.environ[RANKS]).rank_place(os.environ)
     os.environ.update(torch_variables(place, os.environ))
     os.environ["GRPOSWEEP_ATTEMPT"] = str(int(os.environ["GRPOSWEEP_ATTEMPT"]) + place.restarts)
-    os.environ[RESTARTS], os.environ[JOB_NUMBER] = str(place.restarts), str(place.job_number)
+    os.environ[RESTARTS], os.environ[PORT] = str(place.restarts), str(place.port)
+    if (server := urlsplit(os.environ.get("GRPOSWEEP_VLLM_SERVER", "")).hostname) and (own := address_towards(server)):
+        os.environ.setdefault(
+            "VLLM_HOST_IP", own
+        )  # vLLM guesses it by a route to the internet, which a node may not have
     log = os.open(folder / paths.LOGS / f"rank-{place.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     os.dup2(log, 1)
@@ -54,8 +60,18 @@ def torch_variables(place: RankPlace, environment: Mapping[str, str]) -> dict[st
         "LOCAL_RANK": str(place.local_rank),
         "WORLD_SIZE": str(place.ranks),
         "MASTER_ADDR": environment.get("MASTER_ADDR") or place.address,
-        "MASTER_PORT": environment.get("MASTER_PORT") or str(FIRST_PORT + place.job_number % PORTS),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(place.port),
     }
+
+
+def address_towards(host: str) -> str | None:
+    """Return this machine's address on its route to another one, or None without a route. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
 
 
 def restarts() -> int:
@@ -63,9 +79,9 @@ def restarts() -> int:
     return int(os.environ.get(RESTARTS) or 0)
 
 
-def port_of_job(first: int) -> int:
-    """Return a port from ``first`` on that differs between the jobs of a node."""
-    return first + int(os.environ.get(JOB_NUMBER) or 0) % PORTS
+def port_for_weights() -> int:
+    """Return the port over which weights are sent to a vLLM server; it differs between the jobs of a node."""
+    return int(os.environ[PORT]) + 2 if PORT in os.environ else WEIGHTS_PORT
 
 
 def devices(cluster: Cluster) -> int:

@@ -34,7 +34,7 @@ from grposweep.train.trl_callbacks import (
     mean_over_prompts,
 )
 from grposweep.train.trl_config import build_config
-from grposweep.train.vllm import copy_merged_weights
+from grposweep.train.vllm import copy_merged_weights, wait_for_server
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
@@ -198,6 +198,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     updates = UpdateNormCallback()
     held_out = HeldOutEvaluation(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
     transformers.set_seed(attempt.experiment.seed)
+    if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.rank == 0:
+        wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(attempt.folder / "tensorboard")  # where TRL's report_to writes
     trainer = Trainer(
         attempt,

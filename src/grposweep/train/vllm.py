@@ -6,6 +6,7 @@ No torch here: the check is tested with logs alone.
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,9 @@ from grposweep.config.compose import load_experiment
 from grposweep.errors import UserError
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
-from grposweep.train.process import port_of_job
+from grposweep.train.process import port_for_weights
 
-FIRST_GROUP_PORT = 40_000
+POLL_SECONDS = 1.0
 
 
 def serve(folder: Path) -> None:
@@ -62,8 +63,33 @@ def server_address(generation: Generation) -> dict[str, Any]:
         "vllm_server_base_url": os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url,
         "vllm_server_timeout": float(generation.vllm_server_timeout),
         # Two jobs on one node must not meet on the port over which weights are sent.
-        "vllm_group_port": port_of_job(FIRST_GROUP_PORT),
+        "vllm_group_port": port_for_weights(),
     }
+
+
+def wait_for_server(url: str, seconds: float) -> None:
+    """Return once the vLLM server answers. Raises UserError if it has not within ``seconds``.
+
+    TRL's client (1.16, generation/vllm_client.py, check_server) has no limit while something else answers, such as a proxy.
+    """
+    import requests  # comes with TRL, whose client obeys the same proxies
+
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            status = requests.get(f"{url}/health", timeout=10).status_code
+            if status == requests.codes.ok:
+                return
+            answer = f"HTTP status {status}"
+        except requests.RequestException as error:
+            answer = type(error).__name__
+        if time.monotonic() >= until:
+            raise UserError(
+                f"generation.vllm_mode=server: no vLLM server answers at {url} after {seconds:g} s ({answer} at /health; a "
+                "proxy may answer in its place). Correct the address, or add its host to no_proxy. A server that needs "
+                "longer to start: set generation.vllm_server_timeout."
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def copy_merged_weights(engine: Any) -> None:

@@ -1,14 +1,19 @@
 """The sbatch script, as a person reads it: a golden file whose diff shows every change."""
 
 import os
+import shlex
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from grposweep.config.compose import to_experiment
 from grposweep.files import PROJECT
 from grposweep.launchers.base import Job
-from grposweep.launchers.slurm.script import render_script, submit_environment
+from grposweep.launchers.slurm.script import python_command, render_script, service_options, submit_environment
 from grposweep.schema import Cluster, Generation
 
 GOLDEN = Path(__file__).parent
@@ -17,11 +22,15 @@ EVERYTHING = Cluster(
     kind="slurm", nodes=2, gpus_per_node=4, processes=8, cpus_per_gpu=6, threads=2, mem_gb=200, walltime_min=240,
     partition="gpu", account="lab", qos="high", constraint="a100|h100", exclude="n[3-4]", setup=["module load cuda"],
     container=["--container-image=/images/a b.sqsh"], extra=["--exclusive"], python="/opt/venv/bin/python",
+    gres_type="a100", environment={"NCCL_SOCKET_IFNAME": "ib0", "NOTE": "it's here"},
 )  # fmt: skip
 
 
 SERVER = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=2, vllm_tensor_parallel_size=2)
-ONE_NODE = Cluster(kind="slurm", gpus_per_node=8, processes=6, cpus_per_gpu=6, python="python")
+ONE_NODE = Cluster(
+    kind="slurm", gpus_per_node=8, processes=6, cpus_per_gpu=6, gres_type="h100",
+    python="apptainer exec --nv --bind '/my data' image.sif python",
+)  # fmt: skip
 LAST_NODE = Cluster(kind="slurm", nodes=3, gpus_per_node=2, processes=4, cpus_per_gpu=6, python="python")
 SCRIPTS = {
     "trial.sbatch": (EVERYTHING, Generation()),
@@ -62,3 +71,109 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(monkeypatch: pytest.M
     found = submit_environment(Cluster(kind="slurm", partition="gpu"))
     assert {name for name, value in found.items() if value == "outer"} == {"SLURM_CONF", "SBATCH_ACCOUNT"}
     assert str(PROJECT / "src") in found["PYTHONPATH"]
+
+
+PORTS = {"32768 60999": (10000, 32768), "10000 60000": (60001, 65536), "1024 65000": (10000, 30000)}
+
+
+@pytest.mark.parametrize("outgoing", PORTS)
+def test_ports_are_none_that_outgoing_connections_take(outgoing: str, tmp_path: Path) -> None:
+    """Three for each job; on a system that leaves none, any."""
+    (tmp_path / "range").write_text(outgoing.replace(" ", "\t") + "\n")
+    script = render_script(Job(tmp_path, 0, Cluster(kind="slurm")), tmp_path, tmp_path)
+    start, end = script.index("read -r first_outgoing"), script.index("srun --export")
+    block = script[start:end].replace("/proc/sys/net/ipv4/ip_local_port_range", str(tmp_path / "range"))
+    first, end_ = PORTS[outgoing]
+    found = set()
+    for job in (71234, 71235, 99999):
+        text = f"set -euo pipefail; SLURM_JOB_ID={job}; {block}\necho $GRPOSWEEP_PORT"
+        port = int(subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout)
+        found |= {port, port + 1, port + 2}
+    assert len(found) == 9
+    assert first <= min(found) <= max(found) < end_
+
+
+TOOLS = {
+    "scontrol": "echo n1",
+    "sinfo": "echo localhost",
+    "sleep": "/bin/sleep 0.05",
+    "srun": """
+name=ranks
+[[ "$*" == *' serve '* ]] && name=server
+{ echo "$*"; env; } >"$STEPS/$name"
+[[ $name == ranks ]] || exec "$PYTHON" -S "$STUB"
+""",
+}
+STUB = """
+import http.server, os
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("", int(os.environ["GRPOSWEEP_VLLM_PORT"])), Answers).serve_forever()
+"""
+
+
+def test_a_server_and_its_clients_know_their_addresses_and_no_proxy_stands_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole script, on stand-ins for Slurm's tools and for the server."""
+    (tmp_path / "stub.py").write_text(STUB)
+    for name, text in TOOLS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}")
+        (tmp_path / name).chmod(0o755)
+    job = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NODELIST": "n1",
+        "no_proxy": "own.net",
+        "http_proxy": "http://x:1",
+    }
+    place = {"STEPS": str(tmp_path), "STUB": str(tmp_path / "stub.py"), "PYTHON": sys.executable}
+    (tmp_path / "trials" / "0007-3f9a1c" / "logs").mkdir(parents=True)
+    script = render_script(Job(tmp_path / "trials" / "0007-3f9a1c", 0, ONE_NODE, SERVER), tmp_path, tmp_path)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **place}
+    done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 0
+    ranks, server = ((tmp_path / name).read_text().splitlines() for name in ("ranks", "server"))
+    assert {"no_proxy=own.net,localhost,localhost,127.0.0.1", "NO_PROXY=own.net,localhost,localhost,127.0.0.1"} < set(
+        ranks
+    )
+    assert "VLLM_HOST_IP=127.0.0.1" in server
+    assert not [line for line in ranks if line.startswith("VLLM_HOST_IP")]
+    assert "--export=ALL" in ranks[0]
+    assert "--gres=gpu:h100:2" in server[0]
+    assert "--gres=gpu:h100:6" in ranks[0]
+    assert "apptainer exec --nv --bind /my data image.sif python -m grposweep.train serve" in server[0]
+
+
+def test_jobs_that_do_not_train_have_their_own_partition_and_ask_for_no_gpu(tmp_path: Path) -> None:
+    """GPU partitions often refuse them; what the trials' jobs ask for beyond their shape may be GPUs."""
+    cluster = Cluster(
+        kind="slurm", partition="gpu", account="lab", qos="high", constraint="a100", mem_gb=500, gres_type="a100",
+        service_partition="cpu", service_mem_gb=16,
+    )  # fmt: skip
+    options = service_options(cluster, "x")
+    assert {"--partition=cpu", "--account=lab", "--mem=16G"} < set(options)
+    assert not [option for option in options if option.startswith(("--gres", "--qos", "--constraint"))]
+    assert {"--partition=gpu", "--qos=high"} < set(service_options(replace(cluster, service_partition=None), "x"))
+
+
+def test_a_path_with_blanks_is_one_word(tmp_path: Path) -> None:
+    """If there is such a file; other text is a command of several words."""
+    (tmp_path / "my python").touch()
+    assert python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python'"
+    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python"
+
+
+def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_image(tmp_path: Path) -> None:
+    """The words of docs/guides/slurm.md, as a dry run renders them."""
+    page = (PROJECT / "docs" / "guides" / "slurm.md").read_text()
+    command = page.partition("interpreter is several words:\n\n```sh\n")[2].partition("```")[0]
+    words = [word for word in shlex.split(command) if word.startswith(("cluster.python=", "cluster.setup="))]
+    cluster = to_experiment(OmegaConf.from_dotlist(["cluster.kind=slurm", *words])).cluster
+    script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert "\nmodule load apptainer\n" in script
+    assert (
+        f"\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -m grposweep.train {tmp_path} &\n" in script
+    )

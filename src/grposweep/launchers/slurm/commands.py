@@ -164,9 +164,11 @@ def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
             value = getattr(cluster, key)
-            shown = f"cluster.{key}={'null' if value is None else value}"
+            is_service = value is not None and getattr(cluster, f"service_{key}", None) == value
+            name = f"cluster.{'service_' if is_service else ''}{key}"
             return (
-                f"{shown}: Slurm refuses the job ({said}). Set another cluster.{key}; {look}. The script is {script}."
+                f"{name}={'null' if value is None else value}: Slurm refuses the job ({said}). "
+                f"Set another {name}; {look}. The script is {script}."
             )
     return (
         f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."

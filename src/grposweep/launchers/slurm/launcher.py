@@ -100,6 +100,11 @@ class Slurm(Launcher):
                     f"cluster.extra={option!r}: options of sbatch and srun begin with a dash and take one line each. "
                     "Set for example cluster.extra=[--exclusive]."
                 )
+        if cluster.gres_type is not None and not re.fullmatch(r"[\w.-]+", cluster.gres_type):
+            raise UserError(
+                f"cluster.gres_type={cluster.gres_type}: this is the word between the colons of --gres=gpu:TYPE:N. Set one that "
+                "sinfo --format=%G lists, such as cluster.gres_type=a100."
+            )
         if is_external(trainer.kind) and not cluster.gpus_per_node:
             check_launcher(trainer, cluster.processes)
 
@@ -162,11 +167,11 @@ class Slurm(Launcher):
         """End a job through scancel."""
         commands.cancel([job_id])
 
-    def preparation(self) -> Preparer:
+    def preparation(self, cluster: Cluster) -> Preparer:
         """Return a process of this machine, or with ``cluster.prepare=job`` a job."""
-        if self._cluster.prepare == "job":
-            return SlurmPreparation(self._cluster, self._code)
-        return LocalPreparation(SpawnedProcesses(Path(self._cluster.code or SOURCE)))
+        if cluster.prepare == "job":
+            return SlurmPreparation(cluster, self._code)
+        return LocalPreparation(SpawnedProcesses(Path(cluster.code or SOURCE)), cluster.environment)
 
     @property
     def hands_over(self) -> bool:
@@ -227,8 +232,8 @@ class Slurm(Launcher):
             rank=int(environment["SLURM_PROCID"]),
             local_rank=int(environment["SLURM_LOCALID"]),
             ranks=int(environment["SLURM_STEP_NUM_TASKS"]),
-            address=environment["SLURM_LAUNCH_NODE_IPADDR"],
-            job_number=int(environment.get("SLURM_JOB_ID") or 0),
+            address=environment.get("GRPOSWEEP_FIRST_NODE") or environment["SLURM_LAUNCH_NODE_IPADDR"],
+            port=int(environment["GRPOSWEEP_PORT"]),
             restarts=int(environment.get("SLURM_RESTART_COUNT") or 0),
         )
 

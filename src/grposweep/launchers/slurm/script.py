@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         name=name,
         options=sbatch_options(cluster, name, job.starts_ranks),
         setup=cluster.setup,
+        environment=environment_lines(cluster),
         log=quoted(job.folder / paths.LOGS / "job.log"),
         working_directory=quoted(Path.cwd()),
         code=quoted(code),
@@ -68,7 +70,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         patience_seconds=max(cluster.warn_seconds * 3 // 4, LEAST_PATIENCE),
         cpus_per_task=cpus_per_task(cluster, job.starts_ranks),
         container=[shlex.quote(option) for option in cluster.container],
-        python=shlex.quote(cluster.python or sys.executable),
+        python=python_command(cluster),
         folder=quoted(job.folder.resolve()),
         stopped=ExitCode.STOPPED,
         server=_server(job),
@@ -83,12 +85,13 @@ def _server(job: Job) -> dict[str, Any] | None:
     gpus = generation.vllm_gpus
     if not gpus:
         return None
-    own = f"{shlex.quote(cluster.python or sys.executable)} -m grposweep.train serve {quoted(job.folder.resolve())}"
+    own = f"{python_command(cluster)} -m grposweep.train serve {quoted(job.folder.resolve())}"
     command = generation.vllm_server_command
-    on_one_node = f" --gres=gpu:{cluster.gpus_per_node - gpus}"
+    on_one_node = f" --gres={gres(cluster, cluster.gpus_per_node - gpus)}"
     on_the_others = f' --nodes={cluster.nodes - 1} --exclude="$server_node"'
     return {
         "gpus": gpus,
+        "gres": gres(cluster, gpus),
         "cpus": gpus * cpus_per_task(cluster),
         "elsewhere": on_one_node if cluster.nodes == 1 else on_the_others,
         "command": own if command is None else f"bash -c {shlex.quote(command)}",
@@ -107,10 +110,40 @@ def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> l
         f"--cpus-per-task={cpus_per_task(cluster, starts_ranks)}",
     ]
     if cluster.gpus_per_node:
-        options.append(f"--gres=gpu:{cluster.gpus_per_node}")
+        options.append(f"--gres={gres(cluster, cluster.gpus_per_node)}")
     if cluster.mem_gb is not None:
         options.append(f"--mem={cluster.mem_gb}G")
     return [*options, *shared_options(cluster), *cluster.extra]
+
+
+def gres(cluster: Cluster, gpus: int) -> str:
+    """Return how Slurm is asked for GPUs, of a type if ``cluster.gres_type`` names one."""
+    return f"gpu:{gpus}" if cluster.gres_type is None else f"gpu:{cluster.gres_type}:{gpus}"
+
+
+def service_cluster(cluster: Cluster) -> Cluster:
+    """Return the cluster as the jobs that do not train see it; a partition of their own knows neither QOS nor features."""
+    partition, own = cluster.service_partition, cluster.service_partition is not None
+    return replace(
+        cluster,
+        partition=partition if own else cluster.partition,
+        account=cluster.service_account or cluster.account,
+        qos=cluster.service_qos or (None if own else cluster.qos),
+        constraint=None if own else cluster.constraint,
+    )
+
+
+def service_options(cluster: Cluster, name: str, mem_gb: int | None = None) -> list[str]:
+    """Return the options of a job of one CPU that does not train; ``mem_gb`` is its memory if the user sets none."""
+    memory = cluster.service_mem_gb or mem_gb
+    shape = [
+        f"--job-name={name}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--cpus-per-task=1",
+        *([f"--mem={memory}G"] if memory else []),
+    ]
+    return [*shape, *shared_options(service_cluster(cluster))]
 
 
 def shared_options(cluster: Cluster) -> list[str]:
@@ -134,6 +167,17 @@ def cpus_per_task(cluster: Cluster, starts_ranks: bool = False) -> int:
     """Return a task's CPUs: its GPU's share, or one for each thread. One task that starts a node's ranks has all of theirs."""
     each = cluster.cpus_per_gpu if cluster.gpus_per_node else cluster.threads
     return each * ranks_per_node(cluster) if starts_ranks else each
+
+
+def python_command(cluster: Cluster) -> str:
+    """Return the interpreter for the shell: this one, a path, or words such as ``apptainer exec image.sif python``."""
+    python = cluster.python or sys.executable
+    return shlex.quote(python) if Path(python).is_file() else shlex.join(shlex.split(python))
+
+
+def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return the names and quoted values of ``cluster.environment``."""
+    return [(name, shlex.quote(value)) for name, value in cluster.environment.items()]
 
 
 def submit_command(script: Path) -> list[str]:

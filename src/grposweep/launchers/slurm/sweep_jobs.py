@@ -1,7 +1,6 @@
 """The jobs of a sweep that are no attempts: its controller, and the preparation of models and data."""
 
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,15 @@ from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_text
 from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
 from grposweep.launchers.slurm import commands
-from grposweep.launchers.slurm.script import quoted, render, shared_options, sweep_name
+from grposweep.launchers.slurm.script import (
+    environment_lines,
+    python_command,
+    quoted,
+    render,
+    service_cluster,
+    service_options,
+    sweep_name,
+)
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
@@ -43,11 +50,10 @@ def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) ->
     if waiting := _living(name):
         return f"the controller is Slurm job {waiting} already; its output is in {log}"
     script = sweep / "controller.sbatch"
-    shape = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={CONTROLLER_MEMORY_GB}G"]
     text = render(
         "controller.sbatch.j2",
         name=name,
-        options=[f"--job-name={name}", *shape, *shared_options(cluster)],
+        options=service_options(cluster, name, CONTROLLER_MEMORY_GB),
         setup=cluster.setup,
         log=quoted(log),
         working_directory=quoted(Path.cwd()),
@@ -55,7 +61,7 @@ def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) ->
         interrupted=ExitCode.INTERRUPTED,
     )
     write_text(script, text)
-    job_id = commands.submit(script, cluster)
+    job_id = commands.submit(script, service_cluster(cluster))
     return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
 
 
@@ -65,7 +71,7 @@ def _living(name: str) -> str:
 
 
 class SlurmPreparation:
-    """Prepares in a job of one task without GPUs, on the partition of the trials' jobs."""
+    """Prepares in a job of one task without GPUs, on ``cluster.service_partition`` or the partition of the trials' jobs."""
 
     where = "as a Slurm job"
 
@@ -86,7 +92,7 @@ class SlurmPreparation:
             self._job_id = _living(name)
             if not self._job_id:
                 self._done.unlink(missing_ok=True)
-                self._job_id = commands.submit(self._write(sweep, name, log), self._cluster)
+                self._job_id = commands.submit(self._write(sweep, name, log), service_cluster(self._cluster))
         except (LauncherBusy, LauncherUnreachable) as error:
             raise UserError(
                 f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again later, or "
@@ -125,19 +131,24 @@ class SlurmPreparation:
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
-        shape = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
         text = render(
             "prepare.sbatch.j2",
             name=name,
-            options=[f"--job-name={name}", *shape, *shared_options(cluster), *cluster.extra],
+            options=[*service_options(cluster, name), *_without_gpus(cluster.extra)],
             setup=cluster.setup,
+            environment=environment_lines(cluster),
             log=quoted(log),
             working_directory=quoted(Path.cwd()),
             code=quoted(self._code),
             container=[shlex.quote(option) for option in cluster.container],
-            python=shlex.quote(cluster.python or sys.executable),
+            python=python_command(cluster),
             folder=quoted(sweep),
             done=quoted(self._done),
         )
         write_text(script, text)
         return script
+
+
+def _without_gpus(options: Sequence[str]) -> list[str]:
+    """Return further sbatch options without those that ask for GPUs, which preparation would hold idle."""
+    return [option for option in options if not option.startswith(("--gres", "--gpu", "-G"))]
