@@ -165,9 +165,10 @@ class Generation:
 
     ``vllm_max_model_length`` bounds a sequence in tokens (null: the longest prompt that preparation found, and a completion).
     With ``use_vllm`` vLLM generates: ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a
-    Slurm job's GPUs run a server of its own (of several nodes the last one whole); they are no training ranks.
-    ``vllm_server_base_url`` is a server that somebody else runs, ``vllm_server_command`` a shell line that starts another
-    one than TRL's, on port $GRPOSWEEP_VLLM_PORT. It has ``vllm_server_timeout`` seconds to answer.
+    Slurm job's GPUs run a server of its own (of several nodes the last one whole), or on this machine as many more than the
+    trial's ranks; they are no training ranks. ``vllm_server_base_url`` is a server that runs already,
+    ``vllm_server_command`` a shell line that starts another one than TRL's, on port $GRPOSWEEP_VLLM_PORT.
+    ``vllm_server_args`` are further options of TRL's (``vllm serve``). It has ``vllm_server_timeout`` seconds to answer.
     """
 
     max_completion_length: int = 256
@@ -182,6 +183,7 @@ class Generation:
     vllm_gpus: int = 0
     vllm_server_base_url: str | None = None
     vllm_server_command: str | None = None
+    vllm_server_args: list[str] = field(default_factory=list)
     vllm_server_timeout: int = 600
 
 

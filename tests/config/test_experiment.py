@@ -93,6 +93,15 @@ def test_variables_that_attempts_cannot_have_are_refused(name: str) -> None:
         check_words(to_experiment({"cluster": {"environment": {name: "1"}}}))
 
 
+def test_options_that_no_server_reads_are_refused() -> None:
+    """Only a trial's own server takes them, unless another command starts it."""
+    served = {"use_vllm": True, "vllm_mode": "server", "vllm_server_args": ["--enforce-eager"]}
+    check_words(to_experiment({"generation": {**served, "vllm_gpus": 1}}))
+    for other in ({"vllm_server_base_url": "http://x"}, {"vllm_gpus": 1, "vllm_server_command": "x"}):
+        with pytest.raises(UserError, match=r"generation\.vllm_server_args=.*leave them out"):
+            check_words(to_experiment({"generation": {**served, **other}}))
+
+
 def test_a_type_of_gpu_is_one_word() -> None:
     """Not the whole option."""
     slurm = {"kind": "slurm", "gpus_per_node": 1}

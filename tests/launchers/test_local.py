@@ -3,18 +3,19 @@
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grposweep.config.compose import render_experiment
+from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.errors import UserError
 from grposweep.files import append_line, read_json
-from grposweep.launchers.base import Job, LauncherBusy
+from grposweep.launchers.base import End, EndState, Job, LauncherBusy
 from grposweep.launchers.gpus import choose_gpus, gpu_order, visible_gpus
 from grposweep.launchers.local import TRAINING, TRL, Local, build_processes
 from grposweep.process import ForkServer, SpawnedProcesses
-from grposweep.schema import Cluster, Experiment
+from grposweep.schema import Cluster, Experiment, Generation
 from support import is_running, wait_for
 
 
@@ -147,6 +148,58 @@ def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
     assert ended(local, first) == 0
     local.submit(Job(wide, 0, Cluster(processes=2)))
     local.close()
+
+
+SERVED = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1)
+
+
+def served(folder: Path, command: str, processes: int = 1) -> Path:
+    """A trial folder of the fake trainer, whose server is a shell line."""
+    trial(folder, step_seconds=0.02)
+    experiment = load_experiment(folder / "config.yaml")
+    experiment.generation, experiment.cluster.processes = replace(SERVED, vllm_server_command=command), processes
+    (folder / "config.yaml").write_text(render_experiment(experiment))
+    return folder
+
+
+def test_a_trial_has_a_server_on_gpus_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
+    """Ranks know where it is; its GPUs are given back once it has ended."""
+    recorder = Recorder()
+    local = Local(recorder, ["0", "1", "2"], slots=1)
+    folder = served(tmp_path / "trials" / "0000-a", "echo on $GRPOSWEEP_VLLM_PORT; sleep 60", processes=2)
+    assert ended(local, local.submit(Job(folder, 0, Cluster(processes=2), SERVED))) == 0
+    assert recorder.seen == ["2", "0,1", "0,1"]
+    port = int((folder / "logs" / "vllm.log").read_text().removeprefix("on "))
+    rank = recorder.environments[1]
+    assert rank["GRPOSWEEP_VLLM_SERVER"] == f"http://127.0.0.1:{port}"
+    assert {"localhost", "127.0.0.1"} <= set(rank["no_proxy"].split(","))
+    assert port - 1 == int(rank["MASTER_PORT"]) == int(rank["GRPOSWEEP_PORT"])
+    local.submit(Job(trial(tmp_path / "trials" / "0001-b"), 0, Cluster(processes=3)))  # all three GPUs
+    local.close()
+
+
+def test_a_server_that_ends_early_ends_its_trial(tmp_path: Path) -> None:
+    """Its ranks would wait for completions."""
+    local = Local(SpawnedProcesses(), ["0", "1"], slots=1)
+    folder = served(tmp_path / "trials" / "0000-a", "exit 7")
+    job_id = local.submit(Job(folder, 0, Cluster(), SERVED))
+    ends: list[End] = []
+    wait_for(lambda: (end := local.poll(job_id)) is not None and not ends.append(end), seconds=30)
+    assert ends[0].kind is EndState.SERVER_ENDED
+    assert not (folder / "result.json").exists()
+
+
+def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs for two ranks leave none."""
+    experiment = Experiment(generation=SERVED, cluster=Cluster(processes=2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(
+        UserError, match=r"vllm_gpus=1 for its server, and this machine has 2\. Set cluster\.processes=1"
+    ):
+        Local.build(experiment, tmp_path).admit(experiment)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="none is left for the server"):
+        Local.build(experiment, tmp_path).admit(experiment)
 
 
 @pytest.mark.parametrize(

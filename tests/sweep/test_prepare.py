@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from grposweep.errors import ExitCode, UserError
-from grposweep.schema import Experiment
+from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.prepare import prepare
 from grposweep.sweep.run import SignalCounter
@@ -21,7 +21,7 @@ class Fails:
     def __init__(self, code: int, explanation: str = "") -> None:
         self.code, self.explanation = code, explanation
 
-    def preparation(self) -> "Fails":
+    def preparation(self, _cluster: Cluster) -> "Fails":
         return self
 
     def start(self, sweep: Path, log: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.launchers.slurm.launcher import Slurm
-from grposweep.schema import Cluster
+from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.train.process import devices, torch_variables
 from support import PROJECT, environment
 
@@ -69,7 +69,10 @@ def test_a_restarted_job_is_a_later_attempt_and_has_its_own_log(
 
 def test_a_job_holds_its_servers_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes with four GPUs, six of them for ranks; the same folder here holds as many as it has ranks."""
-    cluster = Cluster(kind="slurm", nodes=2, gpus_per_node=4, processes=6)
-    assert devices(cluster) == 6
+    job = Experiment(cluster=Cluster(kind="slurm", nodes=2, gpus_per_node=4, processes=6))
+    assert devices(job) == 6
     monkeypatch.setenv("GRPOSWEEP_RANKS", "slurm")
-    assert devices(cluster) == 8
+    assert devices(job) == 8
+    monkeypatch.delenv("GRPOSWEEP_RANKS")
+    served = Experiment(cluster=Cluster(processes=3), generation=Generation(vllm_gpus=1))
+    assert devices(served) == 4

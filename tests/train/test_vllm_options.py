@@ -44,6 +44,7 @@ def test_the_server_is_the_one_that_trl_would_start() -> None:
     """Its GPUs in tensor parallel groups, the endpoints for weights among its options."""
     model = Model(path="org/model", revision="abc", dtype="bfloat16")
     generation = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=4, vllm_tensor_parallel_size=2)
+    generation.vllm_server_args = ["--enforce-eager"]
     command = server_command(Experiment(model=model, generation=generation), "/models/x", 31234)
     assert command[command.index("serve") + 1] == "/models/x"
     given = {option: command[command.index(option) + 1] for option in ("--port", "--revision")}
@@ -54,6 +55,7 @@ def test_the_server_is_the_one_that_trl_would_start() -> None:
         == "2"
     )
     assert "--weight-transfer-config" in command
+    assert command[-1] == "--enforce-eager"
     assert Path(command[0]).name.startswith("python")
 
 

@@ -82,6 +82,8 @@ def _drop_server_location(generation: dict[str, Any]) -> None:
     """Remove where a vLLM server is and how long it may take to start: these change no number."""
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
         del generation[name]
+    if not generation["vllm_server_args"]:  # a later key: without it identities are as they were
+        del generation["vllm_server_args"]
 
 
 def _digest(content: Any) -> str:

@@ -158,6 +158,11 @@ def check_server(generation: Generation) -> None:
             f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
+    if (args := generation.vllm_server_args) and (not gpus or generation.vllm_server_command is not None):
+        raise UserError(
+            f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. Set generation.vllm_gpus to how "
+            "many GPUs it gets and generation.vllm_server_command=null, or leave them out."
+        )
     if gpus and url is not None:
         raise UserError(
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "

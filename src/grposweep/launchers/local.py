@@ -1,5 +1,7 @@
 """This machine: an attempt is a group of processes, one for each rank. GPUs are divided among attempts that run at once."""
 
+import os
+import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,23 +9,37 @@ from typing import Self
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
-from grposweep.launchers.base import End, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
+from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.launchers.gpus import VISIBLE, choose_gpus, gpu_order, visible_gpus
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
-from grposweep.schema import Cluster, Experiment
+from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage import paths
 
 TRAINING = ["grposweep.train.worker"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]
+PORTS = 3  # an attempt's: where its ranks meet, its vLLM server, the weights sent there
+FIRST_PORT, LAST_PORT = 10_000, 32_000
 
 
 @dataclass
 class _Group:
-    """The ranks of one attempt."""
+    """The processes of one attempt: its ranks, and a vLLM server if it has one of its own."""
 
-    pids: list[int]
     gpus: list[int]  # places in the launcher's list
-    codes: dict[int, int] = field(default_factory=dict)
+    ranks: list[int] = field(default_factory=list)  # process ids
+    server: int | None = None
+    codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
+    lost_server: bool = False  # it ended before the ranks
+
+    @property
+    def rank_codes(self) -> list[int]:
+        """The exit codes of ranks that have ended."""
+        return [code for pid, code in self.codes.items() if pid != self.server]
+
+    @property
+    def running(self) -> list[int]:
+        """The processes that have not ended."""
+        return [pid for pid in (*self.ranks, self.server) if pid is not None and pid not in self.codes]
 
 
 class Local(Launcher):
@@ -45,43 +61,52 @@ class Local(Launcher):
         Raises UserError if the GPUs asked for are not there.
         """
         gpus, parallel = visible_gpus(experiment.cluster.gpus), experiment.search.parallel
-        most = max(len(gpus) // experiment.cluster.processes, 1)
+        most = max(len(gpus) // _gpus_of(experiment.cluster, experiment.generation), 1)
         slots = parallel or most
         return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots)
 
     def admit(self, experiment: Experiment) -> None:
         """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
         generation, needed = experiment.generation, experiment.cluster.processes
-        if generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None:
+        served, total = generation.vllm_gpus, len(self._gpus)
+        is_served = generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None
+        if is_served and not (served and total):
             raise UserError(
-                "generation=vllm_server: only a Slurm job starts a server beside its ranks. Set cluster=slurm, or start one "
-                "yourself (trl vllm-serve) and set generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
+                f"generation=vllm_server with generation.vllm_gpus={served} and {total} GPUs: none is left for the server. Set "
+                "how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
+                "generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
-        if not self._gpus:
+        if not total:
             check_launcher(experiment.trainer, needed)
-        elif len(self._gpus) < needed:
+        elif total < needed + served:
+            server = f" and generation.vllm_gpus={served} for its server" if served else ""
             raise UserError(
-                f"cluster.processes={needed}: a trial needs a GPU a process, and this machine has {len(self._gpus)}. "
-                f"Set cluster.processes={len(self._gpus)}, or cluster.gpus=0 to train on the CPU."
+                f"cluster.processes={needed}: a trial needs a GPU a process{server}, and this machine has {total}. "
+                f"Set cluster.processes={max(total - served, 1)}, or cluster.gpus=0 to train on the CPU."
             )
 
     def submit(self, job: Job) -> str:
-        """Start every rank; each writes logs/rank-N.log in the trial folder."""
-        gpus = self._take_gpus(job.cluster.processes)
-        processes = 1 if job.starts_ranks else job.cluster.processes
+        """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
+        group = _Group(self._take_gpus(_gpus_of(job.cluster, job.generation)))
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
-        if gpus:  # the whole group for every rank, as torchrun does: NCCL and vLLM look at the GPUs of other ranks
-            shared |= {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()}
+        port = _free_ports(PORTS)
+        if job.generation.vllm_gpus:
+            shared |= _server_variables(port)
+            mine = self._show(group.gpus[job.cluster.processes :])
+            log = job.folder / paths.LOGS / "vllm.log"
+            group.server = self.processes.start(["serve", str(job.folder)], {**shared, **mine}, log)
+        # The whole group for every rank, as torchrun does: NCCL and vLLM look at the GPUs of other ranks.
+        shared |= self._show(group.gpus[: job.cluster.processes])
+        processes = 1 if job.starts_ranks else job.cluster.processes
         if processes > 1:
-            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
-        group = _Group([], gpus)
         for rank in range(processes):
             own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if processes > 1 else {}
             log = job.folder / paths.LOGS / f"rank-{rank}.log"
-            group.pids.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
-        job_id = f"local-{group.pids[0]}"
+            group.ranks.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
+        job_id = f"local-{group.ranks[0]}"
         self._groups[job_id] = group
         return job_id
 
@@ -95,28 +120,36 @@ class Local(Launcher):
         self._free.difference_update(taken)
         return taken
 
+    def _show(self, gpus: list[int]) -> dict[str, str]:
+        """Return the variables that show a process these GPUs; none on a machine without."""
+        return {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()} if gpus else {}
+
     def poll(self, job_id: str) -> End | None:
-        """Return the worst end among the ranks once all have ended; one that crashes ends the others."""
+        """Return the worst end among the ranks once all have ended; a rank that crashes ends the others."""
         group = self._groups[job_id]
-        for pid in group.pids:
-            if pid not in group.codes and (code := self.processes.poll(pid)) is not None:
+        for pid in group.running:
+            if (code := self.processes.poll(pid)) is not None:
                 group.codes[pid] = code
+        codes = group.rank_codes
+        is_over = len(codes) == len(group.ranks)
+        group.lost_server |= group.server in group.codes and not is_over
         fine = (ExitCode.FINISHED, ExitCode.STOPPED)
-        first_crash = next((code for code in group.codes.values() if code not in fine), None)
-        if first_crash is not None and len(group.codes) < len(group.pids):
+        first_crash = next((code for code in codes if code not in fine), None)
+        if group.running and (is_over or group.lost_server or first_crash is not None):
             self.cancel(job_id)
-        if len(group.codes) < len(group.pids):
+        if group.running:
             return None
         self._free.update(group.gpus)
         group.gpus = []
-        return End(first_crash if first_crash is not None else max(group.codes.values()))
+        if group.lost_server:
+            message = "its vLLM server ended; logs/vllm.log says why"
+            return End(ExitCode.SERVER_ENDED, EndState.SERVER_ENDED, message)
+        return End(first_crash if first_crash is not None else max(codes))
 
     def cancel(self, job_id: str) -> None:
-        """Kill every rank that still runs, and its children."""
-        group = self._groups[job_id]
-        for pid in group.pids:
-            if pid not in group.codes:
-                end_session(pid)
+        """Kill every process of an attempt that still runs, and its children."""
+        for pid in self._groups[job_id].running:
+            end_session(pid)
 
     def close(self) -> None:
         """Kill everything that still runs."""
@@ -138,8 +171,33 @@ def build_processes(experiment: Experiment) -> Processes:
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)
 
 
-def _free_port() -> int:
-    """Return a port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _gpus_of(cluster: Cluster, generation: Generation) -> int:
+    """Return how many GPUs an attempt takes: one a rank, and those of its vLLM server."""
+    return cluster.processes + generation.vllm_gpus
+
+
+def _server_variables(port: int) -> dict[str, str]:
+    """Return where an attempt's own vLLM server is, by the first of the attempt's ports; no proxy stands between."""
+    direct = ",".join(
+        filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1"))
+    )
+    return {
+        "GRPOSWEEP_PORT": str(port),
+        "GRPOSWEEP_VLLM_PORT": str(port + 1),
+        "GRPOSWEEP_VLLM_SERVER": f"http://127.0.0.1:{port + 1}",
+        "no_proxy": direct,
+        "NO_PROXY": direct,
+    }
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of successive ports that are free now, below those that systems give to outgoing connections."""
+    while True:
+        first = FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT - count)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first

@@ -63,7 +63,7 @@ class Attempt:
     @property
     def devices(self) -> int:
         """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
-        return watchdog.devices(self.experiment.cluster)
+        return watchdog.devices(self.experiment)
 
     def beat(self, step: int, force: bool = False) -> None:
         """A sign of life, from every rank; the first one writes it down."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import RANKS, RankPlace
-from grposweep.schema import Cluster
+from grposweep.schema import Experiment
 from grposweep.storage import paths
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
@@ -84,10 +84,11 @@ def port_for_weights() -> int:
     return int(os.environ[PORT]) + 2 if PORT in os.environ else WEIGHTS_PORT
 
 
-def devices(cluster: Cluster) -> int:
+def devices(experiment: Experiment) -> int:
     """Return how many devices this rank's attempt holds, by the launcher that started it."""
     kind = os.environ.get(RANKS)
-    return launcher_class(kind).devices(cluster) if kind else cluster.processes
+    cluster, served = experiment.cluster, experiment.generation.vllm_gpus
+    return launcher_class(kind).devices(cluster) if kind else cluster.processes + served
 
 
 STDERR = 2  # the descriptor: sys.stderr may be something else by now

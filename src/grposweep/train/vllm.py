@@ -24,10 +24,12 @@ POLL_SECONDS = 1.0
 
 def serve(folder: Path) -> None:
     """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``."""
+    experiment = load_experiment(folder / paths.CONFIG)
+    if experiment.generation.vllm_server_command is not None:
+        os.execvp("bash", ["bash", "-c", experiment.generation.vllm_server_command])
     from grposweep.train.attempt import read_own_setting
     from grposweep.train.models import load_model  # torch; only here
 
-    experiment = load_experiment(folder / paths.CONFIG)
     path, length = load_model(experiment.model).path, read_own_setting(folder, experiment).vllm_max_model_length
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.
@@ -52,7 +54,7 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
         dtype=model.dtype,
         max_model_len=length,
     )
-    return list(build_command(arguments))
+    return [*build_command(arguments), *generation.vllm_server_args]
 
 
 def server_address(generation: Generation) -> dict[str, Any]:
