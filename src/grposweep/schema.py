@@ -148,7 +148,8 @@ class Schedule:
     """How long a trial trains: exactly one of a budget in generated completions, optimizer steps, or epochs.
 
     ``evaluations`` and ``checkpoints`` are counts, spread evenly over the run and placed on optimizer steps
-    (checkpoints on rollout boundaries, where TRL can resume exactly).
+    (checkpoints on rollout boundaries, where TRL can resume exactly). Besides these there is a checkpoint at the first
+    boundary after ``checkpoint_minutes`` without one (null: none; with ``trainer.keep=all``, which keeps every one, none).
     """
 
     budget_completions: int | None = None
@@ -157,6 +158,7 @@ class Schedule:
     evaluations: int = 4
     eval_at_start: bool = True
     checkpoints: int = 2
+    checkpoint_minutes: float | None = 30.0
 
 
 @dataclass
@@ -249,7 +251,8 @@ class Cluster:
     limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
     training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
     (null: the one that submits; several words start it in a container). ``gres_type`` is the type of GPU that the job asks
-    for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary;
+    for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary (null: a tenth of
+    ``walltime_min``, 60 to 600; 120 without it): a rollout, an optimizer step and a checkpoint must fit.
     ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
     ``service_partition``, ``service_account``, ``service_qos`` and ``service_mem_gb`` are for the jobs that do not train
     (``controller=job``, ``prepare=job``); null: as the trials' jobs.
@@ -287,7 +290,7 @@ class Cluster:
     service_account: str | None = None
     service_qos: str | None = None
     service_mem_gb: int | None = None
-    warn_seconds: int = 120
+    warn_seconds: int | None = None
     requeue_limit: int = 20
     controller: str = "here"
     prepare: str = "here"

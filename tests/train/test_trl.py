@@ -91,6 +91,25 @@ def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
     assert [line["attempt"] for line in metrics_of(crashed)][-1] == 1
 
 
+@pytest.mark.parametrize(("keep", "kept"), [("best", ["checkpoint-2"]), ("all", [])])
+def test_a_checkpoint_is_written_when_the_last_one_is_too_old(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, keep: str, kept: list[str]
+) -> None:
+    """At every boundary here, though none is planned; keep=all would keep them all, so it has the planned ones alone."""
+    folder = make_trial(
+        "schedule.checkpoints=0", "schedule.checkpoint_minutes=1e-9", "schedule.eval_at_start=false",
+        "schedule.evaluations=1", f"trainer.keep={keep}",
+    )  # fmt: skip
+
+    def crash(_attempt: grpo.Attempt, _kind: str, step: int, _values: dict[str, float]) -> None:
+        if step == 3:
+            raise MemoryError("staged")
+
+    monkeypatch.setattr(grpo.Attempt, "log", crash)
+    assert run_attempt(folder) == ExitCode.FAILED
+    assert [path.name for path in (folder / "checkpoints").glob("checkpoint-*")] == kept
+
+
 def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_trial: MakeTrial) -> None:
     """Evaluations draw random numbers of their own."""
     often = make_trial("schedule.evaluations=4")

@@ -29,6 +29,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     content["trainer"] = trainer_content(experiment.trainer)
     _drop_server_location(content["generation"])
+    del content["schedule"]["checkpoint_minutes"]
     for name in AUTO_SIZES:
         content["batch"][name] = getattr(setting, name)
     for name in ("prompts_per_step", "max_per_device_train_batch_size"):
@@ -55,6 +56,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
         content["cluster"]["processes"] = base.cluster.processes
     content["trainer"] = trainer_content(base.trainer)
     _drop_server_location(content["generation"])
+    del content["schedule"]["checkpoint_minutes"]
     return _digest({"space": space, "base": content})
 
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grposweep.train.attempt import Attempt
-from grposweep.train.callback import BoundaryCallback
+from grposweep.train.callback import BoundaryCallback, broadcast_any
 from grposweep.train.vllm import StaleWeightsGuard
 
 GIB = 2**30
@@ -160,10 +160,11 @@ class TrialControlCallback(BoundaryCallback):
     def __init__(self, attempt: Attempt, updates: UpdateNormCallback) -> None:
         self.attempt, self.updates = attempt, updates
         self.saved = 0  # optimizer step of the last checkpoint
+        self.saved_at = time.monotonic()  # and when it was written, or when this attempt began to train
         self.guard = StaleWeightsGuard(attempt.experiment.generation.vllm_mode)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.saved = state.global_step
+        self.saved, self.saved_at = state.global_step, time.monotonic()
         if state.is_world_process_zero:
             self.guard.begin(self.attempt.metrics.lines())
 
@@ -173,13 +174,14 @@ class TrialControlCallback(BoundaryCallback):
         if step in attempt.plan.evaluation_steps:
             control.should_evaluate = True
         if not last and attempt.pace.is_boundary(step):
-            control.should_save = self.stop_if_asked(attempt.asks_to_stop(step), args, control) or self._is_due(step)
+            is_wanted = self.stop_if_asked(attempt.asks_to_stop(step), args, control) or self._is_due(step)
+            control.should_save = is_wanted or self._is_late(args)
         elif last:
             control.should_save = attempt.experiment.trainer.keep in ("last", "all")
         self.beat(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.saved = state.global_step
+        self.saved, self.saved_at = state.global_step, time.monotonic()
 
     def on_log(
         self,
@@ -200,6 +202,13 @@ class TrialControlCallback(BoundaryCallback):
         """Whether a multiple of save_steps has passed since the last checkpoint (it may not have been a boundary)."""
         every = self.attempt.plan.save_steps
         return every is not None and every > 0 and step // every > self.saved // every
+
+    def _is_late(self, args: TrainingArguments) -> bool:
+        """Whether the last checkpoint is ``schedule.checkpoint_minutes`` old on any rank; all save together."""
+        minutes = self.attempt.experiment.schedule.checkpoint_minutes
+        if minutes is None or self.attempt.experiment.trainer.keep == "all":  # which would keep every one
+            return False
+        return broadcast_any(time.monotonic() - self.saved_at >= minutes * 60, args.world_size, args.device)
 
     def beat(self, state: TrainerState) -> None:
         self.attempt.beat(state.global_step)

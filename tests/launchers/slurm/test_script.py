@@ -177,3 +177,17 @@ def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_im
     assert (
         f"\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -m grposweep.train {tmp_path} &\n" in script
     )
+
+
+@pytest.mark.parametrize(
+    ("set_", "walltime", "lead", "patience"),
+    [(None, 240, 600, 540), (None, 20, 120, 90), (None, None, 120, 90), (None, 5, 60, 45), (30, 240, 30, 23)],
+)
+def test_a_job_is_warned_early_enough_for_a_rollout_and_a_checkpoint(
+    set_: int | None, walltime: int | None, lead: int, patience: int, tmp_path: Path
+) -> None:
+    """A tenth of the time limit unless set; it waits for a boundary for most of that."""
+    cluster = Cluster(kind="slurm", warn_seconds=set_, walltime_min=walltime)
+    script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
+    assert f"#SBATCH --signal=B:USR1@{lead}\n" in script
+    assert f"(sleep {patience} && requeue)" in script

@@ -18,6 +18,8 @@ from grposweep.storage import paths
 
 TEMPLATES = PROJECT / "slurm"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
+REQUEUE_SECONDS = 60  # left to requeue the job where the boundary is out of reach, at most
+LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`
 # The user's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
 DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
 
@@ -54,7 +56,7 @@ def render(template: str, **content: Any) -> str:
 
 def render_script(job: Job, sweep: Path, code: Path) -> str:
     """Return the script's text; the job runs the grposweep in the folder ``code``."""
-    cluster, name = job.cluster, attempt_name(job, sweep)
+    cluster, name, lead = job.cluster, attempt_name(job, sweep), warn_seconds(job.cluster)
     return render(
         "trial.sbatch.j2",
         name=name,
@@ -67,7 +69,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         attempt=job.attempt,
         threads=cluster.threads,
         requeue_limit=cluster.requeue_limit,
-        patience_seconds=max(cluster.warn_seconds * 3 // 4, LEAST_PATIENCE),
+        patience_seconds=max(lead - min(lead // 4, REQUEUE_SECONDS), LEAST_PATIENCE),
         cpus_per_task=cpus_per_task(cluster, job.starts_ranks),
         container=[shlex.quote(option) for option in cluster.container],
         python=python_command(cluster),
@@ -153,9 +155,21 @@ def shared_options(cluster: Cluster) -> list[str]:
         # Slurm reads patterns such as %j in file names, so the script itself opens its log.
         "--output=/dev/null",
         "--requeue",
-        f"--signal=B:USR1@{cluster.warn_seconds}",
+        f"--signal=B:USR1@{warn_seconds(cluster)}",
         *(f"--{key}={value}" for key, value in asked.items() if value is not None),
     ]
+
+
+def warn_seconds(cluster: Cluster) -> int:
+    """Return how many seconds before its end a job is warned.
+
+    Until then must fit: the rest of a rollout (minutes for 7B), an optimizer step, and a checkpoint (107 GB for 7B, ZeRO-3).
+    """
+    if cluster.warn_seconds is not None:
+        return cluster.warn_seconds
+    if cluster.walltime_min is None:
+        return UNKNOWN_LEAD
+    return min(max(cluster.walltime_min * 60 // 10, LEAST_LEAD), MOST_LEAD)
 
 
 def ranks_per_node(cluster: Cluster) -> int:
