@@ -145,6 +145,8 @@ def test_a_trial_waits_until_enough_gpus_are_free(tmp_path: Path) -> None:
     first = local.submit(Job(short, 0, Cluster()))
     with pytest.raises(LauncherBusy, match="waits for 2 GPUs, and 1 of 2 are free"):
         local.submit(Job(wide, 0, Cluster(processes=2)))
+    with pytest.raises(UserError, match=r"cluster\.processes=3: .* this machine has 2"):
+        local.submit(Job(wide, 0, Cluster(processes=3)))
     assert ended(local, first) == 0
     local.submit(Job(wide, 0, Cluster(processes=2)))
     local.close()
@@ -198,7 +200,7 @@ def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         Local.build(experiment, tmp_path).admit(experiment)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match="none is left for the server"):
+    with pytest.raises(UserError, match="none is left for the vLLM server"):
         Local.build(experiment, tmp_path).admit(experiment)
 
 

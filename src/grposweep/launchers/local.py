@@ -67,26 +67,21 @@ class Local(Launcher):
 
     def admit(self, experiment: Experiment) -> None:
         """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
-        generation, needed = experiment.generation, experiment.cluster.processes
-        served, total = generation.vllm_gpus, len(self._gpus)
+        generation, total = experiment.generation, len(self._gpus)
         is_served = generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None
-        if is_served and not (served and total):
+        if is_served and not (generation.vllm_gpus and total):
             raise UserError(
-                f"generation=vllm_server with generation.vllm_gpus={served} and {total} GPUs: none is left for the server. Set "
-                "how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
+                f"generation.vllm_gpus={generation.vllm_gpus} on a machine with {total} GPUs: none is left for the vLLM server. "
+                "Set how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
                 "generation.vllm_server_base_url=http://host:8000 generation.vllm_gpus=0."
             )
         if not total:
-            check_launcher(experiment.trainer, needed)
-        elif total < needed + served:
-            server = f" and generation.vllm_gpus={served} for its server" if served else ""
-            raise UserError(
-                f"cluster.processes={needed}: a trial needs a GPU a process{server}, and this machine has {total}. "
-                f"Set cluster.processes={max(total - served, 1)}, or cluster.gpus=0 to train on the CPU."
-            )
+            check_launcher(experiment.trainer, experiment.cluster.processes)
+        self._check_gpus(experiment.cluster, generation)
 
     def submit(self, job: Job) -> str:
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
+        self._check_gpus(job.cluster, job.generation)
         group = _Group(self._take_gpus(_gpus_of(job.cluster, job.generation)))
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
@@ -109,6 +104,17 @@ class Local(Launcher):
         job_id = f"local-{group.ranks[0]}"
         self._groups[job_id] = group
         return job_id
+
+    def _check_gpus(self, cluster: Cluster, generation: Generation) -> None:
+        """Raise UserError if an attempt needs more GPUs than there are; a machine without any trains on the CPU."""
+        total, served = len(self._gpus), generation.vllm_gpus
+        if not total or _gpus_of(cluster, generation) <= total:
+            return
+        server = f" and generation.vllm_gpus={served} for its server" if served else ""
+        raise UserError(
+            f"cluster.processes={cluster.processes}: a trial needs a GPU a process{server}, and this machine has {total}. "
+            f"Set cluster.processes={max(total - served, 1)}, or cluster.gpus=0 to train on the CPU."
+        )
 
     def _take_gpus(self, count: int) -> list[int]:
         """Take GPUs for an attempt; none on a machine without. Raises LauncherBusy if too few are free."""
