@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.files import write_json
+from grposweep.schema import Cluster
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping
 from grposweep.storage.folders import SweepFolder
+from grposweep.train.records import MetricsFile
 from toy_launcher import Place, open_controller
 
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
@@ -71,3 +74,26 @@ def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_pa
     place.evaluate("1", 0.5)
     controller.tick()
     assert json.loads((place.jobs[1].folder / "control.json").read_text())["action"] == "stop"
+
+
+class Warns(Place):
+    """Its jobs have a time limit, and are warned two minutes before."""
+
+    @classmethod
+    def warning_seconds(cls, cluster: Cluster) -> int | None:  # noqa: ARG003 - the contract's arguments
+        return 120
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(60.0, 0), (200.0, 1)])
+def test_a_warning_that_comes_too_late_for_a_rollout_is_said_once(tmp_path: Path, seconds: float, said: int) -> None:
+    """As soon as it is known how long one takes; the first one does not count."""
+    place = Warns()
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller.tick()
+    for step, each in enumerate((900.0, seconds, seconds), start=1):
+        for job in place.alive.values():
+            MetricsFile(job.folder, 0).write("train", step, 64 * step, {"loss": 0.1, "time/step": each})
+            write_json(job.folder / "heartbeat", {"step": step})
+        controller.tick()
+    found = [line for line in controller.outcomes.news if "cluster.warn_seconds=300" in line]
+    assert len(found) == said

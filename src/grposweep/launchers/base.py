@@ -190,6 +190,11 @@ class Launcher(ABC):
         return cluster.processes
 
     @classmethod
+    def warning_seconds(cls, cluster: Cluster) -> int | None:  # noqa: ARG003 - the contract's arguments
+        """Return how long before a job's time limit its attempt is asked to stop; None if there is no such limit."""
+        return None
+
+    @classmethod
     def has_own_environment(cls, cluster: Cluster) -> bool:  # noqa: ARG003 - the contract's arguments
         """Return whether attempts run in another Python environment than the controller's."""
         return False

@@ -26,7 +26,7 @@ from grposweep.search.validity import ValidationResult
 from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord
+from grposweep.storage.records import AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
 from grposweep.sweep.failures import log_sizes
 
 
@@ -203,6 +203,16 @@ def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenA
         hangs=folder.hung(begun.number),
         request=folder.control,
     )
+
+
+def rollout_seconds(folder: TrialFolder, steps: int) -> float | None:
+    """Return how long the slowest rollout of a trial took with its optimizer steps, of which there are ``steps``.
+
+    None before the second one has ended: the first one loads and compiles.
+    """
+    times = [row.number("time/step") or 0.0 for row in read_metrics(folder.path) if row.kind == "train"]
+    rollouts = [sum(times[start : start + steps]) for start in range(steps, len(times) - steps + 1, steps)]
+    return max(rollouts, default=None)
 
 
 def _job(folder: TrialFolder, number: int, verdict: ValidationResult) -> Job:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import logging
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,12 @@ from optuna.trial import FrozenTrial
 
 from grposweep.errors import ExitCode
 from grposweep.launchers.base import End, Launcher, LauncherBusy
+from grposweep.plan import boundary_steps
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest
-from grposweep.sweep.attempts import Attempts, RunningAttempt, running_attempt, write_trial
+from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
 from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import NEVER_PROMOTED, EarlyStoppingMonitor
 from grposweep.sweep.log import about
@@ -45,6 +47,7 @@ class Controller:
     _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
     busy: str = ""  # why the launcher takes nothing more for now
     busy_until: float = 0.0  # time.monotonic()
+    _warning_checked: bool = False  # whether jobs are warned early enough
 
     def __post_init__(self) -> None:
         self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
@@ -199,7 +202,10 @@ class Controller:
             return
         if not self.stopping:
             self.early_stopping.watch(running)
+        before = running.heartbeat.since
         running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
+        if running.heartbeat.since != before and not self._warning_checked:
+            self._check_warning(running)
         limit = running.stall_seconds
         if not running.hangs and limit is not None and running.heartbeat.still_seconds > limit:
             running.folder.note_attempt(running.attempt, AttemptEventKind.HANGS, time=time.time())
@@ -209,6 +215,24 @@ class Controller:
         if running.hangs:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
+
+    def _check_warning(self, running: RunningAttempt) -> None:
+        """Say once if a job's warning comes too late for a rollout, which then ends without a checkpoint."""
+        verdict = self.validator.validate(running.point, running.seed)
+        lead = self.launcher.warning_seconds(verdict.experiment.cluster)
+        seconds = rollout_seconds(running.folder, boundary_steps(verdict.setting)) if lead is not None else 0.0
+        if seconds is None:
+            return  # known later
+        self._warning_checked = True
+        if lead is not None and seconds > lead:
+            enough = math.ceil(1.5 * seconds / 60) * 60  # a checkpoint takes time as well
+            news = (
+                f"trial {running.folder.number}: a rollout with its optimizer steps takes {seconds:.0f} s, and a job is warned "
+                f"{lead} s before its end: what it trained since its last checkpoint would be lost. "
+                f"Set cluster.warn_seconds={enough}."
+            )
+            self.outcomes.news.append(news)
+            logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
 
     def _unfinished(self) -> list[FrozenTrial]:
         """Return the trials that run by the study, but not under this controller, and are not paused."""

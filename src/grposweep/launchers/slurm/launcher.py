@@ -29,7 +29,7 @@ from grposweep.launchers.base import (
 )
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
-from grposweep.launchers.slurm.script import attempt_name, submit_command, sweep_name, write_script
+from grposweep.launchers.slurm.script import attempt_name, submit_command, sweep_name, warn_seconds, write_script
 from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, hands_over, submit_controller
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation, is_external
@@ -112,6 +112,11 @@ class Slurm(Launcher):
     def devices(cls, cluster: Cluster) -> int:
         """Return the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
         return cluster.nodes * cluster.gpus_per_node or cluster.processes
+
+    @classmethod
+    def warning_seconds(cls, cluster: Cluster) -> int | None:
+        """Return the seconds of Slurm's signal; None without a time limit of ours."""
+        return None if cluster.walltime_min is None else warn_seconds(cluster)
 
     @classmethod
     def has_own_environment(cls, cluster: Cluster) -> bool:
