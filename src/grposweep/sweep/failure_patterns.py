@@ -48,94 +48,98 @@ _ERROR = r"[\w.]*(?:Error|Exception): .*"
 _LONGEST = 1000  # characters of a line that are looked at, so that no pattern takes long
 
 # In the order in which they are tried on a line.
-_PATTERNS: tuple[tuple[Failure, re.Pattern[str]], ...] = tuple(
-    (failure, re.compile(pattern))
-    for failure, pattern in [
-        (Failure.REWARD, r"(?:[\w.]+\.)?RewardError: "),
-        (Failure.GPU_MEMORY, r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: "),
-        (Failure.GPU_MEMORY, _ERROR + r"(?:CUDA|HIP|XPU|MPS backend) out of memory"),
-        (Failure.GPU_MEMORY, r"(?:" + _ERROR + r")?(?:CUDA|HIP|Triton) [Ee]rror(?: \[CUDA\])?: out of memory"),
-        (Failure.GPU_MEMORY, _ERROR + r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED"),
-        (Failure.GPU_MEMORY, r"(?:\S+ \[\d+\] (?:\S+ )?NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'"),
-        (Failure.HOST_MEMORY, r"(?:\[ *[\d.]+\] )?(?:Memory cgroup out|Out) of memory: Killed process"),
-        (Failure.HOST_MEMORY, _ERROR + r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
-        (Failure.HOST_MEMORY, _ERROR + r"DataLoader worker .* is killed by signal: (?:Killed|Bus error)"),
-        (Failure.HOST_MEMORY, r"(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::|$)"),
-        (Failure.HOST_MEMORY, r"OSError: \[Errno 12\]"),
-        (Failure.HOST_MEMORY, r"ray\.exceptions\.OutOfMemoryError: "),
-        (Failure.HOST_MEMORY, r"terminate called after throwing an instance of 'std::bad_alloc'"),
-        (Failure.HOST_MEMORY, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN .*shared memory .*No space left"),
-        (Failure.DISK_FULL, _ERROR + r"(?:No space left on device|Disk quota exceeded|StorageFull)"),
-        (Failure.DISK_FULL, r"(?:[\w./ -]+: )+(?:.*: )?(?:No space left on device|Disk quota exceeded)$"),
-        (Failure.DISK_FULL, _ERROR + r"No usable temporary directory found"),
-        (Failure.DISK_FULL, r"ray\.exceptions\.OutOfDiskError: "),
-        (Failure.DISK_FULL, _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)"),
-        (Failure.COLLAPSE, r"collapse: "),
-        (Failure.NON_FINITE, _ERROR + r"probability tensor contains either"),
-        (Failure.NON_FINITE, r".*Assertion `probability tensor contains either .* failed"),
-        (Failure.NON_FINITE, _ERROR + r"Current loss scale already at minimum"),
-        (Failure.NON_FINITE, r"FloatingPointError: "),
-        (Failure.NON_FINITE, _ERROR + r".*returned nan values in its"),
-        (Failure.NON_FINITE, r"ValueError: Expected parameter (?:logits|probs) .* to satisfy the constraint"),
-        (Failure.NON_FINITE, _ERROR + r".*(?:Unexpected result nan|found NaN in local grad norm)"),
-        (Failure.NON_FINITE, r"(?:" + _ERROR + r")?[Ll]oss (?:is|was) (?:nan|inf|not finite)"),
-        (Failure.NON_FINITE, _ERROR + r"The total norm of order .* is non-finite"),
-        (Failure.BAD_CONFIGURATION, r"bad_input: "),
-        (Failure.BAD_CONFIGURATION, r"(?:ModuleNotFound|Import)Error: "),
-        (
-            Failure.BAD_CONFIGURATION,
-            r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
-        ),
-        (Failure.BAD_CONFIGURATION, r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: "),
-        (
-            Failure.BAD_CONFIGURATION,
-            r"TypeError: \w*(?:Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword",
-        ),
-        (Failure.BAD_CONFIGURATION, r"ValueError: .*must (?:be divisible by|divide) "),
-        (Failure.BAD_CONFIGURATION, r"ValueError: .*[Gg][Pp][Uu][_ ]memory[_ ]utilization"),
-        (Failure.BAD_CONFIGURATION, r"ValueError: .*(?:max seq len|max_model_len)"),
-        (Failure.BAD_CONFIGURATION, r"ValueError: GRPO requires at least"),
-        (Failure.BAD_CONFIGURATION, r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)"),
-        (Failure.BAD_CONFIGURATION, r"(?:Could not override '|Key '[^']+' is not in struct)"),  # Hydra's
-        (Failure.BAD_CONFIGURATION, r"ValueError: Target modules .* not found in the base model"),
-        (Failure.BAD_CONFIGURATION, r"KeyError: 'prompt'$"),  # TRL's first look at the data
-        (
-            Failure.NODE_FAILURE,
-            _ERROR + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
-        ),
-        (Failure.NODE_FAILURE, r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)"),
-        (
-            Failure.NODE_FAILURE,
-            r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",
-        ),  # NVIDIA: reset or replace it
-        (
-            Failure.NODE_FAILURE,
-            r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
-        ),
-        (Failure.NODE_FAILURE, r".*(?:GPU is lost|Unable to determine the device handle for GPU)"),  # nvidia-smi's
-        (Failure.HANG, r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$"),  # faulthandler's, see train/watchdog.py
-        (Failure.HANG, r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck"),
-        (Failure.HANG, r"RuntimeError: DataLoader timed out after"),
-        (Failure.HANG, _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier"),
-        (Failure.HANG, r"Scheduler watchdog timeout"),  # SGLang's
-        (Failure.HANG, r"ray\.exceptions\.GetTimeoutError: "),
-        (Failure.HANG, r"TimeoutError: RPC call to \w+ timed out"),  # vLLM's engine waits for its workers
-        (Failure.KILLED, r".*\*\*\* SIGTERM received at time="),
-        (Failure.KILLED, r"KeyboardInterrupt\b"),
-        (Failure.KILLED, _ERROR + r"DataLoader worker .* is killed by signal: Terminated"),
-        (Failure.KILLED, r"W\d+ .*Received (?:1|2|15) death signal"),
-        (Failure.KILLED, r"(?:[\w.]+\.)?SignalException: "),
-        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: "),
-        (Failure.COMMUNICATION, _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)"),
-        (Failure.COMMUNICATION, _ERROR + r"(?:Timed out waiting \d+ms for|Application timeout caused pair closure)"),
-        (Failure.COMMUNICATION, r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]"),
-        (Failure.COMMUNICATION, r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )"),
-        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?ConnectionError: "),
-        (Failure.COMMUNICATION, r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: "),
-        (Failure.COMMUNICATION, _ERROR + r"Failed to connect to GCS"),  # Ray's head
-        (Failure.COMMUNICATION, r"nccl(?:Remote|System)Error: "),
-    ]
-)
+_PATTERNS: dict[Failure, tuple[str, ...]] = {
+    Failure.REWARD: (
+        r"(?:[\w.]+\.)?RewardError: ",
+    ),
+    Failure.GPU_MEMORY: (
+        r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: ",
+        _ERROR + r"(?:CUDA|HIP|XPU|MPS backend) out of memory",
+        r"(?:" + _ERROR + r")?(?:CUDA|HIP|Triton) [Ee]rror(?: \[CUDA\])?: out of memory",
+        _ERROR + r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED",
+        r"(?:\S+ \[\d+\] (?:\S+ )?NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'",
+    ),
+    Failure.HOST_MEMORY: (
+        r"(?:\[ *[\d.]+\] )?(?:Memory cgroup out|Out) of memory: Killed process",
+        _ERROR + r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+        _ERROR + r"DataLoader worker .* is killed by signal: (?:Killed|Bus error)",
+        r"(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::|$)",
+        r"OSError: \[Errno 12\]",
+        r"ray\.exceptions\.OutOfMemoryError: ",
+        r"terminate called after throwing an instance of 'std::bad_alloc'",
+        r"\S+ \[\d+\] (?:\S+ )?NCCL WARN .*shared memory .*No space left",
+    ),
+    Failure.DISK_FULL: (
+        _ERROR + r"(?:No space left on device|Disk quota exceeded|StorageFull)",
+        r"(?:[\w./ -]+: )+(?:.*: )?(?:No space left on device|Disk quota exceeded)$",
+        _ERROR + r"No usable temporary directory found",
+        r"ray\.exceptions\.OutOfDiskError: ",
+        _ERROR + r"(?:inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing)",
+    ),
+    Failure.COLLAPSE: (
+        r"collapse: ",
+    ),
+    Failure.NON_FINITE: (
+        _ERROR + r"probability tensor contains either",
+        r".*Assertion `probability tensor contains either .* failed",
+        _ERROR + r"Current loss scale already at minimum",
+        r"FloatingPointError: ",
+        _ERROR + r".*returned nan values in its",
+        r"ValueError: Expected parameter (?:logits|probs) .* to satisfy the constraint",
+        _ERROR + r".*(?:Unexpected result nan|found NaN in local grad norm)",
+        r"(?:" + _ERROR + r")?[Ll]oss (?:is|was) (?:nan|inf|not finite)",
+        _ERROR + r"The total norm of order .* is non-finite",
+    ),
+    Failure.BAD_CONFIGURATION: (
+        r"bad_input: ",
+        r"(?:ModuleNotFound|Import)Error: ",
+        r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
+        r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: ",
+        r"TypeError: \w*(?:Config|Arguments|Trainer)\.__init__\(\) got an unexpected keyword",
+        r"ValueError: .*must (?:be divisible by|divide) ",
+        r"ValueError: .*[Gg][Pp][Uu][_ ]memory[_ ]utilization",
+        r"ValueError: .*(?:max seq len|max_model_len)",
+        r"ValueError: GRPO requires at least",
+        r"ValueError: (?:The global .*batch size .*divisible|Bfloat16 is only supported)",
+        r"(?:Could not override '|Key '[^']+' is not in struct)",  # Hydra's
+        r"ValueError: Target modules .* not found in the base model",
+        r"KeyError: 'prompt'$",  # TRL's first look at the data
+    ),
+    Failure.NODE_FAILURE: (
+        _ERROR + r"CUDA error: (?:uncorrectable (?:ECC|NVLink)|an? .*hardware|.*device.*unavailable)",
+        r".*NVRM: Xid .*(?:fallen off the bus|uncorrectable|Double Bit ECC)",
+        r".*NVRM: Xid \([^)]*\): (?:48|74|79|95|119|120|140|154)\b",  # NVIDIA: reset or replace it
+        r"(?:\[ *[\d.]+\] )?(?:mce: Uncorrected hardware|.*SIGBUS .*hardware memory corruption)",
+        r".*(?:GPU is lost|Unable to determine the device handle for GPU)",  # nvidia-smi's
+    ),
+    Failure.HANG: (
+        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",  # faulthandler's, see train/watchdog.py
+        r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck",
+        r"RuntimeError: DataLoader timed out after",
+        _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier",
+        r"Scheduler watchdog timeout",  # SGLang's
+        r"ray\.exceptions\.GetTimeoutError: ",
+        r"TimeoutError: RPC call to \w+ timed out",  # vLLM's engine waits for its workers
+    ),
+    Failure.KILLED: (
+        r".*\*\*\* SIGTERM received at time=",
+        r"KeyboardInterrupt\b",
+        _ERROR + r"DataLoader worker .* is killed by signal: Terminated",
+        r"W\d+ .*Received (?:1|2|15) death signal",
+        r"(?:[\w.]+\.)?SignalException: ",
+    ),
+    Failure.COMMUNICATION: (
+        r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: ",
+        _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)",
+        _ERROR + r"(?:Timed out waiting \d+ms for|Application timeout caused pair closure)",
+        r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]",
+        r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )",
+        r"(?:[\w.]+\.)?ConnectionError: ",
+        r"(?:[\w.]+\.)?(?:Read|Connect)Timeout(?:Error)?: ",
+        _ERROR + r"Failed to connect to GCS",  # Ray's head
+        r"nccl(?:Remote|System)Error: ",
+    ),
+}  # fmt: skip
 
 
 # What a launcher or the sweep itself knows of an attempt's end.
@@ -149,8 +153,9 @@ FAILURE_OF_END: dict[str, Failure] = {
 @cache
 def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str]], ...]:
     """Return the launchers' patterns before the general ones."""
-    found = (pattern for kind in kinds for pattern in launcher_class(kind).log_patterns)
-    return (*((FAILURE_OF_END[state], re.compile(pattern)) for state, pattern in found), *_PATTERNS)
+    launchers = ((FAILURE_OF_END[state], text) for kind in kinds for state, text in launcher_class(kind).log_patterns)
+    general = ((failure, text) for failure, texts in _PATTERNS.items() for text in texts)
+    return tuple((failure, re.compile(text)) for failure, text in (*launchers, *general))
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
