@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines
+from grposweep.files import read_json, read_lines, whole_or_none
 from grposweep.process import exists
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
@@ -151,9 +151,9 @@ class SweepView:
     def replication(self) -> Ranking | None:
         """The ranking of points on several seeds; None if the sweep uses one seed."""
         search = self._search
-        seeds = _whole(search.get("seeds")) if self.progress.seeds is None else self.progress.seeds
-        leaders = _whole(search.get("leaders")) if self.progress.leaders is None else self.progress.leaders
-        replication = build_replication(self.sampler, _whole(self.baseline.get("seed")), seeds, leaders)
+        known = (self.progress.seeds, search.get("seeds")), (self.progress.leaders, search.get("leaders"))
+        seeds, leaders = (whole_or_none(asked) or 0 if decided is None else decided for decided, asked in known)
+        replication = build_replication(self.sampler, whole_or_none(self.baseline.get("seed")) or 0, seeds, leaders)
         return replication_ranking(self.trials, self.direction, replication)
 
     @cached_property
@@ -219,14 +219,14 @@ class SweepView:
         """
         text = str(wanted).strip().rstrip("/")
         if text == BEST:
-            return self._best_trial()
+            if self.best is None:
+                raise UserError(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
+            return self.best
         if text.isdecimal() and len(text) < 6:
             found = [trial for trial in self.trials if trial.number == int(text)]
         else:
             head = text.rsplit("/", 1)[-1]
-            found = [
-                trial for trial in self.trials if head and (trial.name == head or trial.experiment.startswith(head))
-            ]
+            found = [t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))]
         if len(found) != 1:
             raise UserError(
                 f"{text}: {self.name} has {'no such trial' if not found else 'several such trials'}. {self._instead()}"
@@ -251,9 +251,7 @@ class SweepView:
     def importances(self) -> dict[str, float]:
         """Each parameter's share of what decided, most first; empty with too few finished trials or parameters."""
         try:
-            parameters = {
-                parameter.name: parameter for parameter in read_space(self.settings.get("space") or ()).parameters
-            }
+            parameters = {known.name: known for known in read_space(self.settings.get("space") or ()).parameters}
         except (KeyError, TypeError, AttributeError):
             return {}
         finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(parameters)]
@@ -272,11 +270,6 @@ class SweepView:
     def _space(self) -> list[Mapping[str, Any]]:
         space = self.settings.get("space")
         return [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
-
-    def _best_trial(self) -> TrialView:
-        if self.best is None:
-            raise UserError(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
-        return self.best
 
     def _instead(self) -> str:
         if not self.trials:
@@ -396,10 +389,6 @@ def _fixes(problem: Mapping[str, Any]) -> list[str]:
         for fix in (fixes if isinstance(fixes, list) else [])
         if isinstance(fix, dict)
     ]
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
