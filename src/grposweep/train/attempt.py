@@ -4,6 +4,7 @@ No torch here: the fake trainer starts in a fraction of a second.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,20 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
     """A program's from its own recipe as the trial holds it, ours from the configuration and what preparation counted."""
     if is_external(experiment.trainer.kind):
         return trial_setting(folder, experiment)
+    return read_setting(experiment, read_prepared(folder, experiment))
+
+
+def read_prepared(folder: Path, experiment: Experiment) -> Mapping[str, Any]:
+    """Return what preparation found out about a trial's model and task; empty without preparation."""
     entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
-    return read_setting(experiment, entries.get(prepared_key(experiment)))
+    found = entries.get(prepared_key(experiment))
+    return found if isinstance(found, dict) else {}
+
+
+def prepared_commit(folder: Path, experiment: Experiment) -> str | None:
+    """Return the commit of a hub model that preparation downloaded, or None."""
+    hashes = read_prepared(folder, experiment).get("hashes")
+    return hashes.get("model") if isinstance(hashes, dict) else None
 
 
 def check_schedule(setting: Setting, plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """Which model, tokenizer and adapters an experiment trains: the tiny one, a local folder, or a hub id."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from peft import LoraConfig
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from grposweep.errors import UserError
+from grposweep.files import write_text
 from grposweep.schema import Model
+from grposweep.train import hub
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
 
 DTYPES = ("float32", "bfloat16")  # float16 weights cannot be trained: their gradients cannot be unscaled
@@ -26,30 +29,53 @@ class Loaded:
     peft_config: LoraConfig | None = None
 
 
-def load_model(model: Model, progress: Progress = silent) -> Loaded:
-    """Locate the model and load what is small of it; the weights are TRL's to load."""
+def locate(model: Model, commit: str | None = None, progress: Progress = silent) -> Path:
+    """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub model.
+
+    If the hub's cache holds the ``commit``, this process stays off the network from now on. Otherwise the model is downloaded.
+    """
+    if model.path == EMBEDDED:
+        return tiny_folder(progress)
+    if Path(model.path).is_dir():
+        _check_folder(Path(model.path))
+        return Path(model.path)
+    if (snapshot := hub.find(model, commit)) is not None:
+        hub.go_offline()
+        return snapshot
+    return hub.download(replace(model, revision=commit or model.revision), progress)
+
+
+def load_model(model: Model, folder: Path) -> Loaded:
+    """Load what is small of a model in its local folder; TRL loads the weights from there."""
     if model.dtype not in DTYPES:
         raise UserError(
             f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join(DTYPES)}."
         )
-    path = str(tiny_folder(progress)) if model.path == EMBEDDED else model.path
-    if model.path != EMBEDDED and Path(path).is_dir():
-        _check_folder(Path(path))
     try:
-        config = AutoConfig.from_pretrained(path, revision=model.revision or "main")
+        config = AutoConfig.from_pretrained(folder)
         # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not know.
         loader = PreTrainedTokenizerFast if model.path == EMBEDDED else AutoTokenizer
-        tokenizer = loader.from_pretrained(
-            path, revision=model.revision or "main", padding_side="left", truncation_side="left"
-        )
-    except (OSError, ValueError) as error:  # transformers wraps the hub's errors in OSError; ValueError: no such type
-        raise UserError(_explain(model, error)) from error
+        tokenizer = loader.from_pretrained(folder, padding_side="left", truncation_side="left")
+    except (OSError, ValueError) as error:  # a file that cannot be read; ValueError: no such type of model
+        raise UserError(
+            f"model.path={model.path}: its configuration or tokenizer cannot be loaded ({str(error).strip().splitlines()[0]}). "
+            "Set model.path to a model of transformers' with a tokenizer."
+        ) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     # On a CPU half precision is slower and less exact than single.
     dtype = model.dtype if torch.cuda.is_available() else "float32"
-    revision = {"revision": model.revision} if model.revision else {}
-    return Loaded(path, tokenizer, config, {"dtype": dtype, **revision}, build_lora(model))
+    return Loaded(str(folder), tokenizer, config, {"dtype": dtype}, build_lora(model))
+
+
+def name_base_model(saved: Path, model: Model) -> None:
+    """Name the hub model in a saved adapter's configuration, which peft writes with the path of this machine's copy."""
+    path = saved / "adapter_config.json"
+    if path.is_file() and model.path != EMBEDDED and not Path(model.path).is_dir():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        commit = Path(content["base_model_name_or_path"]).name
+        content |= {"base_model_name_or_path": model.path, "revision": commit}
+        write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def build_lora(model: Model) -> LoraConfig | None:
@@ -99,18 +125,3 @@ def _check_folder(folder: Path) -> None:
             f"model.path={folder} has a config.json but no weights (*.safetensors or *.bin). Set model.path to a "
             "complete copy, or to a hub id."
         )
-
-
-def _explain(model: Model, error: Exception) -> str:
-    """Why a model could not be had, and the three ways to have it."""
-    text = str(error)
-    if "gated" in text.lower() or "401" in text or "403" in text:
-        return (
-            f"model.path={model.path} is gated on the hub, and this machine may not read it. Accept its licence there "
-            "and run `hf auth login` (or set HF_TOKEN), or set model.path to a local folder."
-        )
-    return (
-        f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in the hub's cache, and "
-        f"could not be had from the hub ({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a "
-        "local folder, or HF_HOME to a cache that holds it, or correct the id, or go online."
-    )

@@ -98,21 +98,26 @@ def prepare_experiment(
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if experiment.trainer.kind == "fake":
         return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest
-    return {**entry, **prepare_model(experiment, data, progress), "hashes": {**hashes, "model": hash_model(experiment)}}
+    model, weights_hash = prepare_model(experiment, data, progress)
+    return {**entry, **model, "hashes": {**hashes, "model": weights_hash}}
 
 
 def prepare_model(
     experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = no_progress
-) -> dict[str, Any]:
-    """The model's shape; its tokenizer must be able to read the prompts."""
-    from grposweep.train.models import load_model, read_shape
+) -> tuple[dict[str, Any], str]:
+    """Download the model if it is the hub's; return its shape and a hash of its weights.
+
+    Raises UserError if its tokenizer cannot read the prompts.
+    """
+    from grposweep.train.models import load_model, locate, read_shape
     from grposweep.train.trl import calm  # torch and TRL: only for a real model
 
     calm()
-    loaded = load_model(experiment.model, progress)
+    folder = locate(experiment.model, progress=progress)
+    loaded = load_model(experiment.model, folder)
     check_prompts(experiment, loaded.tokenizer, data.train)
     longest = longest_prompt(loaded.tokenizer, (*data.train["prompt"], *data.held_out["prompt"]))
-    return {"model": read_shape(loaded.config), "longest_prompt": longest}
+    return {"model": read_shape(loaded.config), "longest_prompt": longest}, hash_model(experiment, folder)
 
 
 def longest_prompt(tokenizer: Any, prompts: Iterable[Any]) -> int:
@@ -173,16 +178,15 @@ def hash_rows(rows: Dataset) -> str:
     return digest.hexdigest()[:16]
 
 
-def hash_model(experiment: Experiment) -> str:
-    """What the weights are: the recipe's hash, a hash of a local folder, or the hub's commit."""
-    from grposweep.train.models import load_model
+def hash_model(experiment: Experiment, folder: Path) -> str:
+    """What the weights are: the recipe's hash, a hash of a local folder, or the hub's commit (the snapshot's name)."""
     from grposweep.train.tiny import EMBEDDED, recipe_hash
 
     if experiment.model.path == EMBEDDED:
         return recipe_hash()
     if Path(experiment.model.path).is_dir():
         return hash_folder(Path(experiment.model.path))
-    return str(load_model(experiment.model).config._commit_hash)
+    return folder.name
 
 
 def hash_folder(folder: Path) -> str:

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import accelerate.utils
@@ -19,9 +20,10 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.plan import build_plan
-from grposweep.train.attempt import Attempt, Outcome, check_schedule
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_commit
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
-from grposweep.train.models import Loaded, load_model
+from grposweep.train.models import Loaded, load_model, locate, name_base_model
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus
@@ -45,9 +47,10 @@ def train(attempt: Attempt) -> Outcome:
     """One rank of one attempt: from the newest complete checkpoint, or from the start, to the end or a stop."""
     calm()
     use_devices(attempt)
+    model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
     data = load_data(attempt.experiment.task)
     check_counts(attempt, data)
-    model = load_model(attempt.experiment.model)
+    model = load_model(attempt.experiment.model, model_folder)
     start_deepspeed_on_cpus(attempt)
     arguments = build_config(attempt, model)  # connects the ranks
     checkpoint = choose_checkpoint(attempt)
@@ -59,6 +62,15 @@ def train(attempt: Attempt) -> Outcome:
     outcome = finish(attempt, trainer)
     trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
     return outcome
+
+
+def locate_model(attempt: Attempt) -> Path:
+    """Return the model's local folder. A hub model that this machine lacks is downloaded, which is no sign of a hang."""
+
+    def feed(_what: str, _done: int, _total: int) -> None:
+        watchdog.feed(attempt.experiment.cluster.stall_min)
+
+    return locate(attempt.experiment.model, prepared_commit(attempt.folder, attempt.experiment), feed)
 
 
 def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
@@ -246,5 +258,6 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
     if attempt.is_main:
+        name_base_model(attempt.folder / "model", attempt.experiment.model)
         drop_checkpoints(attempt.checkpoints, attempt.ranks)
     return Outcome(stopped=False, step=step, model="model" if keep == "best" else None)

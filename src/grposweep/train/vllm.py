@@ -27,10 +27,11 @@ def serve(folder: Path) -> None:
     experiment = load_experiment(folder / paths.CONFIG)
     if experiment.generation.vllm_server_command is not None:
         os.execvp("bash", ["bash", "-c", experiment.generation.vllm_server_command])
-    from grposweep.train.attempt import read_own_setting
-    from grposweep.train.models import load_model  # torch; only here
+    from grposweep.train.attempt import prepared_commit, read_own_setting
+    from grposweep.train.models import locate  # torch; only here
 
-    path, length = load_model(experiment.model).path, read_own_setting(folder, experiment).vllm_max_model_length
+    path = str(locate(experiment.model, prepared_commit(folder, experiment)))
+    length = read_own_setting(folder, experiment).vllm_max_model_length
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.
     os.execve(sys.executable, command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
@@ -46,7 +47,6 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
     model, generation = experiment.model, experiment.generation
     arguments = ScriptArguments(
         model=path,
-        revision=model.revision,
         tensor_parallel_size=generation.vllm_tensor_parallel_size,
         data_parallel_size=max(generation.vllm_gpus // generation.vllm_tensor_parallel_size, 1),
         port=port,
