@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from grposweep.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
+from grposweep.train.hub import OFFLINE
 from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
 
 from .conftest import MakeTrial, metrics_of, result_of
+from .hub_server import REPOSITORY, files_of, serve
 from .test_fake import environment
+from .test_prepare import write_sweep
 
 pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 
@@ -102,7 +104,7 @@ def tiny_folder_of(cache: Path) -> Path:
 
 def test_a_local_folder_is_described(checkpoint: Path) -> None:
     """Shape without weights, padding on the left whatever the tokenizer says."""
-    loaded = models.load_model(Model(path=str(checkpoint)))
+    loaded = models.load_model(Model(path=str(checkpoint)), checkpoint)
     assert models.read_shape(loaded.config)["parameters"] == 83648
     assert loaded.tokenizer.padding_side == "left"
     assert loaded.peft_config is None
@@ -117,17 +119,6 @@ def test_lora_is_pefts_own_configuration() -> None:
     named = models.build_lora(Model(lora=Lora(enabled=True, target_modules=["q_proj"])))
     assert named is not None
     assert named.target_modules == {"q_proj"}
-
-
-def test_a_gated_model_says_how_to_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commonest failure with hub models after a misspelt id."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("You are trying to access a gated repo.")
-
-    monkeypatch.setattr(models.AutoConfig, "from_pretrained", refuse)
-    with pytest.raises(UserError, match="hf auth login"):
-        models.load_model(Model(path="someone/secret"))
 
 
 @pytest.mark.slow
@@ -159,3 +150,35 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     assert "kl" in metrics_of(folder)[-2]
     weights = "adapter_model.safetensors" if lora else "model.safetensors"
     assert (folder / result_of(folder)["model"] / weights).is_file()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
+    checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, lora: bool
+) -> None:
+    """Prepared twice with one download; then the hub is gone, and TRL and the reference load the prepared commit."""
+    plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
+    overrides = [*plain, f"model.lora.enabled={lora}"]
+    folder = make_trial(*overrides)
+    env = {name: value for name, value in environment().items() if name not in OFFLINE} | {
+        "HF_HOME": str(tmp_path / "hf")
+    }
+    with serve(files_of(checkpoint)) as hub:
+        env["HF_ENDPOINT"] = hub.url
+        for count in (["task.train_prompts=100"], []):
+            write_sweep(folder.parent.parent, *overrides, *count)
+            run_train("prepare", str(folder.parent.parent), env=env)
+        assert hub.downloads("model.safetensors") == 1
+    run_train(str(folder), env=env)
+    assert "kl" in metrics_of(folder)[-2]
+    assert str(tmp_path) not in (folder.parent.parent / "prepared.json").read_text()
+    if lora:
+        adapter = json.loads((folder / "model" / "adapter_config.json").read_text())
+        assert (adapter["base_model_name_or_path"], adapter["revision"]) == (REPOSITORY, hub.commit)
+
+
+def run_train(*arguments: str, env: dict[str, str]) -> None:
+    """``python -m grposweep.train`` to its successful end."""
+    command = [sys.executable, "-m", "grposweep.train", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
