@@ -158,7 +158,7 @@ def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
 ) -> None:
     """Prepared twice with one download; then the hub is gone, and TRL and the reference load the prepared commit."""
     plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
-    overrides = [*plain, f"model.lora.enabled={lora}"]
+    overrides = [*plain, f"model.lora.enabled={lora}", "task.train_prompts=50"]
     folder = make_trial(*overrides)
     env = {name: value for name, value in environment().items() if name not in OFFLINE} | {
         "HF_HOME": str(tmp_path / "hf")

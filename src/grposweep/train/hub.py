@@ -74,7 +74,8 @@ def explain(model: Model, error: Exception) -> str:
     if "gated" in text.lower() or "401" in text or "403" in text:
         return (
             f"model.path={model.path} is gated on the hub, and this machine may not read it. Accept its licence there "
-            "and run `hf auth login` (or set HF_TOKEN), or set model.path to a local folder."
+            "and run `hf auth login` (`huggingface-cli login` in older releases; or set HF_TOKEN), or set model.path to a local "
+            "folder."
         )
     return (
         f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in the hub's cache, and "
