@@ -33,7 +33,7 @@ from grposweep.files import append_line, write_text
 from grposweep.train import process as watchdog
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import Attempt, load_attempt
-from grposweep.train.models import Loaded, load_model
+from grposweep.train.models import Loaded, load_model, locate
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_config import build_config
 
@@ -135,7 +135,10 @@ def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path, clock: Cl
     attempt = load_attempt(write_trial(folder))
     grpo.calm()
     grpo.use_devices(attempt)
-    model, data = load_model(attempt.experiment.model), load_data(attempt.experiment.task)
+    model, data = (
+        load_model(attempt.experiment.model, locate(attempt.experiment.model)),
+        load_data(attempt.experiment.task),
+    )
     grpo.check_counts(attempt, data)
     trainer = build(attempt, model, data)
     trainer.add_callback(clock)

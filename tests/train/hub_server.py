@@ -1,4 +1,4 @@
-"""A hub of one model on this machine: what huggingface_hub asks for, with the headers that it reads."""
+"""A hub of one repository on this machine: what huggingface_hub asks for, with the headers that it reads."""
 
 import hashlib
 import json
@@ -19,6 +19,7 @@ class Hub:
     """The files of one repository at its newest commit, and the paths that were asked for."""
 
     files: Mapping[str, bytes]
+    kind: str = "models"  # or datasets
     url: str = ""
     refusal: int = 0  # a status code, instead of any answer
     asked: list[str] = field(default_factory=list)
@@ -26,7 +27,12 @@ class Hub:
 
     def downloads(self, name: str) -> int:
         """How often a file's content was sent."""
-        return self.asked.count(f"GET /{REPOSITORY}/resolve/{self.commit}/{name}")
+        return self.asked.count(f"GET {self.place}/resolve/{self.commit}/{name}")
+
+    @property
+    def place(self) -> str:
+        """The repository's path."""
+        return f"/{REPOSITORY}" if self.kind == "models" else f"/{self.kind}/{REPOSITORY}"
 
     def details(self, name: str) -> dict[str, Any]:
         """One file as the hub lists it."""
@@ -38,9 +44,9 @@ class Hub:
 
 
 @contextmanager
-def serve(files: Mapping[str, bytes]) -> Iterator[Hub]:
+def serve(files: Mapping[str, bytes], kind: str = "models") -> Iterator[Hub]:
     """The hub, until the context ends."""
-    hub = Hub(files)
+    hub = Hub(files, kind)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -69,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append(f"{self.command} {path}")
-        listing = f"/api/models/{REPOSITORY}"
+        listing = f"/api/{self.hub.kind}/{REPOSITORY}"
         if self.hub.refusal:
             gated = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
             self._send(self.hub.refusal, b"{}", gated if self.hub.refusal == 403 else {}, with_body)
@@ -80,11 +86,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith(f"{listing}/tree/"):
             files = [self.hub.details(name) for name in self.hub.files]
             self._send(200, json.dumps(files).encode(), {"Content-Type": "application/json"}, with_body)
-        elif (name := path.rpartition(f"/{REPOSITORY}/resolve/")[2].partition("/")[2]) in self.hub.files:
+        elif (name := path.removeprefix(f"{self.hub.place}/resolve/").partition("/")[2]) in self.hub.files:
             headers = {"ETag": f'"{self.hub.etag(name)}"', "X-Repo-Commit": self.hub.commit}
             self._send(200, self.hub.files[name], headers, with_body)
         else:
-            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"}, with_body)
+            code = "EntryNotFound" if path.startswith(self.hub.place) else "RepoNotFound"
+            self._send(404, b"{}", {"X-Error-Code": code, "X-Error-Message": "not found"}, with_body)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str], with_body: bool) -> None:
         self.send_response(status)

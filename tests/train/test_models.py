@@ -160,9 +160,7 @@ def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
     plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
     overrides = [*plain, f"model.lora.enabled={lora}", "task.train_prompts=50"]
     folder = make_trial(*overrides)
-    env = {name: value for name, value in environment().items() if name not in OFFLINE} | {
-        "HF_HOME": str(tmp_path / "hf")
-    }
+    env = online(tmp_path)
     with serve(files_of(checkpoint)) as hub:
         env["HF_ENDPOINT"] = hub.url
         for count in (["task.train_prompts=100"], []):
@@ -177,8 +175,32 @@ def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
         assert (adapter["base_model_name_or_path"], adapter["revision"]) == (REPOSITORY, hub.commit)
 
 
-def run_train(*arguments: str, env: dict[str, str]) -> None:
-    """``python -m grposweep.train`` to its successful end."""
+def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_network(
+    cool_tiny: None, make_trial: MakeTrial, tmp_path: Path
+) -> None:
+    """At once: the client would ask for half a minute whether there is a newer version."""
+    card = "---\nconfigs:\n- config_name: main\n  data_files: [{split: train, path: a.jsonl}, {split: test, path: b.jsonl}]\n---\n"
+    rows = "".join(json.dumps({"question": f"{n}+{n}=", "answer": f"#### {2 * n}"}) + "\n" for n in range(30))
+    overrides = ["task.kind=gsm8k", f"task.path={REPOSITORY}", "task.subset=main"]
+    folder = make_trial(*overrides)
+    write_sweep(folder.parent.parent, *overrides)
+    env = online(tmp_path)
+    with serve({"README.md": card.encode(), "a.jsonl": rows.encode(), "b.jsonl": rows.encode()}, "datasets") as hub:
+        run_train("prepare", str(folder.parent.parent), env=env | {"HF_ENDPOINT": hub.url})
+        assert hub.downloads("a.jsonl") == 1
+    assert "Retrying" not in run_train(str(folder), env=env | {"HF_ENDPOINT": hub.url})
+
+
+def online(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has set nothing, with an empty cache."""
+    return {name: value for name, value in environment().items() if name not in OFFLINE} | {
+        "HF_HOME": str(tmp_path / "hf")
+    }
+
+
+def run_train(*arguments: str, env: dict[str, str]) -> str:
+    """``python -m grposweep.train`` to its successful end; what it said."""
     command = [sys.executable, "-m", "grposweep.train", *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stderr

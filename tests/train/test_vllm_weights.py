@@ -46,7 +46,10 @@ def trainer(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> grpo.Trai
     """The trainer of a trial with an adapter that has been trained."""
     monkeypatch.setattr(VLLMGeneration, "_init_vllm", lambda self: setattr(self, "vllm_client", Recorder()))
     attempt = load_attempt(make_trial(*SERVED))
-    data, model = grpo.load_data(attempt.experiment.task), grpo.load_model(attempt.experiment.model)
+    data, model = (
+        grpo.load_data(attempt.experiment.task),
+        grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt)),
+    )
     grpo.check_counts(attempt, data)
     trainer = grpo.build_trainer(attempt, model, data, grpo.build_config(attempt, model), resumed_at=0)
     for name, weight in trainer.model.named_parameters():

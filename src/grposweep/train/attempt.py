@@ -143,8 +143,8 @@ def read_prepared(folder: Path, experiment: Experiment) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def prepared_commit(folder: Path, experiment: Experiment) -> str | None:
-    """Return the commit of a hub model that preparation downloaded, or None."""
+def prepared_weights(folder: Path, experiment: Experiment) -> str | None:
+    """Return the hash of the weights that preparation noted (a hub model's commit), or None without preparation."""
     hashes = read_prepared(folder, experiment).get("hashes")
     return hashes.get("model") if isinstance(hashes, dict) else None
 

@@ -29,20 +29,22 @@ class Loaded:
     peft_config: LoraConfig | None = None
 
 
-def locate(model: Model, commit: str | None = None, progress: Progress = silent) -> Path:
+def locate(model: Model, prepared: str | None = None, progress: Progress = silent) -> Path:
     """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub model.
 
-    If the hub's cache holds the ``commit``, this process stays off the network from now on. Otherwise the model is downloaded.
+    ``prepared`` is the hash of the weights that preparation noted, a hub model's commit. If this machine has what preparation
+    loaded, this process stays off the network from now on. Otherwise a hub model is downloaded.
     """
+    is_local = model.path == EMBEDDED or Path(model.path).is_dir()
+    known = None if is_local else hub.find(model, prepared)
+    if prepared is not None and (is_local or known):
+        hub.go_offline()  # the client would try for half a minute to see whether the task's data is new
     if model.path == EMBEDDED:
         return tiny_folder(progress)
-    if Path(model.path).is_dir():
+    if is_local:
         _check_folder(Path(model.path))
         return Path(model.path)
-    if (snapshot := hub.find(model, commit)) is not None:
-        hub.go_offline()
-        return snapshot
-    return hub.download(replace(model, revision=commit or model.revision), progress)
+    return known or hub.download(replace(model, revision=prepared or model.revision), progress)
 
 
 def load_model(model: Model, folder: Path) -> Loaded:

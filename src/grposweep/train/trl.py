@@ -21,7 +21,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.plan import build_plan
 from grposweep.train import process as watchdog
-from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_commit
+from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
 from grposweep.train.models import Loaded, load_model, locate, name_base_model
 from grposweep.train.records import build_rollout_schedule
@@ -70,7 +70,7 @@ def locate_model(attempt: Attempt) -> Path:
     def feed(_what: str, _done: int, _total: int) -> None:
         watchdog.feed(attempt.experiment.cluster.stall_min)
 
-    return locate(attempt.experiment.model, prepared_commit(attempt.folder, attempt.experiment), feed)
+    return locate(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
 
 
 def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:

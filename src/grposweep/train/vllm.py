@@ -27,10 +27,10 @@ def serve(folder: Path) -> None:
     experiment = load_experiment(folder / paths.CONFIG)
     if experiment.generation.vllm_server_command is not None:
         os.execvp("bash", ["bash", "-c", experiment.generation.vllm_server_command])
-    from grposweep.train.attempt import prepared_commit, read_own_setting
+    from grposweep.train.attempt import prepared_weights, read_own_setting
     from grposweep.train.models import locate  # torch; only here
 
-    path = str(locate(experiment.model, prepared_commit(folder, experiment)))
+    path = str(locate(experiment.model, prepared_weights(folder, experiment)))
     length = read_own_setting(folder, experiment).vllm_max_model_length
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.

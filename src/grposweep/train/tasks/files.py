@@ -80,14 +80,15 @@ def _local(path: Path, task: Task) -> tuple[list[Row], list[Row] | None]:
 
 
 def _hub(path: str, task: Task, split: str) -> list[Any]:
-    from datasets import load_dataset  # beside its only use: a local copy needs no hub client
-    from datasets.exceptions import DatasetNotFoundError
+    from datasets import load_dataset  # only here: a local copy needs no hub client
 
     try:
         return list(load_dataset(path, task.subset, split=split))
-    except (DatasetNotFoundError, OSError, ValueError) as error:  # ValueError: no such subset or split
+    except (
+        Exception
+    ) as error:  # network errors are those of the client's HTTP library; ValueError: no such subset or split
         raise UserError(
             f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
-            f"({str(error).splitlines()[0]}). Set task.path to a local folder with its parquet files, or HF_HOME to a "
-            "cache that holds it, or go online."
+            f"({(str(error).splitlines() or [type(error).__name__])[0]}). Set task.path to a local folder with its parquet "
+            "files, or HF_HOME to a cache that holds it, or go online (trials do with HF_HUB_OFFLINE=0)."
         ) from error
