@@ -179,7 +179,8 @@ def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_networ
     cool_tiny: None, make_trial: MakeTrial, tmp_path: Path
 ) -> None:
     """At once: the client would ask for half a minute whether there is a newer version."""
-    card = "---\nconfigs:\n- config_name: main\n  data_files: [{split: train, path: a.jsonl}, {split: test, path: b.jsonl}]\n---\n"
+    splits = "[{split: train, path: a.jsonl}, {split: test, path: b.jsonl}]"
+    card = f"---\nconfigs:\n- config_name: main\n  data_files: {splits}\n---\n"
     rows = "".join(json.dumps({"question": f"{n}+{n}=", "answer": f"#### {2 * n}"}) + "\n" for n in range(30))
     overrides = ["task.kind=gsm8k", f"task.path={REPOSITORY}", "task.subset=main"]
     folder = make_trial(*overrides)
