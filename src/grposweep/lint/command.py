@@ -14,7 +14,16 @@ from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.apply_fixes import FixedFile, fix_file
 from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
-from grposweep.lint.output import Screen, printable, render_error, render_result, show_result, show_total, writable
+from grposweep.lint.output import (
+    Screen,
+    as_json,
+    printable,
+    render_error,
+    render_result,
+    show_result,
+    show_total,
+    writable,
+)
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
 
@@ -35,7 +44,7 @@ def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[st
     name: Any = None
     try:
         record = _parse(line)
-        name = _printable(record.get("id"))
+        name = as_json(record.get("id"))
         result = lint_recipe(_recipe(record, options), selection)
     except UserError as error:
         return render_error(str(error), name), ExitCode.BAD_INPUT
@@ -93,15 +102,6 @@ def _gpu(record: dict[str, Any], default: float | None) -> float | None:
     if gib is None or not 0 < gib < 1e6:
         raise UserError(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
     return gib
-
-
-def _printable(name: Any) -> Any:
-    """An id is repeated as it came; as text where NaN or an infinity is in it, which JSON has not."""
-    try:
-        json.dumps(name, allow_nan=False)
-    except (ValueError, RecursionError):
-        return str(name)[:200]
-    return name
 
 
 @dataclass(frozen=True)

@@ -136,22 +136,16 @@ def render_result(result: LintResult, name: Any = None) -> str:
             "ok": result.ok,
             "plan": result.plan,
             "problems": [
-                {
-                    "code": diagnostic.code,
-                    "severity": diagnostic.severity,
-                    "message": diagnostic.message,
-                    "keys": diagnostic.keys,
-                    "line": diagnostic.line,
-                    "fixes": [{key: _plain(value) for key, value in fix.change.items()} for fix in diagnostic.fixes],
-                }
-                for diagnostic in result.diagnostics
+                {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
+                | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
+                for found in result.diagnostics
             ],
         }
     )
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; as text where JSON has none (NaN, a mapping that holds itself)."""
+def as_json(value: Any) -> Any:
+    """Return a value that JSON has, or its text if JSON has none (NaN, a mapping that holds itself)."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     try:
