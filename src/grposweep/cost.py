@@ -45,7 +45,7 @@ def find_work(s: Setting) -> Work | None:
     completions, steps, step = plan.total_completions(s), plan.total_steps(s), plan.completions_per_step(s)
     if not completions or not steps or not step:
         return None
-    evaluated = s.evaluations * (s.eval_prompts or 0) * (s.num_generations_eval or s.num_generations)
+    evaluated = plan.evaluated_completions(s) or 0
     length = (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     return Work((completions + evaluated) * float(s.max_completion_length), float(steps) * step * length)
 

@@ -158,6 +158,19 @@ def evaluation_batches(s: Setting) -> int | None:
     return ceil(completions / (s.per_device_eval_batch_size * s.processes))
 
 
+def evaluated_completions(s: Setting) -> int | None:
+    """E D_eval G_eval: the completions of all E evaluations of held-out prompts, the one before the first step among them."""
+    if s.eval_prompts is None or not s.evaluates:
+        return None
+    return (s.evaluations + s.eval_at_start) * s.eval_prompts * (s.num_generations_eval or s.num_generations)
+
+
+def evaluation_share(s: Setting) -> float | None:
+    """Return the share of evaluations in all completions that are generated, from 0 to 1."""
+    trained, evaluated = total_completions(s), evaluated_completions(s)
+    return evaluated / (trained + evaluated) if trained and evaluated else None
+
+
 @dataclass(frozen=True)
 class Plan:
     """The canonical numbers of a setting; None where something is unknown."""
@@ -178,6 +191,7 @@ class Plan:
     total_completions: int | None
     evaluation_steps: tuple[int, ...]
     evaluation_batches: int | None
+    evaluation_share: float | None
     save_steps: int | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -205,6 +219,7 @@ def build_plan(s: Setting) -> Plan:
         total_completions=total_completions(s),
         evaluation_steps=spread(total or 0, s.evaluations),
         evaluation_batches=evaluation_batches(s),
+        evaluation_share=evaluation_share(s),
         save_steps=save_every(s),
     )
 

@@ -64,7 +64,8 @@ class Task:
     """Prompts, their answers, and what a completion earns.
 
     ``rewards`` are names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``.
-    ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on.
+    ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on. The options of
+    batch take ``eval_generations`` as ``batch.num_generations_eval``: how often an evaluation answers each of them.
     """
 
     kind: str = "arithmetic"
@@ -80,6 +81,7 @@ class Task:
     reward_weights: list[float] | None = None
     train_prompts: int | None = None
     eval_prompts: int = 256
+    eval_generations: int = 8
     max_completion_length: int = 256
 
 

@@ -167,6 +167,9 @@ class Setting:
     nodes: int | None = None  # of a job of ours; None: not known
     gpus_per_node: int | None = None
     server_gpus: int = 0  # of the job's GPUs, those of a vLLM server: no training processes
+    server_command: str | None = None  # a shell line that starts another server than TRL's
+    walltime_min: int | None = None  # minutes, of a job
+    host_memory_gib: int | None = None  # of a job on each node
     # the batch
     num_generations: int = 8
     per_device_train_batch_size: int = 8
@@ -205,7 +208,10 @@ class Setting:
     epochs: float | None = None  # passes over the training prompts
     budget_completions: int | None = None
     evaluations: int = 0
+    eval_at_start: bool = False  # one evaluation more, before the first step
     checkpoints: int = 0
+    checkpoint_minutes: float | None = None  # between checkpoints by time
+    step_seconds: float | None = None  # of an optimizer step, as measured
     save_steps: float | None = None  # optimizer steps; below 1: a share
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False
@@ -265,6 +271,8 @@ class Setting:
     gradient_checkpointing: bool = False
     # the GPU
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
+    loads_on_every_rank: bool = True  # FSDP's whole model in main memory; otherwise on one rank
+    gpu: str | None = None  # what the GPUs are, by name
     gpu_memory_gib: float | None = None  # of each GPU
     memory_factor: float = 1.0  # by which a sweep's own peaks correct the estimate
     # generation

@@ -40,6 +40,11 @@ ON_GPU: dict[str, Any] = {"architecture": QWEN, "weights_dtype": "bfloat16", "gp
 SHARED_GPU: dict[str, Any] = ON_GPU | VLLM | {
     "vllm_gpu_memory_utilization": 0.1, "prompt_tokens": 128, "gradient_checkpointing": True,
 }  # fmt: skip
+SPLIT = SHARED_GPU | {"processes": 4}
+SERVED: dict[str, Any] = VLLM | {"vllm_mode": "server", "server_gpus": 2, "architecture": QWEN}
+LOADED: dict[str, Any] = {"sharding": "fsdp", "processes": 8, "architecture": QWEN, "host_memory_gib": 15}
+HALF: dict[str, Any] = LARGE | {"weights_dtype": "bfloat16"}
+TIMED: dict[str, Any] = {"walltime_min": 240, "checkpoints": 2}  # every 50 steps
 
 
 def told(**fields: Any) -> dict[str, Any]:
@@ -80,6 +85,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GE103", {"per_device_eval_batch_size": 12, **V20}, V20),
     ("GE103", {"num_generations_eval": 5, **V26}, {"num_generations_eval": 4, **V26}),
     ("GE201", {"dataloader_drop_last": True, "eval_prompts": 5}, {"dataloader_drop_last": True}),
+    ("GE203", {"parameters": 10**9, "evaluations": 10}, {"parameters": 10**9, "evaluations": 6}),
+    ("GE203", {"parameters": 10**9, "evaluations": 6, "eval_at_start": True}, {"evaluations": 10}),
     ("GE202", {"do_eval": True, "evaluates": False, "per_device_eval_batch_size": 3}, {"do_eval": True, "evaluates": False}),
     ("GK101", {"beta": 0.04}, KL),
     ("GK102", {"kl_enabled": True}, {"kl_enabled": None}),
@@ -141,6 +148,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GC102", BEST | {"save_strategy": "epoch"}, BEST | {"save_strategy": "best"}),
     ("GC102", BEST | {"save_steps": 75}, BEST),
     ("GC201", {"save_steps": 3, "steps_per_generation": 4}, {"save_steps": 4, "steps_per_generation": 4}),
+    ("GC202", TIMED | {"step_seconds": 200.0}, TIMED | {"step_seconds": 100.0}),
+    ("GC202", TIMED | {"step_seconds": 200.0}, TIMED | {"step_seconds": 200.0, "checkpoint_minutes": 30.0}),
     ("GT101", {"context_parallel_size": 2}, {}),
     ("GT101", {"sequence_parallel_size": 2}, {}),
     ("GT102", {"tensor_parallel_size": 2}, {}),
@@ -152,6 +161,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True)),
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | {"lora": True, "vllm_mode": "server"}),  # ours copies
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True, vllm_mode="server") | {"version": (1, 10, 0)}),
+    ("GT108", SPLIT | {"vllm_tensor_parallel_size": 4}, SPLIT | {"vllm_tensor_parallel_size": 2}),
+    ("GT109", SERVED, SERVED | {"server_gpus": 2, "vllm_tensor_parallel_size": 2}),
+    ("GT109", SERVED, SERVED | {"server_command": "serve"}),
     ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
     ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),
@@ -160,10 +172,20 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GM102", SHARED_GPU | {"vllm_gpu_memory_utilization": 0.05}, SHARED_GPU | {"vllm_mode": "server"}),
     ("GM201", ON_GPU | {"prompt_tokens": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"prompt_tokens": 128}),
     ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
+    ("GM204", LOADED | {"host_memory_gib": 14}, LOADED | {"host_memory_gib": 15}),
+    ("GM204", LOADED | {"host_memory_gib": 14}, LOADED | {"host_memory_gib": 14, "loads_on_every_rank": False}),
+    ("GM205", {"gpu": "Tesla V100", "weights_dtype": "bfloat16"}, {"gpu": "Tesla V100"}),
+    ("GM205", {"gpu": "T4", "autocast_dtype": "bfloat16"}, {"gpu": "A100", "autocast_dtype": "bfloat16"}),
     ("GA201", RECIPE | TINY, TINY),
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
     ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),
     ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
+    ("GA205", {"sharding": "fsdp", "processes": 2}, {"sharding": "fsdp", "processes": 2} | VLLM),
+    ("GA206", HALF, HALF | {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}),
+    ("GA206", HALF, HALF | {"lora": True}),
+    ("GA206", HALF, HALF | {"sharding": "zero2", "processes": 2}),
+    ("GA206", HALF, HALF | {"learning_rate": 1e-4, "warmup_steps": 0.1}),
+    ("GA206", HALF | told(weights_dtype="bfloat16"), HALF | told(weights_dtype="bfloat16") | {"processes": 2}),
     ("GA204", LARGE | {"learning_rate": 1e-5}, LARGE | {"learning_rate": 1e-5, "warmup_steps": 5.0}),
 ]  # fmt: skip
 

@@ -28,6 +28,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     content["trainer"] = trainer_content(experiment.trainer)
+    del content["task"]["eval_generations"]  # the batch has it, as num_generations_eval
     _drop_server_location(content["generation"])
     del content["schedule"]["checkpoint_minutes"]
     for name in AUTO_SIZES:
@@ -55,6 +56,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
     content["trainer"] = trainer_content(base.trainer)
+    del content["task"]["eval_generations"]  # the batch has it
     _drop_server_location(content["generation"])
     del content["schedule"]["checkpoint_minutes"]
     return _digest({"space": space, "base": content})
@@ -62,7 +64,9 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 
 def prepared_key(experiment: Experiment) -> str:
     """Return the key of ``prepared.json`` for this model and task."""
-    return _digest({"model": asdict(experiment.model), "task": asdict(experiment.task)})[:12]
+    task = asdict(experiment.task)
+    del task["eval_generations"]  # which prompts there are does not depend on it
+    return _digest({"model": asdict(experiment.model), "task": task})[:12]
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:

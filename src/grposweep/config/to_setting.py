@@ -75,6 +75,11 @@ PATHS = {
     "nodes": "cluster.nodes",
     "gpus_per_node": "cluster.gpus_per_node",
     "server_gpus": "generation.vllm_gpus",
+    "server_command": "generation.vllm_server_command",
+    "walltime_min": "cluster.walltime_min",
+    "host_memory_gib": "cluster.mem_gb",
+    "gpu": "cluster.gpu",
+    "eval_at_start": "schedule.eval_at_start",
 }
 
 # A field of the setting -> the key that a user types, which messages and fixes name.
@@ -98,7 +103,17 @@ DERIVED: dict[str, tuple[str, ...]] = {
 }
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "weights_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus"]
+    [
+        "lora",
+        "lora_rank",
+        "weights_dtype",
+        "gradient_checkpointing",
+        "sharding",
+        "eval_prompts",
+        "server_gpus",
+        "server_command",
+        "eval_at_start",
+    ]
     + [name for name in PATHS if name.startswith(("vllm_", "use_vllm"))]
 )
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.

@@ -56,10 +56,15 @@ def memory_of(name: str, key: str) -> float:
     return gib
 
 
+def is_before_ampere(name: str) -> bool:
+    """Return whether a GPU has no arithmetic for bfloat16 (compute capability below 8.0)."""
+    return _plain(name).startswith(("v100", "t4"))
+
+
 def _plain(name: str) -> str:
     """Lower case, without what people put between the parts, and without the maker's name."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
-    return letters.removeprefix("nvidia").removeprefix("amd").removeprefix("geforce")
+    return letters.removeprefix("nvidia").removeprefix("amd").removeprefix("geforce").removeprefix("tesla")
 
 
 # From the published config.json files. Instruct, Base and Math variants have the same shape.

@@ -29,6 +29,11 @@ def _w(s: Setting) -> int | None:
     return s.processes if s.data_processes is None else s.data_processes
 
 
+def _evaluation_share(s: Setting) -> str | None:
+    share = plan.evaluation_share(s)
+    return None if share is None else f"{share:.0%}"
+
+
 class _Numbers(dict[str, Any]):
     """The numbers of a setting by symbol, computed when a template asks for them."""
 
@@ -46,6 +51,7 @@ NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "D": lambda s: s.train_prompts, "P": plan.prompts_per_rollout, "N": plan.rollouts_per_epoch,
     "rollout": plan.completions_per_rollout, "step": plan.completions_per_step, "boundary": plan.boundary_steps,
     "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
+    "evaluated": plan.evaluated_completions, "trained": plan.total_completions,
     "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
 }  # fmt: skip
 DATA = Line("processes with data of their own", "W", _w)
@@ -65,6 +71,8 @@ LINES = (
     Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, "{length}"),
     Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
          "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
+    Line("evaluation's share of completions", "evaluated / (evaluated + trained)", _evaluation_share,
+         "{evaluated} / ({evaluated} + {trained})"),
     Line("steps between checkpoints", "a multiple of the rollout boundary", plan.save_every, "boundary every {boundary}"),
 )  # fmt: skip
 

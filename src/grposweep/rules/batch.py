@@ -24,6 +24,7 @@ SIZES = (
     "data_processes",
 )
 SOLVED = ("auto", "unsolved", "prompts_per_step")
+LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # the versions that changed the unit that must be whole
 PRECEDENCE_FIXED = (0, 19, 1)
 AUTO_FIND_REFUSED = (1, 9)

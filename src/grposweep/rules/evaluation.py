@@ -6,6 +6,8 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 from collections.abc import Callable
 from math import gcd
 
+from grposweep import plan
+from grposweep.rules.batch import LARGE_MODEL, judgeable
 from grposweep.rules.helpers import ALL_COUNTS, each, multiples, no_field
 from grposweep.rules.registry import Change, F, rule
 from grposweep.setting import TRL_FAMILY, TRL_LIKE, Setting
@@ -20,6 +22,7 @@ READS = (
     "unsolved",
 )
 CHECKED, UNCHECKED, RECHECKED = (0, 15), (0, 20), (0, 22)
+MOST_EVALUATION = 1 / 3  # of all completions
 OWN_GROUPS, OWN_GROUPS_CHECKED = (0, 26), (0, 26, 1)  # num_generations_eval: added, and read by the check
 
 
@@ -119,6 +122,31 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
     if min(s.eval_prompts, group, batch) < 1 or not (left := s.eval_prompts * group % batch):
         return None
     return {"lost": -(-left // group)}
+
+
+@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", *plan.TOTAL_STEPS_READS, *READS),
+      blames=("num_generations_eval", "eval_prompts", "evaluations"),
+      what="{s.eval_prompts} held-out prompts x {group} generations x {count} evaluations",
+      why="that is {share:.0%} of all completions that are generated",
+      instead="Set {num_generations_eval}=1 (more prompts tell more than more generations), or fewer {evaluations}.")  # fmt: skip
+def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
+    """Evaluations should take at most a third of the completions; the defaults of tasks take about a sixth.
+
+    Completions of one prompt resemble each other, so as many prompts once have a smaller standard error than fewer prompts
+    several times. Judged only where the model's size is known: tiny models generate in no time.
+    """
+    share = (
+        plan.evaluation_share(s)
+        if s.parameters is not None and s.parameters >= LARGE_MODEL and _is_counted(s)
+        else None
+    )
+    if share is None or share <= MOST_EVALUATION:
+        return None
+    return {"group": evaluation_group(s), "count": s.evaluations + s.eval_at_start, "share": share}
+
+
+def _is_counted(s: Setting) -> bool:
+    return judgeable(s) and s.num_generations >= 1 and s.num_iterations >= 1
 
 
 @rule("GE202", "warning", ("do_eval", *READS), blames=("do_eval", "per_device_eval_batch_size"),

@@ -6,8 +6,9 @@ Source: grposweep.memory, whose formulas name theirs (trl 1.16, transformers 5.2
 from collections.abc import Iterator
 from typing import Any
 
+from grposweep.memory.catalog import is_before_ampere
 from grposweep.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
-from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, READS, find_prompt
+from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grposweep.rules.helpers import ALL_COUNTS
 from grposweep.rules.registry import by_trial, rule
 from grposweep.setting import Setting
@@ -95,6 +96,46 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
 def what_is_sharded_has_several_ranks(s: Setting) -> bool:
     """Sharding divides what each rank holds among the ranks of a trial, so one rank alone gains nothing by it."""
     return s.sharding != "none" and s.processes is not None and s.processes <= 1
+
+
+@rule("GM204", "warning", ("sharding", "loads_on_every_rank", "processes", "nodes", "gpus_per_node", "server_gpus",
+                          "host_memory_gib", "architecture", "beta", "lora"), blames=("host_memory_gib", "sharding"),
+      why="{ranks} of a node load {models} of {weights:.0f} GiB in float32 before it is divided: {needed:.0f} GiB of main memory",
+      instead="Set {host_memory_gib}={enough:.0f} or more, or {sharding}=zero3, which divides weights as it loads.")  # fmt: skip
+def the_model_fits_main_memory(s: Setting) -> Facts | None:
+    """FSDP loads the whole model into the main memory of ranks, in float32, before it divides it.
+
+    Every rank of a node does, unless ``cpu_ram_efficient_loading`` leaves it to the first one; a reference model is loaded as
+    well. A 7B model on 8 ranks takes 227 GiB; beyond the job's memory the kernel kills it. ZeRO-3 divides weights as it
+    loads them. Sources: transformers 5.23 training_args.py (fsdp_config), accelerate 1.15 utils/fsdp_utils.py
+    fsdp2_prepare_model.
+    """
+    if s.sharding != "fsdp" or s.host_memory_gib is None or s.architecture is None or s.processes is None:
+        return None
+    ranks = min(s.processes, s.gpus_per_node or s.processes) if s.loads_on_every_rank else 1
+    models = 2 if s.beta != 0 and not s.lora else 1
+    weights = s.architecture.weights * FLOAT / GIB
+    needed = ranks * models * weights
+    if needed <= s.host_memory_gib:
+        return None
+    loading = "one rank" if ranks == 1 else f"{ranks} ranks"
+    loaded = "a model" if models == 1 else "a model and its reference"
+    return {"ranks": loading, "models": loaded, "weights": weights, "needed": needed, "enough": needed * 1.2}
+
+
+@rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"), what="{what}",
+      why="a {s.gpu} has no arithmetic for it: torch emulates it, many times slower, and vLLM refuses it",
+      instead="Set {weights_dtype}=float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.")  # fmt: skip
+def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
+    """GPUs before Ampere (V100, T4) have no arithmetic for bfloat16.
+
+    torch.cuda.is_bf16_supported() counts its emulation, so transformers says nothing. vLLM: "Bfloat16 is only supported on
+    GPUs with compute capability of at least 8.0."
+    """
+    if s.gpu is None or not is_before_ampere(s.gpu) or "bfloat16" not in (s.weights_dtype, s.autocast_dtype):
+        return None
+    is_autocast = s.weights_dtype != "bfloat16"
+    return {"what": "autocast to bfloat16" if is_autocast else f"{s.key('weights_dtype')}=bfloat16"}
 
 
 def _known(s: Setting) -> Memory | None:

@@ -4,7 +4,7 @@ Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/uti
 trainer/grpo_config.py.
 """
 
-from math import gcd
+from math import ceil, gcd, inf
 
 from grposweep import plan
 from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
@@ -250,6 +250,38 @@ def _is_off(save: float, evaluate: float) -> bool:
     if (save < 1) != (evaluate < 1):
         return save % evaluate != 0
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
+
+
+@rule("GC202", "warning", ("step_seconds", "walltime_min", "checkpoint_minutes", "save_steps", "checkpoints", "num_iterations",
+                          "unsolved", *plan.TOTAL_STEPS_READS), blames=("checkpoints", "walltime_min"),
+      why="an optimizer step takes {s.step_seconds:.3g} seconds, so a checkpoint comes every {hours:.1f} hours, and a job ends "
+          "after {limit:.1f}: work since the last one is lost each time",
+      instead="Set {checkpoints}={enough} or more, or a longer {walltime_min}.")  # fmt: skip
+def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
+    """A job must reach a checkpoint before its time limit; otherwise the next job repeats the work, without end.
+
+    Ours: a job is asked to stop at a rollout boundary ``cluster.warn_seconds`` before its end, and a long rollout misses that.
+    Judged where the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
+    loading and evaluations take their part of it.
+    """
+    if (
+        s.step_seconds is None
+        or s.walltime_min is None
+        or not judgeable(s)
+        or s.num_iterations < 1
+        or s.num_generations < 1
+    ):
+        return None
+    every, total = plan.save_every(s), plan.total_steps(s)
+    if every is None or not total:
+        return None
+    minutes = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf)
+    enough = ceil(total * s.step_seconds / 60 / (s.walltime_min / 2))
+    return (
+        {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough}
+        if minutes > s.walltime_min / 2
+        else None
+    )
 
 
 @rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,

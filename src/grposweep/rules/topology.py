@@ -5,7 +5,7 @@ Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generati
 
 from grposweep.rules.batch import SIZES, whole_groups
 from grposweep.rules.helpers import ALL_COUNTS, divides_the_processes, each, every_count, multiples, no_field, unread
-from grposweep.rules.registry import rule
+from grposweep.rules.registry import Change, rule
 from grposweep.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
@@ -123,6 +123,48 @@ def a_vllm_server_gets_the_adapter(s: Setting) -> bool:
     """
     first, after = UNMERGES_EARLY
     return bool(s.given) and s.lora and s.use_vllm and s.vllm_mode == "server" and first <= s.version < after
+
+
+def _splits_a_model(s: Setting) -> bool:
+    return s.use_vllm and s.architecture is not None and (s.vllm_mode == "colocate" or s.server_gpus > 0)
+
+
+@rule("GT108", "error", ("use_vllm", "vllm_mode", "server_gpus", "vllm_tensor_parallel_size", "architecture"),
+      blames=("vllm_tensor_parallel_size",), why="vLLM splits the model's {heads} attention heads, which {size} does not divide",
+      instead="Set {vllm_tensor_parallel_size} to one of {divisors}.", to=lambda s: _head_divisors(s))  # fmt: skip
+def vllm_splits_whole_heads(s: Setting) -> dict[str, object] | None:
+    """vLLM's tensor parallel ranks take whole attention heads each; 14 of them (Qwen2.5-0.5B) cannot be split among 4.
+
+    vLLM 0.31 at its start: "Total number of attention heads (14) must be divisible by tensor parallel size (4)." Key-value
+    heads are copied where there are fewer.
+    """
+    size = s.vllm_tensor_parallel_size
+    if not _splits_a_model(s) or s.architecture is None or size < 1 or s.architecture.heads % size == 0:
+        return None
+    divisors = ", ".join(str(change["vllm_tensor_parallel_size"]) for change in _head_divisors(s))
+    return {"heads": s.architecture.heads, "size": size, "divisors": divisors}
+
+
+def _head_divisors(s: Setting) -> tuple[Change, ...]:
+    heads = s.architecture.heads if s.architecture else 1
+    return each("vllm_tensor_parallel_size", (n for n in range(1, 17) if heads % n == 0))
+
+
+@rule("GT109", "error", ("use_vllm", "vllm_mode", "server_gpus", "server_command", "vllm_tensor_parallel_size", "architecture"),
+      blames=("server_gpus", "vllm_tensor_parallel_size"),
+      why="the server would run {engines} engines next to each other, which TRL supports for mixtures of experts only",
+      instead="Set {server_gpus}={s.vllm_tensor_parallel_size}, and train on the others.",
+      to=lambda s: ({"vllm_tensor_parallel_size": s.server_gpus}, {"server_gpus": s.vllm_tensor_parallel_size}))  # fmt: skip
+def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
+    """A job's own vLLM server takes as many GPUs as one engine of a dense model: ``vllm_tensor_parallel_size``.
+
+    TRL 1.16 scripts/vllm_serve.py: "For dense models, keep this [data_parallel_size] at 1. Setting this above 1 for dense
+    models is not supported/useful and will error out (see vLLM PR #30739)."
+    """
+    size = s.vllm_tensor_parallel_size
+    if not s.use_vllm or s.vllm_mode != "server" or s.architecture is None or s.server_command is not None or size < 1:
+        return None
+    return {"engines": s.server_gpus // size} if s.server_gpus > size else None
 
 
 rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
