@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.cli.plan import show_plan
+from grposweep.frameworks.parsing.load import Options
 from support import PROJECT, Ended, environment
 from support import grposweep as run_grposweep
 
@@ -110,3 +112,22 @@ def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (2, "")
     assert "clone the repository" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)])
+def test_by_default_evaluation_takes_a_sixth_of_the_completions(
+    capsys: pytest.CaptureFixture[str], task: str, share: float
+) -> None:
+    """The tiny model's task keeps its evaluations: they take no time there."""
+    show_plan([f"task={task}", "task.path=prompts.jsonl"], Options(), as_json=True)
+    assert json.loads(capsys.readouterr().out)["plan"]["evaluation_share"] == pytest.approx(share, abs=0.005)
+
+
+def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of the fixture's trial took seven seconds, so one checkpoint of 20,000 steps comes after 39 hours."""
+    sweep = PROJECT / "tests" / "fixtures" / "sweeps_bb865b9" / "real"
+    long = ["schedule.budget_completions=640000", "schedule.checkpoints=1", "cluster.walltime_min=240"]
+    show_plan(long, Options(), as_json=False, measured=str(sweep))
+    assert "GC202 schedule.checkpoints=1: an optimizer step takes 6.96 seconds" in " ".join(
+        capsys.readouterr().out.split()
+    )

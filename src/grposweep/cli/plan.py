@@ -11,13 +11,14 @@ from rich.table import Table
 
 from grposweep import frameworks
 from grposweep.check import check
-from grposweep.cost import Rates, find_work
+from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import build_plan
 from grposweep.memory.catalog import known_model
 from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
+from grposweep.plan import evaluation_share, total_steps
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
 from grposweep.report.tables import RIGHT, build_console, build_table
 from grposweep.setting import Setting
@@ -32,9 +33,12 @@ def show_plan(
     hours = [
         None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
     ]
+    named = [(name, _timed(setting, cost)) for (name, setting), cost in zip(named, hours, strict=True)]
     if as_json:
         for (name, setting), cost in zip(named, hours, strict=True):
-            shown = {**build_plan(setting), "memory_gib": memory_gib(setting), "gpu_hours": cost}
+            shown = build_plan(setting)
+            shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
+            shown |= {"memory_gib": memory_gib(setting), "gpu_hours": cost}
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         console = build_console()
@@ -44,6 +48,14 @@ def show_plan(
                 head = f"{name}: " if name else ""
                 console.print(f"{head}about {cost:.3g} GPU hours, by {rates.trials} finished trials of {measured}")
     return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+
+
+def _timed(s: Setting, hours: float | None) -> Setting:
+    """Return a setting with the seconds of an optimizer step, evaluations included, where its GPU hours are known."""
+    steps = total_steps(s)
+    if hours is None or not steps:
+        return s
+    return s.replace({"step_seconds": hours * HOUR / steps / max((s.processes or 1) + s.server_gpus, 1)})
 
 
 def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:

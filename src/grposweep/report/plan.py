@@ -71,7 +71,7 @@ LINES = (
     Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, "{length}"),
     Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
          "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
-    Line("evaluation's share of completions", "evaluated / (evaluated + trained)", _evaluation_share,
+    Line("share of evaluations", "evaluated / (evaluated + trained)", _evaluation_share,
          "{evaluated} / ({evaluated} + {trained})"),
     Line("steps between checkpoints", "a multiple of the rollout boundary", plan.save_every, "boundary every {boundary}"),
 )  # fmt: skip
