@@ -78,7 +78,6 @@ PATHS = {
     "server_command": "generation.vllm_server_command",
     "walltime_min": "cluster.walltime_min",
     "host_memory_gib": "cluster.mem_gb",
-    "gpu": "cluster.gpu",
     "eval_at_start": "schedule.eval_at_start",
 }
 
@@ -98,6 +97,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "architecture": ("model", "task"),  # as configured, or as prepared
     "lora_targets": ("model.lora.target_modules",),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
+    "gpu": ("cluster.gpu",),
     "prompt_tokens": ("model", "task"),  # as prepared
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
@@ -172,6 +172,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "architecture": read_architecture(experiment.model.shape) or prepared_architecture(counted),
         "lora_targets": tuple(experiment.model.lora.target_modules),
         "gpu_memory_gib": read_gpu(experiment.cluster),
+        "gpu": experiment.cluster.gpu,
         "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
         "vllm_max_model_length": read_model_length(experiment, counted),
     }

@@ -126,8 +126,8 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
 
 @rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", *plan.TOTAL_STEPS_READS, *READS),
       blames=("num_generations_eval", "eval_prompts", "evaluations"),
-      what="{s.eval_prompts} held-out prompts x {group} generations x {count} evaluations",
-      why="that is {share:.0%} of all completions that are generated",
+      what="{num_generations_eval}={group} with {eval_prompts=}",
+      why="{count} evaluations take {share:.0%} of all completions that are generated",
       instead="Set {num_generations_eval}=1 (more prompts tell more than more generations), or fewer {evaluations}.")  # fmt: skip
 def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     """Evaluations should take at most a third of the completions; the defaults of tasks take about a sixth.

@@ -123,9 +123,9 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
     return {"ranks": loading, "models": loaded, "weights": weights, "needed": needed, "enough": needed * 1.2}
 
 
-@rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"), what="{what}",
-      why="a {s.gpu} has no arithmetic for it: torch emulates it, many times slower, and vLLM refuses it",
-      instead="Set {weights_dtype}=float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.")  # fmt: skip
+@rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"),
+      what="{weights_dtype=}{under}", why="a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM refuses it",
+      instead="Train in float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.")  # fmt: skip
 def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
     """GPUs before Ampere (V100, T4) have no arithmetic for bfloat16.
 
@@ -134,8 +134,7 @@ def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
     """
     if s.gpu is None or not is_before_ampere(s.gpu) or "bfloat16" not in (s.weights_dtype, s.autocast_dtype):
         return None
-    is_autocast = s.weights_dtype != "bfloat16"
-    return {"what": "autocast to bfloat16" if is_autocast else f"{s.key('weights_dtype')}=bfloat16"}
+    return {"under": "" if s.weights_dtype == "bfloat16" else " under bfloat16 autocast"}
 
 
 def _known(s: Setting) -> Memory | None:
