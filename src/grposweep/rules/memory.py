@@ -124,7 +124,8 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
 
 
 @rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"),
-      what="{weights_dtype=}{under}", why="a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM refuses it",
+      what="{weights_dtype=}{under}",
+      why="a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM refuses it",
       instead="Train in float32, or use GPUs from Ampere (A100, A10, RTX 3090) on.")  # fmt: skip
 def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
     """GPUs before Ampere (V100, T4) have no arithmetic for bfloat16.

@@ -145,7 +145,8 @@ OTHERS = (
 NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
     ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
      "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
-     "train_prompts", "budget_completions", "evaluations", "checkpoints",
+     "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
+     "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
      # What memory depends on: memory/catalog.py reads it where a GPU is named.
      "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
      "sharding", "gpu_memory_gib", "memory_factor"]
