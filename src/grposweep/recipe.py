@@ -37,7 +37,7 @@ class Recipe:
     """One recipe: what a file, a command line or a JSON object says, before any default is filled in.
 
     ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise. ``gpu_gib`` is
-    the memory of a GPU to judge by, where its reader named one.
+    the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
     ``unresolved`` are values that only a running shell would know (``$VAR``), by key.
     """
@@ -48,6 +48,7 @@ class Recipe:
     processes: int | None = None
     train_prompts: int | None = None
     gpu_gib: float | None = None
+    gpu: str | None = None
     file: str | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()

@@ -79,3 +79,11 @@ def test_a_gpu_that_is_none_is_bad_input(lint: Lint, gpu: Any) -> None:
     ended = lint("--stdin-jsonl", stdin=json.dumps({"config": CONFIG, "gpu": gpu}))
     assert ended.code == 2
     assert '"gpu"' in json.loads(ended.out)["error"]
+
+
+@pytest.mark.parametrize(("gpu", "warned"), [("T4", True), ("A100", False)])
+def test_bfloat16_is_noticed_on_a_gpu_without_it(lint: Lint, recipe: Write, gpu: str, warned: bool) -> None:
+    """By the GPU's name: its memory alone does not tell."""
+    recipe(start=json.dumps(CONFIG))
+    out = lint("recipe.yaml", "--processes", "8", "--gpu", gpu).out
+    assert ("dtype=bfloat16: a T4 has no bfloat16 arithmetic" in " ".join(out.split())) is warned

@@ -93,7 +93,7 @@ def lint(
 
     version = _version(trl_version)
     gib = _gpu(gpu, gpu_memory_gib)
-    options = Options(str(framework), version, processes, dataset_size, framework_version, gib)
+    options = Options(str(framework), version, processes, dataset_size, framework_version, gib, gpu)
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not fix:
         raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")

@@ -59,7 +59,7 @@ def read(recipe: Recipe) -> ParsedRecipe:
     parsed = FRAMEWORKS[recipe.framework].read(recipe)
     if recipe.gpu_gib is None:
         return parsed
-    setting = known_model(parsed.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib})
+    setting = known_model(parsed.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
     return parsed._replace(setting=setting)
 
 

@@ -77,6 +77,7 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
         _count(record, "dataset_size", options.train_prompts),
         str(own) if (own := record.get("framework_version")) is not None else options.own_version,
         _gpu(record, options.gpu_gib),
+        str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
     )
     return build_recipe(config, told)
 

@@ -56,9 +56,12 @@ def memory_of(name: str, key: str) -> float:
     return gib
 
 
-def is_before_ampere(name: str) -> bool:
-    """Return whether a GPU has no arithmetic for bfloat16 (compute capability below 8.0)."""
-    return _plain(name).startswith(("v100", "t4"))
+def has_bfloat16(name: str) -> bool:
+    """Return whether a GPU multiplies in bfloat16: NVIDIA's do since Ampere (compute capability 8.0).
+
+    Unknown ones count as new.
+    """
+    return not _plain(ALIASES.get(_plain(name), name)).startswith(("t4", "v100"))
 
 
 def _plain(name: str) -> str:
@@ -112,6 +115,7 @@ def known_model(s: Setting, config: Mapping[str, Any]) -> Setting:
             "gradient_checkpointing": config.get("gradient_checkpointing", s.version >= (0, 22, 0)) is True,
             "lora_rank": rank if isinstance(rank, int) and rank > 0 else s.lora_rank,
             "lora_targets": _targets(config.get("lora_target_modules")),
+            "keys": {**s.keys, "weights_dtype": "torch_dtype" if "torch_dtype" in config else "dtype"},
         }
     )
 

@@ -6,7 +6,7 @@ Source: grposweep.memory, whose formulas name theirs (trl 1.16, transformers 5.2
 from collections.abc import Iterator
 from typing import Any
 
-from grposweep.memory.catalog import is_before_ampere
+from grposweep.memory.catalog import has_bfloat16
 from grposweep.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grposweep.rules.helpers import ALL_COUNTS
@@ -133,7 +133,7 @@ def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
     torch.cuda.is_bf16_supported() counts its emulation, so transformers says nothing. vLLM: "Bfloat16 is only supported on
     GPUs with compute capability of at least 8.0."
     """
-    if s.gpu is None or not is_before_ampere(s.gpu) or "bfloat16" not in (s.weights_dtype, s.autocast_dtype):
+    if s.gpu is None or has_bfloat16(s.gpu) or "bfloat16" not in (s.weights_dtype, s.autocast_dtype):
         return None
     return {"under": "" if s.weights_dtype == "bfloat16" else " under bfloat16 autocast"}
 

@@ -37,6 +37,7 @@ class Options:
     train_prompts: int | None = None
     own_version: str | None = None  # of EasyR1 or verl
     gpu_gib: float | None = None  # memory of the GPU to judge by
+    gpu: str | None = None  # its name
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
@@ -85,7 +86,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
-    return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, **more)
+    return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, options.gpu, **more)
 
 
 def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
