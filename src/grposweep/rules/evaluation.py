@@ -124,7 +124,8 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
     return {"lost": -(-left // group)}
 
 
-@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", *plan.TOTAL_STEPS_READS, *READS),
+@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", "architecture", *plan.TOTAL_STEPS_READS,
+                          *READS),
       blames=("num_generations_eval", "eval_prompts", "evaluations"),
       what="{num_generations_eval}={group} with {eval_prompts=}",
       why="{count} evaluations take {share:.0%} of all completions that are generated",
@@ -135,18 +136,13 @@ def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     Completions of one prompt resemble each other, so as many prompts once have a smaller standard error than fewer prompts
     several times. Judged only where the model's size is known: tiny models generate in no time.
     """
-    share = (
-        plan.evaluation_share(s)
-        if s.parameters is not None and s.parameters >= LARGE_MODEL and _is_counted(s)
-        else None
-    )
+    parameters = s.parameters or (s.architecture.weights if s.architecture else 0)
+    if parameters < LARGE_MODEL or not judgeable(s) or min(s.num_generations, s.num_iterations) < 1:
+        return None
+    share = plan.evaluation_share(s)
     if share is None or share <= MOST_EVALUATION:
         return None
     return {"group": evaluation_group(s), "count": s.evaluations + s.eval_at_start, "share": share}
-
-
-def _is_counted(s: Setting) -> bool:
-    return judgeable(s) and s.num_generations >= 1 and s.num_iterations >= 1
 
 
 @rule("GE202", "warning", ("do_eval", *READS), blames=("do_eval", "per_device_eval_batch_size"),
