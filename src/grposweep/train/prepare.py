@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from heapq import nlargest
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def prepare_model(
     folder = locate(experiment.model, progress=progress)
     loaded = load_model(experiment.model, folder)
     check_prompts(experiment, loaded.tokenizer, data.train)
-    longest = longest_prompt(loaded.tokenizer, (*data.train["prompt"], *data.held_out["prompt"]))
+    longest = longest_prompt(loaded.tokenizer, chain(data.train["prompt"], data.held_out["prompt"]))
     return {"model": read_shape(loaded.config), "longest_prompt": longest}, hash_model(experiment, folder)
 
 
