@@ -140,7 +140,7 @@ def test_the_framework_is_linted_fixed_planned_and_translated(examples: Path) ->
     assert [found.code for found in verdict.diagnostics if found.severity == "error"] == ["GB902"]
     typo = judged(examples, "typo.yaml", recipe.replace("24", "32").replace("group", "grup"))
     assert [found.code for found in typo.diagnostics if found.severity == "error"] == ["GV901"]
-    assert fix_file(examples / "wrong.yaml", Options(), select_rules(), unsafe=True).verdict.ok
+    assert fix_file(examples / "wrong.yaml", Options(), select_rules(), unsafe=True).result.ok
     s = read(load_recipe(examples / "wrong.yaml", Options())).setting
     assert s.framework == FRAMEWORKS["toyrl"].traits
     sizes = (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.total_steps(s))

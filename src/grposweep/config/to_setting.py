@@ -79,6 +79,7 @@ PATHS = {
     "walltime_min": "cluster.walltime_min",
     "host_memory_gib": "cluster.mem_gb",
     "eval_at_start": "schedule.eval_at_start",
+    "checkpoint_minutes": "schedule.checkpoint_minutes",
 }
 
 # A field of the setting -> the key that a user types, which messages and fixes name.

@@ -104,7 +104,7 @@ def generation_has_whole_weights(s: Setting) -> bool:
     return s.sharding == "fsdp" and not s.use_vllm and (s.processes or 1) > 1
 
 
-# Of the movement that AdamW intends, what bfloat16 weights make: 20 steps of torch.optim.AdamW on N(0, 0.02) weights.
+# Of the movement that AdamW intends, what bfloat16 weights make: 20 steps of torch.optim.AdamW.
 MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
 
 
@@ -117,7 +117,7 @@ MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
 def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
 
-    Measured with torch on weights of N(0, 0.02), 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
+    Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
     1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate that was found so means another one with float32
     weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters in float32, TRL's own default is float32 weights under
     autocast: none of these is concerned. A recipe of several processes may be sharded by a file that is not read: nothing
