@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,8 +55,8 @@ class Ranks:
     def train(self, folder: Path, **environment: str) -> int:
         """Run the next attempt of a trial; return its exit code."""
         attempt = sum(1 for _ in read_lines(folder / "attempts.jsonl")) - 1
-        cluster = load_experiment(folder / "config.yaml").cluster
-        job = self.launcher.submit(Job(folder, attempt, cluster, environment=environment))
+        cluster = replace(load_experiment(folder / "config.yaml").cluster, environment=environment)
+        job = self.launcher.submit(Job(folder, attempt, cluster))
         until = time.monotonic() + SECONDS
         while (end := self.launcher.poll(job)) is None:
             if time.monotonic() > until:

@@ -145,9 +145,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         step, ranks = self.state.global_step, self.attempt.ranks
         self.held_out.start()
         try:
-            # Each rank draws its own numbers, but tensor parallel ranks of vLLM sample the same tokens together.
-            group = self.attempt.rank // self.args.vllm_tensor_parallel_size
-            with self.watch.pause(), seed_generation((self.args.seed * 1_000_003 + step + group) % 2**32):
+            seed = self.args.seed * 1_000_003 + step + sampling_group(self.attempt, self.args)
+            with self.watch.pause(), seed_generation(seed % 2**32):
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
@@ -184,6 +183,11 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a sweep writes hundreds of checkpoints, and no one reads their cards."""
+
+
+def sampling_group(attempt: Attempt, arguments: GRPOConfig) -> int:
+    """Return which random numbers this rank draws: its own, but tensor parallel ranks of vLLM sample the same tokens."""
+    return attempt.rank // int(arguments.vllm_tensor_parallel_size)
 
 
 @contextmanager
@@ -228,6 +232,9 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     )
     if attempt.ranks > 1:
         _alive.append(trainer)
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        # The engine has seeded this process with its group's number, whatever our seed. It draws from torch's generator.
+        accelerate.utils.set_seed(attempt.experiment.seed + sampling_group(attempt, arguments))
     if trainer.use_vllm and trainer.vllm_mode == "server" and model.peft_config is not None:
         copy_merged_weights(trainer.vllm_generation)
     trainer.remove_callback(transformers.PrinterCallback)  # prints every log where there is no progress bar
