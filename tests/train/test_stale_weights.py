@@ -6,12 +6,15 @@ from grposweep.errors import UserError
 from grposweep.sweep.failures import Evidence, Failure, classify, same_words
 from grposweep.train.vllm import DIFFERENCE, StaleWeightsGuard
 
-NEVER_SENT = [4e-07, 2e-01, 4e-01, 6e-01, 5e-01]  # measured: the tiny model, vLLM in float32
-UNMERGED = [5e-07, 6e-03, 2e-02, 3e-02, 9e-02, 2e-01, 3e-01, 3e-01, 3e-01]  # an adapter, sent by TRL 1.16
+# Measured with vLLM's CPU build on the tiny model, as far as the comment says so.
+NEVER_SENT = [7e-07, 1.3e-01, 2.7e-01, 6.7e-01]  # measured in float32, learning rate 1e-3
+SLOWLY = [4.7e-03, 9.6e-03, 2.4e-02, 6.9e-02, 8.0e-02, 9.1e-02]  # measured in bfloat16, learning rate 1e-4
 RESUMED = [5e-01, 4e-01, 5e-01]  # the engine has loaded the model that the trial began with
 IN_SYNC = {
-    "float32": [4e-07, 4e-07, 2e-06, 5e-07, 3e-07],
-    "bfloat16": [5e-03, 5e-03, 5e-03, 6e-03, 5e-03],
+    "float32": [4e-07, 4e-07, 2e-06, 5e-07, 3e-07],  # measured
+    "bfloat16": [4.7e-03, 7.1e-03, 4.9e-03, 3.7e-03, 1.0e-02, 2.4e-03, 1.2e-02, 4.3e-03, 1.9e-02, 4.2e-03],  # measured
+    "learning rate 1e-2": [4.7e-03, 1.3e-02, 1.1e-02, 6.5e-03, 4.6e-03, 1.2e-02, 4.4e-03],  # measured in bfloat16
+    "learning rate 1": [4.7e-03, 2.8e-02, 0.0, 0.0, 0.0],  # measured in bfloat16
     "top_p": [8e-02, 1.2e-01, 1.5e-01, 1.3e-01, 1.1e-01],  # vLLM renormalises, TRL does not: always that large
     "late divergence": [5e-03] * 12 + [4e-01] * 5,
     "one bad rollout": [5e-03, 5e-01, 4e-01, 6e-03, 5e-03],
@@ -29,7 +32,7 @@ def steps_until_failure(differences: list[float], guard: StaleWeightsGuard) -> t
     return None
 
 
-@pytest.mark.parametrize(("differences", "step"), [(NEVER_SENT, 4), (UNMERGED, 8)], ids=["never sent", "unmerged"])
+@pytest.mark.parametrize(("differences", "step"), [(NEVER_SENT, 4), (SLOWLY, 6)], ids=["at once", "slowly"])
 def test_stale_weights_end_the_trial_and_the_message_has_the_numbers(differences: list[float], step: int) -> None:
     """Three rollouts over the limit are enough."""
     found = steps_until_failure(differences, StaleWeightsGuard("server"))
@@ -66,7 +69,7 @@ def test_a_training_without_vllm_is_not_judged() -> None:
 
 def test_stale_weights_are_a_bad_configuration_and_the_same_in_every_trial() -> None:
     """It is not tried again, and three such trials in a row stop the sweep."""
-    messages = [steps_until_failure(differences, StaleWeightsGuard("server")) for differences in (NEVER_SENT, UNMERGED)]
+    messages = [steps_until_failure(differences, StaleWeightsGuard("server")) for differences in (NEVER_SENT, SLOWLY)]
     words = set()
     for found in messages:
         assert found is not None
