@@ -112,7 +112,7 @@ MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
       blames=("weights_dtype", "learning_rate"),
       why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates round to nothing (at {rate:g} "
           "AdamW makes {moved:.1%} of the intended movement)",
-      instead="Train float32 weights under bfloat16 autocast, shard them (ZeRO and FSDP step float32 copies), use LoRA, or take "
+      instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step float32 copies), use LoRA, or take "
               "a larger learning rate.")  # fmt: skip
 def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
