@@ -241,21 +241,10 @@ def realise(s: Setting) -> Setting:
 
 
 TOTAL_STEPS_READS = (  # the fields behind total_steps(), for rules that say what they read
-    "version",
-    "processes",
-    "data_processes",
-    "ends_with_epochs",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "generation_batch_size",
-    "num_generations",
-    "num_iterations",
-    "train_prompts",
-    "max_steps",
-    "epochs",
-    "budget_completions",
-)
+    "version", "processes", "data_processes", "ends_with_epochs", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_generations",
+    "num_iterations", "train_prompts", "max_steps", "epochs", "budget_completions",
+)  # fmt: skip
 TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
 
@@ -290,14 +279,7 @@ def _realise_eval(s: Setting) -> Setting:
     return s.replace({"per_device_eval_batch_size": max(bound // unit, 1) * unit})
 
 
-RESIZED = frozenset(
-    {
-        "gradient_accumulation_steps",
-        "steps_per_generation",
-        "generation_batch_size",
-        "data_processes",
-    }
-)
+RESIZED = frozenset({"gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "data_processes"})
 
 
 def resize(s: Setting) -> Setting:

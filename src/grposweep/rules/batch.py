@@ -15,14 +15,9 @@ from grposweep.rules.registry import Change, F, Severity, Violation, by_trial, r
 from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 SIZES = (
-    "version",
-    "processes",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "generation_batch_size",
-    "data_processes",
-)
+    "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "generation_batch_size", "data_processes",
+)  # fmt: skip
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # the versions that changed the unit that must be whole

@@ -13,14 +13,9 @@ from grposweep.rules.registry import Change, F, rule
 from grposweep.setting import TRL_FAMILY, TRL_LIKE, Setting
 
 READS = (
-    "version",
-    "processes",
-    "per_device_eval_batch_size",
-    "num_generations",
-    "num_generations_eval",
-    "evaluates",
+    "version", "processes", "per_device_eval_batch_size", "num_generations", "num_generations_eval", "evaluates",
     "unsolved",
-)
+)  # fmt: skip
 CHECKED, UNCHECKED, RECHECKED = (0, 15), (0, 20), (0, 22)
 MOST_EVALUATION = 1 / 3  # of all completions
 OWN_GROUPS, OWN_GROUPS_CHECKED = (0, 26), (0, 26, 1)  # num_generations_eval: added, and read by the check
