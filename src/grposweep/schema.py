@@ -9,6 +9,20 @@ from typing import Any
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
 AUTO = "auto"
+# Keys of a section that a trial's identity and its config.yaml leave out while they are not set (null, or empty): they came
+# later than sweeps that are recorded, and earlier versions do not know them.
+UNSET = {
+    "loss": (
+        "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
+        "entropy_target", "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos",
+        "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
+    ),
+    "generation": (
+        "min_p", "repetition_penalty", "generation_kwargs", "vllm_enable_sleep_mode", "vllm_importance_sampling_correction",
+        "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max",
+    ),
+    "trainer": ("args",),
+}  # fmt: skip
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
 GPU_HOURS = "gpu_hours"  # the objective that is what a trial cost; all others are metrics of its evaluations
@@ -134,7 +148,16 @@ class Optimizer:
 
 @dataclass
 class Loss:
-    """TRL's GRPO loss and its options, under TRL's names."""
+    """TRL's GRPO loss and its options, under TRL's names. Null leaves an option to TRL, and out of a trial's identity.
+
+    ``entropy_coef`` weighs a bonus for the mean entropy of a token. With ``use_adaptive_entropy`` it moves each optimizer step
+    by ``entropy_coef_delta``, between ``entropy_coef_min`` and ``entropy_coef_max``, towards ``entropy_target`` (nats a token).
+    ``top_entropy_quantile`` is the share of tokens, highest entropy first, that the loss counts (0 to 1).
+    ``off_policy_mask_threshold`` leaves out sequences with a negative advantage that are further off-policy (nats a token).
+    The sapo loss has two temperatures, vespo two exponents and two decays, for tokens or sequences with a positive and a
+    negative advantage. The cispo loss clips its weights at ``epsilon_high``. ``multi_objective_aggregation`` says whether
+    several rewards are summed before they are normalised (``sum_then_normalize``) or after (``normalize_then_sum``).
+    """
 
     loss_type: str = "dapo"
     epsilon: float = 0.2
@@ -143,6 +166,21 @@ class Loss:
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
     mask_truncated_completions: bool = False
+    entropy_coef: float | None = None
+    use_adaptive_entropy: bool | None = None
+    entropy_coef_min: float | None = None
+    entropy_coef_max: float | None = None
+    entropy_coef_delta: float | None = None
+    entropy_target: float | None = None
+    top_entropy_quantile: float | None = None
+    off_policy_mask_threshold: float | None = None
+    sapo_temperature_neg: float | None = None
+    sapo_temperature_pos: float | None = None
+    vespo_k_pos: float | None = None
+    vespo_lambda_pos: float | None = None
+    vespo_k_neg: float | None = None
+    vespo_lambda_neg: float | None = None
+    multi_objective_aggregation: str | None = None
 
 
 @dataclass
@@ -168,6 +206,11 @@ class Generation:
     """How completions are sampled, and by whom; the length is the task's unless set here (tokens).
 
     ``vllm_max_model_length`` bounds a sequence in tokens (null: the longest prompt that preparation found, and a completion).
+    ``min_p`` (0 to 1) is the least probability of a token, relative to the likeliest; ``generation_kwargs`` are handed on to
+    transformers' GenerationConfig, or to vLLM's SamplingParams. ``vllm_importance_sampling_correction`` weighs tokens by how
+    far the trainer's probabilities are from vLLM's; its ``mode`` cuts ratios (or leaves tokens or sequences out) outside of
+    ``clip_min`` and ``clip_max`` (``inf``: no upper bound). ``vllm_enable_sleep_mode`` has a colocated engine give its memory
+    back during optimizer steps. Null leaves each of these to TRL, and out of a trial's identity.
     With ``use_vllm`` vLLM generates: ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a
     Slurm job's GPUs run a server of its own (of several nodes the last one whole), or on this machine as many more than the
     trial's ranks; they are no training ranks. ``vllm_server_base_url`` is a server that runs already,
@@ -179,11 +222,19 @@ class Generation:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    generation_kwargs: dict[str, Any] = field(default_factory=dict)
     use_vllm: bool = False
     vllm_mode: str = "colocate"
     vllm_tensor_parallel_size: int = 1
     vllm_gpu_memory_utilization: float = 0.3
     vllm_max_model_length: int | None = None
+    vllm_enable_sleep_mode: bool | None = None
+    vllm_importance_sampling_correction: bool | None = None
+    vllm_importance_sampling_mode: str | None = None
+    vllm_importance_sampling_clip_min: float | None = None
+    vllm_importance_sampling_clip_max: float | None = None
     vllm_gpus: int = 0
     vllm_server_base_url: str | None = None
     vllm_server_command: str | None = None
@@ -211,6 +262,7 @@ class Trainer:
     ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
     ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
     DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
+    ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
 
     The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
     that launches one): parameters override it, what no parameter touches stays. ``python`` is the interpreter of the program's
@@ -226,6 +278,7 @@ class Trainer:
     log_completions: bool = False
     sharding: str = "none"
     compile: bool = False
+    args: dict[str, Any] = field(default_factory=dict)
     fake: Fake = field(default_factory=Fake)
     recipe: str | None = None
     python: str | None = None
@@ -414,3 +467,11 @@ def value_at(experiment: Experiment, key: str) -> Any:
     for part in key.split("."):
         value = getattr(value, part)
     return value
+
+
+def drop_unset(content: dict[str, Any]) -> None:
+    """Remove keys of `UNSET` that are not set from the sections of an experiment."""
+    for section, names in UNSET.items():
+        for name in names:
+            if content[section][name] in (None, {}):
+                del content[section][name]

@@ -37,7 +37,7 @@ from omegaconf.errors import (
 
 from grposweep.errors import UserError
 from grposweep.files import PROJECT
-from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search
+from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_unset
 
 # For a number typed as a group option, the key that takes it.
 NUMBER_KEYS = {
@@ -103,6 +103,7 @@ def malformed(argument: str, error: Exception) -> str:
     )
 
 
+MAPPINGS = ("trainer.args", "generation.generation_kwargs")
 DIRECTIONS = ("maximize", "minimize")
 
 
@@ -142,13 +143,20 @@ def register() -> None:
     """Tell Hydra the schema and the sweeper; run.py calls this before it composes anything."""
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     store = ConfigStore.instance()
-    store.store(name="experiment_schema", node=Experiment, provider="grposweep")
+    store.store(name="experiment_schema", node=_open_mappings(OmegaConf.structured(Experiment)), provider="grposweep")
     store.store(
         group="hydra/sweeper",
         name="grposweep",
         node={"_target_": "hydra_plugins.grposweep.sweeper.GrposweepSweeper", "params": {}},
         provider="grposweep",
     )
+
+
+def _open_mappings(config: DictConfig) -> DictConfig:
+    """Let mappings take any key without a ``+``: what may be set in them is checked later."""
+    for key in MAPPINGS:
+        OmegaConf.set_struct(OmegaConf.select(config, key), False)
+    return config
 
 
 def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
@@ -207,7 +215,7 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 @cache
 def _schema() -> Any:
     """Return the schema as a configuration, built once (merging copies it); a key with an alias refers to the alias."""
-    schema = OmegaConf.structured(Experiment)
+    schema = _open_mappings(OmegaConf.structured(Experiment))
     for key, alias in ALIASES.items():
         OmegaConf.update(schema, key, f"${{{alias}}}")
     return schema
@@ -234,11 +242,12 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """Return the YAML that ``load_experiment`` reads back, without ``verbose``.
+    """Return the YAML that ``load_experiment`` reads back, without ``verbose`` and later keys that are not set.
 
-    That key is the controller's alone, and a rerun's trials may run a copy of the code that does not know it.
+    The first is the controller's alone, and a rerun's trials may run a copy of the code that does not know the others.
     """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
+    drop_unset(content)
     # As OmegaConf.to_yaml(OmegaConf.structured(experiment)) does, which checks every type once more: 20 ms instead of 1.
     return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
 

@@ -14,7 +14,7 @@ from typing import Any
 from grposweep import plan
 from grposweep.config.to_setting import KEYS
 from grposweep.files import file_digest
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_unset, is_external
 from grposweep.setting import Setting
 
 
@@ -27,6 +27,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
+    drop_unset(content)
     content["trainer"] = trainer_content(experiment.trainer)
     del content["task"]["eval_generations"]  # the batch has it, as num_generations_eval
     _drop_server_location(content["generation"])
@@ -55,6 +56,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
+    drop_unset(content)
     content["trainer"] = trainer_content(base.trainer)
     del content["task"]["eval_generations"]  # the batch has it
     _drop_server_location(content["generation"])
@@ -73,6 +75,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     """Return what of the trainer can change a trial's numbers; files that an external trainer reads enter by content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
+    content |= {"args": trainer.args} if trainer.args else {}
     if not is_external(trainer.kind):
         return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []

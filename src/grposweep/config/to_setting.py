@@ -4,16 +4,18 @@ One table, ``PATHS``, says where each field's value stands in an Experiment. Wha
 schema has a shorter alias for it (``lr``). A few fields are derived from several keys; ``DERIVED`` names these keys.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
+from math import inf
 from typing import Any, get_args, get_type_hints
 
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.plan import micro_steps_per_generation, realise
-from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, Cluster, Experiment, Shape, is_external, value_at
-from grposweep.setting import Architecture, Setting
+from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
+from grposweep.setting import TRL, Architecture, Setting
 
 # A field of the setting -> where its value stands in an Experiment.
 PATHS = {
@@ -80,6 +82,7 @@ PATHS = {
     "host_memory_gib": "cluster.mem_gb",
     "eval_at_start": "schedule.eval_at_start",
     "checkpoint_minutes": "schedule.checkpoint_minutes",
+    **{name: f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]},
 }
 
 # A field of the setting -> the key that a user types, which messages and fixes name.
@@ -102,24 +105,27 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "prompt_tokens": ("model", "task"),  # as prepared
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
+# Fields that only ``trainer.args`` sets, with its key of each.
+ARGS = {
+    "split_batches": "trainer.args.accelerator_config",
+    **{f"{name}_parallel_size": "trainer.args.parallelism_config" for name in ("tensor", "sequence", "context")},
+    **{name: f"trainer.args.{name}" for name in ("auto_find_batch_size", "dataloader_drop_last", "load_best_model_at_end",
+                                                 "log_completions_hub_repo", "use_liger_kernel")},
+}  # fmt: skip
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
-    [
-        "lora",
-        "lora_rank",
-        "weights_dtype",
-        "gradient_checkpointing",
-        "sharding",
-        "eval_prompts",
-        "server_gpus",
-        "server_command",
-        "eval_at_start",
-    ]
-    + [name for name in PATHS if name.startswith(("vllm_", "use_vllm"))]
-)
+    ["lora", "lora_rank", "weights_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus",
+     "server_command", "eval_at_start", *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
+)  # fmt: skip
+# Fields that are left to the trainer where they are not set.
+OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
-SOURCES: dict[str, tuple[str, ...]] = {**{name: (path,) for name, path in PATHS.items()}, **DERIVED}
-PLAIN = Setting(keys=KEYS)
+SOURCES: dict[str, tuple[str, ...]] = {
+    **{name: (path,) for name, path in PATHS.items()},
+    **DERIVED,
+    **dict.fromkeys(ARGS, ("trainer.args",)),
+}
+PLAIN = Setting(keys={**KEYS, **ARGS})
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -158,6 +164,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     fields = {name: value_at(experiment, path) for name, path in PATHS.items() if name not in DERIVED}
     auto = frozenset(name for name in AUTO_SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
+    fields |= _optional_fields(experiment, fields)
     if is_external(experiment.trainer.kind):
         return _recipe_fields(experiment, fields | {"auto": auto})
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
@@ -177,6 +184,24 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
         "vllm_max_model_length": read_model_length(experiment, counted),
     }
+
+
+def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that may be left to the trainer: as set, or as they are without."""
+    base, args = base_setting(experiment), experiment.trainer.args
+    found = {name: getattr(base, name) for name in ARGS}
+    for name in OPTIONS:
+        value = fields[name]
+        found[name] = getattr(base, name) if value in (None, {}) else value
+    if found["vllm_importance_sampling_clip_max"] == inf:
+        found["vllm_importance_sampling_clip_max"] = None  # no upper bound
+    if isinstance(found["generation_kwargs"], dict):
+        found["generation_kwargs"] = json.dumps(found["generation_kwargs"], sort_keys=True)
+    if args:
+        from grposweep.config.trainer_args import read_args  # the table of TRL's keys: for those who use it
+
+        found |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
+    return found
 
 
 def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +265,10 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
-        if name in FROM_RECIPE and not every:
+        if not every and (name in FROM_RECIPE or name in OPTIONS):
+            continue
+        if name in OPTIONS:
+            found[group] |= _option(s, name)
             continue
         if not key and value is not None:
             found[path] = value
@@ -251,6 +279,18 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     found["batch"] |= _sizes(s)
     found["schedule"] |= _length(s) | {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
     return {name: found[name] for name in ("lr", "seed", *NUMBERS) if name in found}
+
+
+def _option(s: Setting, name: str) -> dict[str, Any]:
+    """Return an option of the loss or of generation, where it is not TRL's default or has no effect."""
+    from grposweep.frameworks.trl.keys import known  # a table that only a translation needs
+
+    value = getattr(s, name)
+    if value == known(TRL)[name].default or (name.startswith("vllm_") and not s.use_vllm):
+        return {}
+    if value is None:
+        return {name: inf} if name == "vllm_importance_sampling_clip_max" and name in s.given else {}
+    return {name: json.loads(value) if name == "generation_kwargs" else value}
 
 
 def _sizes(s: Setting) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.config.to_setting import read_gpu
+from grposweep.config.trainer_args import check_args
 from grposweep.errors import UserError
 from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
@@ -23,6 +24,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
     "generation.vllm_mode": ("colocate", "server"),
+    "generation.vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "loss.multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "search.direction": ("maximize", "minimize"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
@@ -47,6 +50,35 @@ AT_LEAST_ONE = (
 )  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+
+
+SHARES = ("loss.top_entropy_quantile", "generation.min_p")
+ABOVE_ZERO = (
+    "loss.entropy_coef_delta", "loss.off_policy_mask_threshold", "loss.sapo_temperature_neg", "loss.sapo_temperature_pos",
+    "loss.vespo_k_pos", "loss.vespo_lambda_pos", "loss.vespo_k_neg", "loss.vespo_lambda_neg", "generation.repetition_penalty",
+    "generation.vllm_importance_sampling_clip_max",
+)  # fmt: skip
+NOT_NEGATIVE = ("loss.entropy_coef_min", "loss.entropy_coef_max", "loss.entropy_target",
+                "generation.vllm_importance_sampling_clip_min")  # fmt: skip
+
+
+def check_ranges(experiment: Experiment) -> None:
+    """Raise UserError for an option of the loss or of generation outside of its range."""
+    ranges: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+        (SHARES, lambda value: 0 <= value <= 1, "a share, from 0 to 1"),
+        (ABOVE_ZERO, lambda value: value > 0, "a number above 0"),
+        (NOT_NEGATIVE, lambda value: value >= 0, "a number that is not negative"),
+    )
+    for keys, is_inside, wanted in ranges:
+        for key in keys:
+            value = value_at(experiment, key)
+            if value is not None and not is_inside(value):
+                raise UserError(f"{key}={value:g}: it takes {wanted}. Set one, or null for TRL's default.")
+    low, high = experiment.loss.entropy_coef_min, experiment.loss.entropy_coef_max
+    if low is not None and high is not None and low > high:
+        raise UserError(
+            f"loss.entropy_coef_min={low:g} is above loss.entropy_coef_max={high:g}, so no coefficient fits. Exchange them."
+        )
 
 
 def check_words(experiment: Experiment) -> None:
@@ -89,6 +121,8 @@ def check_words(experiment: Experiment) -> None:
         raise UserError(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
     if experiment.task.kind == "jsonl" and experiment.task.path is None:
         raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
+    check_ranges(experiment)
+    check_args(experiment.trainer)
     check_server(experiment.generation)
     check_environment(experiment.cluster)
     load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
@@ -107,7 +141,7 @@ def choices(key: str) -> tuple[str, ...]:
 
 def check_choice(key: str, value: Any) -> None:
     """Raise UserError for a value that is not one of its key's choices."""
-    if value not in choices(key):
+    if value is not None and value not in choices(key):
         raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(choices(key))}.")
 
 

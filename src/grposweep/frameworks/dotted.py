@@ -42,6 +42,11 @@ def clip(name: str, key: str, default: float = 0.0) -> Field:
     return Field(name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value)
 
 
+def unless(name: str, key: str, default: float) -> Field:
+    """Return the row of an option that is written where it is not the frameworks' default."""
+    return Field(name, key, "float", default, write=lambda value: None if value == default else value, judged=False)
+
+
 def top_k(key: str) -> Field:
     """Return the row of top_k, where -1 is all tokens (0 in a setting)."""
     return Field("top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1)

@@ -4,17 +4,18 @@ Sizes are whole micro-batches of completions on every process, or prompts a roll
 what each framework cannot do, and what it does in its own way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
 import yaml
 
 from grposweep import plan
-from grposweep.frameworks.base import RELEASE, Framework, KeySpec, TranslatedRecipe
+from grposweep.frameworks.base import RELEASE, Field, Framework, KeySpec, TranslatedRecipe
 from grposweep.frameworks.parsing.yaml_text import nest
 from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.schema import UNSET
+from grposweep.setting import TRL, Setting
 
 
 def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
@@ -50,6 +51,23 @@ def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: M
     found = write_rows(framework, s)
     found |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
     return {key: value for key, value in found.items() if value is not None}
+
+
+def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
+    """Yield the options of loss and sampling that a setting has, that do something, and for which a framework has no key."""
+    from grposweep.frameworks.trl.keys import known  # TRL's table builds on this package
+
+    named = {row.name for row in rows}
+    corrects = s.use_vllm and s.vllm_importance_sampling_correction
+    for option in (*UNSET["loss"], *UNSET["generation"]):
+        value = getattr(s, option)
+        is_idle = (
+            (option.startswith(("entropy_coef_", "entropy_target")) and not s.use_adaptive_entropy)
+            or (option.startswith(("sapo_", "vespo_")) and not option.startswith(s.loss_type))
+            or (option.startswith("vllm_") and (option not in s.given or not corrects))
+        )
+        if option not in named and not is_idle and value not in (None, known(TRL)[option].default):
+            yield f"{option}={value}: {name} has no such key"
 
 
 def to_unit(framework: Framework, s: Setting) -> tuple[Setting, tuple[str, ...]]:

@@ -5,12 +5,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
 from trl import GRPOConfig
 
-from grposweep.schema import Experiment, value_at
+from grposweep.schema import UNSET, Experiment, value_at
 from grposweep.train.attempt import Attempt
 from grposweep.train.models import Loaded
 from grposweep.train.sharding import sharding_options
@@ -29,6 +30,11 @@ def colocates(experiment: Experiment) -> bool:
     return experiment.generation.use_vllm and experiment.generation.vllm_mode == "colocate"
 
 
+def is_set(key: str) -> Callable[[Experiment], bool]:
+    """Return what tells whether a key is set; otherwise it is left to TRL."""
+    return lambda experiment: value_at(experiment, key) not in (None, {})
+
+
 @dataclass(frozen=True)
 class Row:
     """A key that is copied: ours, and GRPOConfig's if that is not the last part of ours. Passed only ``when``."""
@@ -41,6 +47,11 @@ class Row:
     def name(self) -> str:
         """GRPOConfig's key."""
         return self.theirs or self.ours.rpartition(".")[2]
+
+    def value(self, experiment: Experiment) -> Any:
+        """Return the value, where infinity is no bound."""
+        value = value_at(experiment, self.ours)
+        return None if value == inf else value
 
 
 ROWS = (
@@ -60,6 +71,7 @@ ROWS = (
     Row("loss.scale_rewards"),
     Row("loss.importance_sampling_level"),
     Row("loss.mask_truncated_completions"),
+    *(Row(f"loss.{name}", when=is_set(f"loss.{name}")) for name in UNSET["loss"]),
     Row("task.reward_weights"),
     Row("optimizer.learning_rate"),
     Row("optimizer.optim"),
@@ -74,6 +86,7 @@ ROWS = (
     Row("generation.temperature"),
     Row("generation.top_p"),
     Row("generation.top_k"),
+    *(Row(f"generation.{name}", when=is_set(f"generation.{name}")) for name in UNSET["generation"]),
     Row("generation.use_vllm"),
     Row("generation.vllm_mode", when=lambda experiment: experiment.generation.use_vllm),
     Row("generation.vllm_tensor_parallel_size", when=colocates),
@@ -92,12 +105,13 @@ def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
     """Return GRPOConfig's arguments by name."""
     experiment = attempt.experiment
     return {
-        **{row.name: value_at(experiment, row.ours) for row in ROWS if row.when(experiment)},
+        **{row.name: row.value(experiment) for row in ROWS if row.when(experiment)},
         **batch_arguments(attempt),
         **course_arguments(attempt),
         **device_arguments(attempt, model),
         **vllm_arguments(attempt),
         **sharding_options(experiment.trainer.sharding),
+        **experiment.trainer.args,
     }
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from grposweep.frameworks.base import Field, KeyTable, key_span, keys_at_release, load_table, parse_release, text
-from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k
+from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
 from grposweep.setting import FrameworkTraits, Version
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
@@ -52,6 +52,8 @@ FIELDS = (  # in the order of a written recipe
     Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.2, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
     Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.3, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
     clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
+    unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
+    unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
     Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),
     Field("max_steps", "trainer.max_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?"),

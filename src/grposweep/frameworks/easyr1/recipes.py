@@ -30,7 +30,7 @@ from grposweep.frameworks.dotted import (
 from grposweep.frameworks.easyr1.keys import ACTOR, ALGORITHM, ALGORITHM_KL, TRAITS
 from grposweep.frameworks.easyr1.keys import ESTIMATORS as KNOWN_ESTIMATORS
 from grposweep.frameworks.reading import Values
-from grposweep.frameworks.writing import in_prompts, overlay, render_keys
+from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
@@ -117,7 +117,13 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     """Return a recipe for EasyR1 0.3.3, its launch command, and what it cannot say."""
     s, lost = in_prompts(setting)
     text = render_keys(framework, overlay(framework, s, {**write_common(s), **_fields(s)}, _keys(s)))
-    losses = (*lost, *rollouts(s)[1], *_losses(s), *common_losses(s, "EasyR1"))
+    losses = (
+        *lost,
+        *rollouts(s)[1],
+        *_losses(s),
+        *unwritten("EasyR1", s, framework.fields),
+        *common_losses(s, "EasyR1"),
+    )
     return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
 
 

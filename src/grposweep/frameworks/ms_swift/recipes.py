@@ -44,7 +44,7 @@ from grposweep.frameworks.trl.recipes import (
     read_steps,
     saving,
 )
-from grposweep.frameworks.writing import in_completions, write_release
+from grposweep.frameworks.writing import in_completions, unwritten, write_release
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting, Version
 
@@ -102,6 +102,12 @@ FIELDS = (
     Field("top_k", "top_k", RELEASE, read=lambda count: max(count, 0), plain=False),  # -1 is all of them
     *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
       for name in ("base_url", "host", "port")),
+    Field("min_p", "min_p", RELEASE, read=lambda share: share or None, judged=False),
+    Field("repetition_penalty", "repetition_penalty", RELEASE, judged=False),
+    Field("top_entropy_quantile", "top_entropy_quantile", RELEASE, judged=False),
+    Field("off_policy_mask_threshold", "off_policy_sequence_mask_delta", RELEASE, judged=False),
+    Field("sapo_temperature_pos", "tau_pos", RELEASE, judged=False),
+    Field("sapo_temperature_neg", "tau_neg", RELEASE, judged=False),
     # Derived below, from keys of the same name or (the parallel sizes) of Megatron's.
     *(Field(name, name) for name in ("loss_type", "warmup_steps", "eval_strategy", "tensor_parallel_size",
                                      "pipeline_parallel_size", "context_parallel_size")),
@@ -350,6 +356,7 @@ def losses(s: Setting) -> Iterator[str]:
         yield "tensor, pipeline and context parallelism: only ms-swift's Megatron back-end has them"
     if s.vllm_importance_sampling_clip_min is not None and s.use_vllm:
         yield "vllm_importance_sampling_clip_min: ms-swift has an upper bound only"
+    yield from unwritten("ms-swift", s, FIELDS)
     if s.evaluates and s.eval_strategy != "no":
         yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
     yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"

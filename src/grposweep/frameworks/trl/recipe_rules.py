@@ -7,9 +7,8 @@ exists when is in keys.json, read from the releases.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks import FRAMEWORKS, open_r1
 from grposweep.frameworks.base import closest_keys, text
-from grposweep.frameworks.open_r1 import keys as open_r1
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.keys import HABITS, instead

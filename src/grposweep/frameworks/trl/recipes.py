@@ -5,6 +5,7 @@ release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 REA
 the defaults of EasyR1, verl and ms-swift are compared in docs/frameworks.md.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
@@ -32,7 +33,8 @@ from grposweep.frameworks.writing import in_completions, write_release
 from grposweep.plan import save_every, total_steps
 from grposweep.recipe import Recipe
 from grposweep.rules.loss import LOSSES
-from grposweep.setting import Setting, Version
+from grposweep.schema import UNSET
+from grposweep.setting import TRL, Setting, Version
 
 # Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.
 RENAMED = {
@@ -139,6 +141,8 @@ OTHERS = (
     Field("save_steps", "save_steps", derive=_save_steps),
     Field("reward_weights", "reward_weights", RELEASE, fixable=False, plain=False,
           read=lambda weights: len(weights) if isinstance(weights, list) else None),
+    Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
+          read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
@@ -151,12 +155,16 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
      "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
      "sharding", "gpu_memory_gib", "memory_factor"]
 )  # fmt: skip
+UNJUDGED = frozenset([*UNSET["loss"], "min_p", "repetition_penalty"]) - {"multi_objective_aggregation"}
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
 FIELDS = (
     *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
     *DERIVED,
     *OTHERS,
-    *(Field(name, name, RELEASE) for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})),
+    *(
+        Field(name, name, RELEASE, judged=name not in UNJUDGED)
+        for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})
+    ),
 )
 
 
@@ -280,7 +288,7 @@ def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]
         if span(name) is None:
             continue  # no TRL's: what only other frameworks do is said below
         value = getattr(s, name)
-        anyway = default.get(name, getattr(Setting(), name))
+        anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
         inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
         if value is not None and value != anyway and not inert and not (value is False and anyway is None):
             yield f"{name}={value}: {framework.name} {text(version)} has no such key{_does(anyway)}"

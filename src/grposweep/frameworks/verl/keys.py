@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from grposweep.frameworks.base import Field, KeySpec, KeyTable, load_table
-from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k
+from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
 from grposweep.recipe import Recipe
 from grposweep.setting import FrameworkTraits, Version
 
@@ -53,6 +53,9 @@ FIELDS = (  # in the order of a written recipe
     Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0),
     Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0),
     clip("delta", f"{ACTOR}.clip_ratio_c"),
+    unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
+    unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
+    unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
     Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0),
     Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?"),

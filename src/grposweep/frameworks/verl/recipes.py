@@ -31,7 +31,7 @@ from grposweep.frameworks.dotted import (
 )
 from grposweep.frameworks.reading import Values
 from grposweep.frameworks.verl.keys import ACTOR, CONTROL, MEGATRON, MODEL, OPTIM, ROLLOUT, TRAITS, engine_of
-from grposweep.frameworks.writing import in_prompts, overlay, render_keys
+from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grposweep.setting import Setting
 
 # What verl averages the loss over, as the losses of TRL that do the same.
@@ -180,7 +180,7 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
     fields = {**write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
     text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
-    losses = (*lost, *rollouts(s)[1], *_losses(s), *common_losses(s, "verl"))
+    losses = (*lost, *rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields), *common_losses(s, "verl"))
     return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
 
 

@@ -1,0 +1,180 @@
+"""``trainer.args`` and the options that are left to TRL: checked, judged, part of the identity when they are set."""
+
+import ast
+import json
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.check import check
+from grposweep.config.compose import Session, open_session
+from grposweep.config.identity import experiment_id, sweep_identity
+from grposweep.config.points import Points
+from grposweep.config.to_setting import ARGS, read_setting
+from grposweep.config.trainer_args import RENAMED, arg_fields, homes, taken
+from grposweep.config.validate import check_words
+from grposweep.errors import UserError
+from grposweep.files import PROJECT
+from grposweep.frameworks.trl.keys import known
+from grposweep.schema import UNSET, Experiment
+from grposweep.search.parse import parse_space
+from grposweep.search.validity import Validator
+from grposweep.setting import TRL
+
+OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    """Hydra over conf/."""
+    with open_session() as opened:
+        yield opened
+
+
+def base(session: Session, *overrides: str) -> Experiment:
+    """A checked experiment with these overrides."""
+    experiment = Points(session.compose, list(overrides)).base
+    check_words(experiment)
+    return experiment
+
+
+def identity(experiment: Experiment) -> str:
+    """The experiment's identity."""
+    return experiment_id(experiment, read_setting(experiment))
+
+
+@cache
+def grpo_config() -> dict[str, Any]:
+    """Every field of the installed GRPOConfig with its default, read without importing TRL; ``...`` for what is no constant."""
+    root = Path(next(iter(find_spec("trl").submodule_search_locations)))  # type: ignore[union-attr,arg-type]  # it is installed
+    files = {"GRPOConfig": root / "trainer/grpo_config.py", "_BaseConfig": root / "trainer/base_config.py",
+             "TrainingArguments": root.parent / "transformers/training_args.py"}  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, path in files.items():
+        classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        for row in next(node for node in classes if node.name == name).body:
+            if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name):
+                found.setdefault(row.target.id, _default(row.value))
+    return found
+
+
+def _default(value: ast.expr | None) -> Any:
+    if isinstance(value, ast.Call):
+        value = next((word.value for word in value.keywords if word.arg == "default"), None)
+    return value.value if isinstance(value, ast.Constant) else ...
+
+
+def test_the_table_has_every_field_of_the_real_config() -> None:
+    """Neither a key too many nor one too few."""
+    assert taken().keys() == grpo_config().keys()
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_every_option_is_a_field_of_the_real_config_with_trls_default(key: str) -> None:
+    """What null means here is what the installed TRL does."""
+    name = key.rpartition(".")[2]
+    assert grpo_config()[name] == known(TRL)[name].default
+
+
+def test_everything_that_we_pass_to_trl_has_a_home() -> None:
+    """So ``trainer.args`` never contradicts another key; read from the source of the mapping, which imports torch."""
+    tree = ast.parse((PROJECT / "src/grposweep/train/trl_config.py").read_text())
+    rows = [
+        node.args for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Row"
+    ]
+    copied = {args[-1].value.rpartition(".")[2] for args in rows if isinstance(args[-1], ast.Constant)}
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    computed = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
+    passed = {name for name in copied | computed if name in taken()}
+    assert len(passed) > 40
+    assert passed <= homes().keys()
+    assert RENAMED.keys() <= taken().keys()
+
+
+REFUSED = {
+    "trainer.args.disable_droput=true": "Did you mean trainer.args.disable_dropout?",
+    "trainer.args.nonsense=1": "no such key. Remove it.",
+    "trainer.args.beta=0.1": "Set kl.beta instead.",
+    "trainer.args.learning_rate=1e-5": "Set lr instead.",
+    "trainer.args.min_p=0.1": "Set generation.min_p instead.",
+    "trainer.args.batch_size=4": "Did you mean batch.per_device_train_batch_size?",
+    "trainer.args.ddp_timeout=1.5": "the key takes a whole number.",
+    "trainer.args.disable_dropout=null": "the key takes true or false.",
+    "trainer.args.optim_args=7": "the key takes text.",
+    "loss.top_entropy_quantile=1.5": "it takes a share, from 0 to 1.",
+    "loss.off_policy_mask_threshold=0": "it takes a number above 0.",
+    "loss.entropy_target=-1": "it takes a number that is not negative.",
+    "loss.multi_objective_aggregation=mean": "Set one of sum_then_normalize, normalize_then_sum.",
+    "generation.vllm_importance_sampling_mode=token": "Set one of token_truncate",
+}
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_trl_would_not_take_is_bad_input(session: Session, override: str) -> None:
+    """One message, with what to set instead."""
+    with pytest.raises(UserError) as caught:
+        base(session, override)
+    assert override.partition("=")[0] in str(caught.value)
+    assert REFUSED[override] in str(caught.value)
+
+
+def test_another_trainers_arguments_are_its_recipes(session: Session) -> None:
+    """Nothing would pass them on."""
+    script = ["trainer=script", f"trainer.script={__file__}", "trainer.args.tf32=true"]
+    with pytest.raises(UserError, match=r"trainer.args.tf32=true: .* reads its own recipe"):
+        base(session, *script)
+
+
+def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:
+    """``+trainer.args.x`` is Hydra's own way to add a key."""
+    one, other = (base(session, f"{sign}trainer.args.disable_dropout=true") for sign in ("", "+"))
+    assert one == other
+    assert one.trainer.args == {"disable_dropout": True}
+
+
+def test_identities_change_only_with_what_is_set(session: Session) -> None:
+    """Null and an empty mapping are what they were before these keys existed; tests/config/identities.json freezes that."""
+    plain = base(session)
+    for override in ("trainer.args.disable_dropout=true", "loss.entropy_coef=0.01", "generation.min_p=0.1",
+                     "generation.generation_kwargs.top_k=3"):  # fmt: skip
+        other = base(session, override)
+        assert identity(other) != identity(plain)
+        assert sweep_identity([], other) != sweep_identity([], plain)
+    assert identity(base(session, "loss.entropy_coef=null")) == identity(plain)
+
+
+def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> None:
+    """The message names the key as it was set."""
+    found = check(read_setting(base(session, "trainer.args.auto_find_batch_size=true")))
+    assert [problem.code for problem in found] == ["GB108"]
+    assert found[0].broken.what == "trainer.args.auto_find_batch_size=true"
+    vllm = ["generation=vllm_colocate", "loss=vespo"]
+    assert {problem.code for problem in check(read_setting(base(session, *vllm)))} >= {"GL107"}
+    mended = [*vllm, "generation.vllm_importance_sampling_mode=token_truncate"]
+    assert not {problem.code for problem in check(read_setting(base(session, *mended)))} & {"GL107"}
+
+
+def test_no_upper_bound_is_infinity(session: Session) -> None:
+    """In TRL it is null, which here leaves the bound to TRL."""
+    bounds = "generation.vllm_importance_sampling_clip_max"
+    assert read_setting(base(session, f"{bounds}=inf")).vllm_importance_sampling_clip_max is None
+    assert read_setting(base(session, f"{bounds}=null")).vllm_importance_sampling_clip_max == 3.0
+
+
+def test_the_fields_that_arguments_set_are_those_of_trls_table() -> None:
+    """A field that gets a key of its own leaves the list."""
+    assert dict(arg_fields()) == ARGS
+
+
+def test_arguments_can_be_swept(session: Session) -> None:
+    """A value that TRL does not take stops the sweep; a point's setting has the argument."""
+    points = Points(session.compose, [])
+    space, _ = parse_space(["trainer.args.use_liger_kernel=true,false"], {})
+    validator = Validator(space, points)
+    validator.check_parameters()
+    settings = [validator.fields.setting({"trainer.args.use_liger_kernel": label}) for label in (True, False)]
+    assert [setting.use_liger_kernel for setting in settings] == [True, False]
+    assert json.dumps(points.experiment({"trainer.args.tf32": True}).trainer.args) == '{"tf32": true}'

@@ -1,0 +1,53 @@
+"""Options that are left to TRL where they are not set, and ``trainer.args``, as the real GRPOConfig takes them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from trl import GRPOConfig
+
+from grposweep.schema import UNSET
+from grposweep.train.attempt import load_attempt
+from grposweep.train.models import Loaded
+from grposweep.train.trl_config import build_config, grpo_arguments
+
+from .conftest import MakeTrial
+
+MODEL = Loaded("model", None, None, {"dtype": "float32"})
+OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+# How an option is set, and what TRL gets.
+VALUES: dict[str, tuple[str, Any]] = {
+    "use_adaptive_entropy": ("true", True),
+    "multi_objective_aggregation": ("normalize_then_sum", "normalize_then_sum"),
+    "generation_kwargs": ("{min_new_tokens: 2}", {"min_new_tokens": 2}),
+    "vllm_enable_sleep_mode": ("true", True),
+    "vllm_importance_sampling_correction": ("false", False),
+    "vllm_importance_sampling_mode": ("token_mask", "token_mask"),
+    "vllm_importance_sampling_clip_max": ("inf", None),
+}
+
+
+def test_what_is_not_set_is_left_to_trl(make_trial: MakeTrial) -> None:
+    """None of the options is passed."""
+    arguments = grpo_arguments(load_attempt(make_trial()), MODEL)
+    assert arguments.keys().isdisjoint(key.rpartition(".")[2] for key in OPTIONS)
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_every_option_reaches_the_real_config(make_trial: MakeTrial, key: str) -> None:
+    """By its name, with its value, which is not TRL's default."""
+    name = key.rpartition(".")[2]
+    written, wanted = VALUES.get(name, ("0.125", 0.125))
+    arguments = grpo_arguments(load_attempt(make_trial(f"{key}={written}")), MODEL)
+    assert arguments[name] == wanted != DEFAULTS[name]
+
+
+def test_the_real_config_takes_all_options_and_arguments_at_once(make_trial: MakeTrial) -> None:
+    """What GRPOConfig has afterwards is what was set."""
+    options = {key: VALUES.get(key.rpartition(".")[2], ("0.125", 0.125)) for key in OPTIONS}
+    overrides = [f"{key}={written}" for key, (written, _) in options.items()]
+    folder = make_trial(*overrides, "trainer.args.disable_dropout=true", "trainer.args.ddp_timeout=60")
+    config = build_config(load_attempt(folder), MODEL)
+    assert {key: getattr(config, key.rpartition(".")[2]) for key in options} == {k: v for k, (_, v) in options.items()}
+    assert (config.disable_dropout, config.ddp_timeout) == (True, 60)
