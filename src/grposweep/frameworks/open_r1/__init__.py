@@ -1,8 +1,8 @@
 """Open-R1: TRL 0.18.0 with keys and checks of its own; its grpo.py takes TRL's configuration.
 
 Its own Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read as the launch it makes.
-Source: open-r1 slurm/train.slurm: 8 GPUs a node; the last node is the vLLM server's where the recipe has use_vllm: true. Of its keys and
-its check of a data set mixture: src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_init__).
+Sources: open-r1 slurm/train.slurm (8 GPUs a node; the last node is the vLLM server's where the recipe has use_vllm: true),
+src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_init__).
 """
 
 import re
