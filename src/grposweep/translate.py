@@ -15,7 +15,7 @@ import yaml
 
 from grposweep import frameworks, plan
 from grposweep.check import check, errors
-from grposweep.config.to_setting import KEYS, NUMBERS, SOURCES, own_values
+from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe
@@ -89,6 +89,8 @@ def _study(s: Setting, values: Mapping[str, Any]) -> dict[str, Any]:
     if s.lora:
         model["lora"] = {"enabled": True}
     found |= {"model": model} if model else {}
+    arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
+    found |= {"trainer": {"args": arguments}} if arguments else {}
     return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
 
 
@@ -103,16 +105,23 @@ def _frequencies(s: Setting) -> dict[str, Any]:
     return found
 
 
-def _unsaid(s: Setting) -> Iterator[str]:
-    """Fields that are set, matter, and have no key of ours."""
+def _unnamed(s: Setting) -> dict[str, Any]:
+    """Return the fields that are set, matter, and have no key of ours."""
     default = {**vars(Setting()), **release_defaults(frameworks.FRAMEWORKS["trl"], TRL)}
-    for name in sorted(SAME - KEYS.keys() - SOURCES.keys() - PLACED - NAMES):
-        value = getattr(s, name)
-        if (
-            span(name) is not None
-            and value not in (None, default[name])
-            and not (name.startswith("vllm_") and not s.use_vllm)
-        ):
+    found = {name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - PLACED - NAMES) if span(name) is not None}
+    return {
+        name: value
+        for name, value in found.items()
+        if (name not in SOURCES or name in ARGS)
+        and value not in (None, default[name])
+        and not (name.startswith("vllm_") and not s.use_vllm)
+    }
+
+
+def _unsaid(s: Setting) -> Iterator[str]:
+    """Say which fields are lost."""
+    for name, value in _unnamed(s).items():
+        if name not in ARGS:
             yield f"{name}={value}: grposweep's own trainer has no key for it"
 
 

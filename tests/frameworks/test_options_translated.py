@@ -1,0 +1,76 @@
+"""Options of the loss and of sampling: kept where the other framework has them, said to be lost where it does not."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from grposweep import frameworks
+from grposweep.frameworks.parsing.load import Options, build_recipe
+from grposweep.frameworks.parsing.yaml_text import flatten
+from grposweep.setting import Setting
+from grposweep.translate import translate
+
+BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_steps": 10, "per_device_train_batch_size": 8}
+SAPO = {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}
+SAMPLING = {"min_p": 0.05, "repetition_penalty": 1.1, "generation_kwargs": {"min_new_tokens": 4}}
+ACTOR = "actor_rollout_ref.actor"
+# Framework: what is set, what its recipe has, what is lost.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "open-r1": (SAMPLING, {"min_p": 0.05, "repetition_penalty": 1.1}, ["generation_kwargs="]),
+    "ms-swift": (
+        {**SAPO, **SAMPLING, "top_entropy_quantile": 0.2, "off_policy_mask_threshold": 0.5, "entropy_coef": 0.01},
+        {"tau_pos": 2.0, "tau_neg": 3.0, "min_p": 0.05, "repetition_penalty": 1.1, "top_entropy_quantile": 0.2,
+         "off_policy_sequence_mask_delta": 0.5},
+        ["entropy_coef=0.01", "generation_kwargs="],
+    ),
+    "verl": (
+        {**SAPO, **SAMPLING, "entropy_coef": 0.01, "multi_objective_aggregation": "normalize_then_sum"},
+        {f"{ACTOR}.entropy_coeff": 0.01, f"{ACTOR}.tau_pos": 2.0, f"{ACTOR}.tau_neg": 3.0},
+        ["min_p=0.05", "repetition_penalty=1.1", "generation_kwargs=", "multi_objective_aggregation=normalize_then_sum"],
+    ),
+    "easyr1": (
+        {**SAPO, "entropy_coef": 0.01, "use_vllm": True, "vllm_importance_sampling_mode": "token_mask"},
+        {"worker.actor.tau_positive": 2.0, "worker.actor.tau_negative": 3.0},
+        ["entropy_coef=0.01", "vllm_importance_sampling_mode=token_mask"],
+    ),
+}  # fmt: skip
+
+
+def read(config: dict[str, Any]) -> Setting:
+    """A recipe of TRL as a setting."""
+    return frameworks.read(build_recipe({**BASE, **config}, Options("trl", processes=8))).setting
+
+
+@pytest.mark.parametrize("target", CASES)
+def test_options_are_kept_or_said_to_be_lost(target: str) -> None:
+    """By the target's own key, with the same value."""
+    config, kept, lost = CASES[target]
+    done = translate(read(config), target)
+    written = flatten(yaml.safe_load(next(iter(done.files.values()))))
+    assert {key: written.get(key) for key in kept} == kept
+    for option in lost:
+        assert any(loss.startswith(option) for loss in done.losses), (option, done.losses)
+
+
+@pytest.mark.parametrize("target", [name for name in CASES if name != "open-r1"])
+def test_what_is_not_set_is_neither_written_nor_lost(target: str) -> None:
+    """A default that is the same everywhere needs no word."""
+    plain = translate(read({}), target)
+    assert not [loss for loss in plain.losses if any(name in loss for name in ("entropy", "min_p", "sapo", "penalty="))]
+    assert not [key for key in flatten(yaml.safe_load(plain.files["recipe.yaml"])) if "tau" in key or "entropy" in key]
+
+
+def test_our_own_groups_get_them_all() -> None:
+    """A key that has no home here becomes one of ``trainer.args``; a null bound becomes infinity."""
+    vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_clip_max": None}
+    done = translate(read({**SAPO, **SAMPLING, **vllm, "entropy_coef": 0.01, "use_liger_kernel": True}), "grposweep")
+    groups = {name: yaml.safe_load(text) for name, text in done.files.items()}
+    assert groups["loss/translated.yaml"]["entropy_coef"] == 0.01
+    assert groups["loss/translated.yaml"]["sapo_temperature_neg"] == 3.0
+    generation = groups["generation/translated.yaml"]
+    assert (generation["min_p"], generation["generation_kwargs"]) == (0.05, {"min_new_tokens": 4})
+    assert generation["vllm_importance_sampling_clip_max"] == float("inf")
+    assert groups["sweeps/translated.yaml"]["trainer"] == {"args": {"use_liger_kernel": True}}
+    assert not [loss for loss in done.losses if "has no key" in loss]
+    assert "vespo_k_pos" not in groups["loss/translated.yaml"]
