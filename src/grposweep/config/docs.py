@@ -21,6 +21,10 @@ given on the command line of `run.py` (`batch.num_generations=8`), swept with `-
 file of `sweeps/`. A group's option (`batch=small`) sets several keys at once. An unknown key is an error that names the nearest
 one. `python src/run.py --cfg job` prints what a command line comes to.
 
+A key of TRL's GRPOConfig that is not in this list is set, and swept, under its own name: `trainer.args.disable_dropout=true`,
+`trainer.args.neftune_noise_alpha=null,5`. It is checked against TRL's table of keys and types, judged by the same rules, and
+part of a trial's identity.
+
 Defaults here are the schema's; an option may set others, and `conf/config.yaml` chooses an option of each group.
 """
 
