@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 from grposweep import frameworks
-from grposweep.frameworks.base import KeySpec
+from grposweep.frameworks.base import KeySpec, text
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, show
@@ -20,28 +20,20 @@ from grposweep.setting import DOTTED, EVERY, TRL
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
     """A key that a file sets twice: YAML's reader takes the last one without a word."""
     for twice in recipe.duplicates:
-        yield Violation(
-            what=f"{twice.key} is set on lines {twice.first_line} and {twice.line}",
-            why="the last one counts, and the others are lost without a word",
-            instead=f"Keep line {twice.line}.",
-            fields=(twice.key,),
-            suggestions=({twice.key: recipe.config.get(twice.key)},),
-            without_effect=frozenset({twice.key}),
-        )
+        what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
+        yield Violation(what, "the last one counts, and the others are lost without a word", f"Keep line {twice.line}.",
+                        (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
 
 @recipe_rule("GV106", "warning", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
-    for key, text in recipe.unresolved.items():
-        if key not in (text, "num_processes") and not _matters(recipe, key):
+    for key, value in recipe.unresolved.items():
+        if key not in (value, "num_processes") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
-        yield Violation(
-            what=f"{key}: {show(text)}" if key != text else key,
-            why="it is not known from the script alone, so nothing that depends on it was checked",
-            instead=f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}.",
-            fields=(key,),
-        )
+        why = "it is not known from the script alone, so nothing that depends on it was checked"
+        instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
+        yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
@@ -57,11 +49,9 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     there. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
-        yield Violation(
-            what=f"the options from line {recipe.launch.cut_line} on",
-            why="the command ended before them (a comment, or a blank after the backslash), so they are never passed",
-            instead="Move the comment above the command, and end each line but the last with a backslash.",
-        )
+        why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"
+        instead = "Move the comment above the command, and end each line but the last with a backslash."
+        yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
 
 
 @recipe_rule("GM203", "warning", of=EVERY)
@@ -73,34 +63,23 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
     """
     if recipe.gpu_gib is None:
         return
+    what, name = f"a GPU of {recipe.gpu_gib:g} GiB", recipe.config.get("model_name_or_path")
     if frameworks.read(recipe).setting.architecture is not None:
         if recipe.version < TRL:
-            yield _older(recipe)
-        return
-    if not frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl:
+            why = (
+                f"memory is estimated as TRL {text(TRL)} uses it, and TRL {text(recipe.version)} may hold all logits of a "
+                "micro-batch at once (micro-batch x completion length x vocabulary)"
+            )
+            yield Violation(what, why, "Leave some memory free, or take a newer TRL.")
+    elif not frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl:
+        why = f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}"
         yield Violation(
-            what=f"a GPU of {recipe.gpu_gib:g} GiB",
-            why=f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}",
-            instead="Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that.",
+            what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
         )
-        return
-    name = recipe.config.get("model_name_or_path")
-    yield Violation(
-        what=f"a GPU of {recipe.gpu_gib:g} GiB",
-        why="no model is named" if name is None else f"the shape of model_name_or_path={name} is not known",
-        instead="Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out.",
-        fields=() if name is None else ("model_name_or_path",),
-    )
-
-
-def _older(recipe: Recipe) -> Violation:
-    judged = ".".join(map(str, recipe.version))
-    return Violation(
-        what=f"a GPU of {recipe.gpu_gib:g} GiB",
-        why=f"memory is estimated as TRL {'.'.join(map(str, TRL))} uses it, and TRL {judged} may hold all logits of a "
-        "micro-batch at once (micro-batch x completion length x vocabulary)",
-        instead="Leave some memory free, or take a newer TRL.",
-    )
+    else:
+        why = "no model is named" if name is None else f"the shape of model_name_or_path={name} is not known"
+        instead = "Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out."
+        yield Violation(what, why, instead, () if name is None else ("model_name_or_path",))
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
@@ -171,13 +150,9 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
         ):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
-        yield Violation(
-            what=f"{key}={show(value)}",
-            why=f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else ""),
-            instead=f"Set {key} to one of them.",
-            fields=(written,),
-            suggestions=({written: (near or list(allowed))[0]},),
-        )
+        why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
+        yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
+                        ({written: (near or list(allowed))[0]},))  # fmt: skip
 
 
 @recipe_rule("GK310", "warning", of=DOTTED)

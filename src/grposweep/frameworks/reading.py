@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
@@ -16,6 +16,7 @@ from grposweep import plan
 from grposweep.frameworks.base import (
     RELEASE,
     UNSAID,
+    Field,
     Framework,
     KeySpec,
     KeyTable,
@@ -143,27 +144,35 @@ CASTS = {"float": float, "str": str}
 def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields behind the rows of a table, by the keys of one recipe; of a release's keys, those that it sets."""
     fields = {}
-    for row in framework.fields:
-        if row.derive is not None:
-            value = row.derive(found)
-            if value is UNSAID:
-                continue
-        elif row.type == RELEASE:
-            if row.key not in found.said:
-                continue
-            value = found.said[row.key]
+    by_key, deriving, typed = _sorted_rows(framework)
+    for key in by_key.keys() & found.said.keys():
+        value = found.said[key]
+        for row in by_key[key]:
             if row.read is not None:
-                value = row.read(value)
-            elif row.name in WORDS and value is not None:
-                value = str(value)
-        elif row.type and row.name:
-            value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
-            value = CASTS[row.type](value) if row.type in CASTS else value
-            value = value if row.read is None else row.read(value)
-        else:
-            continue
-        fields[row.name] = value
+                fields[row.name] = row.read(value)
+            else:
+                fields[row.name] = str(value) if row.name in WORDS and value is not None else value
+    for row, derive in deriving:
+        if (value := derive(found)) is not UNSAID:
+            fields[row.name] = value
+    for row in typed:
+        value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
+        value = CASTS[row.type](value) if row.type in CASTS else value
+        fields[row.name] = value if row.read is None else row.read(value)
     return fields
+
+
+@cache
+def _sorted_rows(
+    framework: Framework,
+) -> tuple[dict[str, list[Field]], list[tuple[Field, Callable[[Values], Any]]], list[Field]]:
+    """Return a table's rows that follow the release by key, those that derive their field, and those with a type."""
+    by_key: dict[str, list[Field]] = {}
+    for row in framework.fields:
+        if row.type == RELEASE:
+            by_key.setdefault(row.key, []).append(row)
+    deriving = [(row, row.derive) for row in framework.fields if row.derive is not None]
+    return by_key, deriving, [row for row in framework.fields if row.type not in ("", RELEASE) and row.name]
 
 
 @lru_cache(maxsize=128)
@@ -181,7 +190,8 @@ def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     """Return the setting behind a recipe as the table says, and what of it could not be read."""
     found, keys = values_of(recipe), framework.keys_at(recipe.version)
-    keys |= framework.keys_of(found) if framework.keys_of else {}
+    own = framework.keys_of(found) if framework.keys_of else {}
+    keys |= own
     said = read_rows(framework, found, keys)
     fields = {**release_defaults(framework, recipe.version), **said}
     fields.setdefault("processes", None)
@@ -189,8 +199,10 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields["processes"] = recipe.processes
     for derive in framework.derived:
         fields |= derive(found, fields)
-    derived = {row.name for row in framework.fields if row.derive and said.get(row.name) is None}
-    return _build_setting(framework, found, keys, fields if framework.unsaid else _completed(fields), derived)
+    unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
+    fields = fields if framework.unsaid else _completed(fields)
+    held = keys if framework.is_dotted else {**_holders(framework, recipe.version), **own}
+    return _build_setting(framework, found, keys, held, fields, unsaid)
 
 
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -205,15 +217,20 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build_setting(
-    framework: Framework, found: Values, keys: Mapping[str, str], fields: Mapping[str, Any], unsaid: Set[str]
+    framework: Framework,
+    found: Values,
+    keys: Mapping[str, str],
+    held: Mapping[str, str],
+    fields: Mapping[str, Any],
+    unsaid: Set[str],
 ) -> ParsedRecipe:
     """Return the setting of these fields, its derived sizes made and what counts rollouts turned into optimizer steps.
 
-    ``unsaid`` are fields of which the recipe says nothing, though it sets their key.
+    ``held`` are the keys that a recipe sets behind each field: of a key in a mapping the mapping's. ``unsaid`` are fields of
+    which the recipe says nothing, though it sets their key.
     """
     recipe = found.recipe
-    counted = {name for name, row in framework.by_name.items() if row.rollouts}
-    held = keys if framework.is_dotted else {name: key.partition(".")[0] for name, key in keys.items()}
+    counted = _counted(framework)
     given = {name for name, key in held.items() if key in found.given} - unsaid
     setting = Setting(
         framework=framework.traits,
@@ -232,5 +249,18 @@ def _build_setting(
         for name in counted & fields.keys()
         for value in [fields[name]]
     }
-    unknown = {name for name, key in held.items() if key in found.bad or found.bad & framework.by_name[name].also}
+    rows = framework.by_name if found.bad else {}
+    unknown = {name for name, row in rows.items() if held[name] in found.bad or found.bad & row.also}
     return ParsedRecipe(setting.replace(steps), frozenset(unknown))
+
+
+@cache
+def _counted(framework: Framework) -> frozenset[str]:
+    """Return the fields whose key counts rollouts."""
+    return frozenset(row.name for row in framework.fields if row.rollouts)
+
+
+@lru_cache(maxsize=64)
+def _holders(framework: Framework, version: Version) -> Mapping[str, str]:
+    """Return the key that a recipe of flat keys sets behind each field."""
+    return {name: key.partition(".")[0] for name, key in framework.keys_at(version).items()}

@@ -134,9 +134,8 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
     v = read_numbers(recipe.config)
     sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
     if min(sizes) < 1:
-        yield Violation(
-            f"sizes {sizes}", "each counts something, so it is at least 1", "Correct them.", ("global_batch_size",)
-        )
+        why = "each counts something, so it is at least 1"
+        yield Violation(f"sizes {sizes}", why, "Correct them.", ("global_batch_size",))
         return
     ranks = data_ranks(v, recipe.processes)
     for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
@@ -149,24 +148,18 @@ def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]
     if rollout % step:
         yield ("generation_batch_size", "global_batch_size"), f"a rollout of {rollout} is not whole steps of {step}"
     elif steps is not None and rollout != step * steps:
-        yield (
-            ("generation_batch_size", "steps_per_generation"),
-            f"{steps} steps of {step} are not {rollout} completions",
-        )
+        why = f"{steps} steps of {step} are not {rollout} completions"
+        yield ("generation_batch_size", "steps_per_generation"), why
 
 
 def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
     micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], completions(v) // v["num_generations"]
     if step % (micro * ranks):
-        yield (
-            ("global_batch_size", "micro_batch_size"),
-            f"a step of {step} is not whole micro-batches of {ranks} x {micro}",
-        )
+        why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
+        yield ("global_batch_size", "micro_batch_size"), why
     if prompts % ranks:
-        yield (
-            ("num_generations", "global_batch_size"),
-            f"{prompts} prompts a rollout do not divide among {ranks} data ranks",
-        )
+        why = f"{prompts} prompts a rollout do not divide among {ranks} data ranks"
+        yield ("num_generations", "global_batch_size"), why
     elif (prompts // ranks) % micro:
         why = f"{prompts // ranks} prompts a data rank are no multiple of the micro-batch"
         yield ("micro_batch_size", "global_batch_size", "num_generations"), why
@@ -181,9 +174,8 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
     if not is_megatron(recipe):
         return
     if read_numbers(recipe.config)["num_iterations"] > 1:
-        yield Violation(
-            "num_iterations above 1", "Megatron GRPO uses each rollout once", "Leave it out.", ("num_iterations",)
-        )
+        why = "Megatron GRPO uses each rollout once"
+        yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
     for name in ("sync_ref_model", "async_generate"):
         if recipe.config.get(name) in (True, "true", "True"):
             yield Violation(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))

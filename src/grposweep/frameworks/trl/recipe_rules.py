@@ -33,14 +33,11 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             found = convert(value, takes[key].type)
             if found.trouble == "string":
-                yield Violation(
-                    what=f"{key}: {show(value)}",
-                    why=f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not",
-                    instead=f"Write {key}: {show(found.value)}.",
-                    fields=(key,),
-                    suggestions=({key: found.value},),
-                    without_effect=frozenset({key}),
+                why = (
+                    f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
                 )
+                yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(found.value)}.", (key,),
+                                ({key: found.value},), frozenset({key}))  # fmt: skip
 
 
 @recipe_rule("GV104", "error")
