@@ -262,7 +262,7 @@ def test_gpus_are_those_that_the_environment_shows(
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``machine("0, GPU-a, 5, 81559", processes="GPU-a, 77")``: what nvidia-smi lists here."""
+    """``machine("0, GPU-a, 5, 81559", processes="GPU-a, 77, 900")``: what nvidia-smi lists here."""
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
@@ -283,8 +283,8 @@ TWO = ("0, GPU-a, 5, 81559", "1, GPU-b, 5, 81559")
 def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
     machine: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And the user is told which, and how to have it all the same; our own processes do not count."""
-    machine(*TWO, processes=f"GPU-a, 999999\nGPU-b, {os.getppid()}")
+    """And the user is told which, and how to have it all the same; neither our own processes nor desktop programs count."""
+    machine(*TWO, processes=f"GPU-a, 999999, 900\nGPU-b, {os.getppid()}, 900\nGPU-b, 999998, 100")
     assert visible_gpus("auto") == ["1"]
     assert gpu_order() == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     said = capfd.readouterr().err
@@ -296,11 +296,13 @@ def test_much_used_memory_counts_where_processes_cannot_be_listed(machine: Calla
     """As in a container; what a display takes does not."""
     machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564")
     assert visible_gpus("auto") == ["0"]
+    machine("0, GPU-a, 1200, 24564", "1, GPU-b, 20000, 24564", processes=f"GPU-b, {os.getpid()}, 19000")
+    assert visible_gpus("auto") == ["0", "1"]  # most of it is ours
 
 
 def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., None]) -> None:
     """Training on the CPU instead would be no favour."""
-    machine(*TWO, processes="GPU-a, 999998\nGPU-b, 999999")
+    machine(*TWO, processes="GPU-a, 999998, 900\nGPU-b, 999999, 900")
     with pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES=0,1 to share these GPUs, or cluster\.gpus=0"):
         visible_gpus("auto")
     assert visible_gpus(0) == []
@@ -308,7 +310,7 @@ def test_a_machine_whose_gpus_are_all_taken_is_refused(machine: Callable[..., No
 
 def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None]) -> None:
     """The message names how many are free."""
-    machine(*TWO, processes="GPU-a, 999999")
+    machine(*TWO, processes="GPU-a, 999999, 900")
     assert visible_gpus(1) == ["1"]
     with pytest.raises(UserError, match=r"cluster\.gpus=2: only 1 are free"):
         visible_gpus(2)

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from grposweep.errors import UserError
 from grposweep.schema import AUTO
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+BUSY_MIB = 300  # of one process; torch's CUDA context takes more, a desktop program's less
 BUSY_SHARE = 0.2  # of a GPU's memory; less may be a display's. In a container the processes of others cannot be listed
 TIMEOUT_SECONDS = 60.0  # without its persistence daemon a driver takes seconds to load
 
@@ -58,15 +59,17 @@ def _free_gpus(setting: int | str) -> list[str]:
     if shutil.which("nvidia-smi") is None:
         _refuse_amd(setting)
         return []
-    processes, own = defaultdict(list), _own_processes()
-    for uuid, pid in _query("compute-apps=gpu_uuid,pid"):
-        if pid.isdigit() and int(pid) not in own:
+    processes, ours, own = defaultdict(list), Counter[str](), _own_processes()
+    for uuid, pid, used in _query("compute-apps=gpu_uuid,pid,used_memory"):
+        if pid in own:
+            ours[uuid] += _mib(used)
+        elif _mib(used) > BUSY_MIB:
             processes[uuid].append(pid)
     gpus = _query("gpu=index,uuid,memory.used,memory.total")
     busy = {
         index: f"process {', '.join(processes[uuid])}" if uuid in processes else f"{used} of {total} MiB are used"
         for index, uuid, used, total in gpus
-        if uuid in processes or _holds_memory(used, total)
+        if uuid in processes or _mib(used) - ours[uuid] > BUSY_SHARE * _mib(total) > 0
     }
     free = [index for index, *_ in gpus if index not in busy]
     if not busy:
@@ -98,16 +101,16 @@ def _query(what: str) -> list[list[str]]:
     return [row for row in rows if len(row) == columns]
 
 
-def _holds_memory(used: str, total: str) -> bool:
-    """Return whether much of a GPU's memory (MiB) is used; False if the driver does not say."""
-    return used.isdigit() and total.isdigit() and int(used) > BUSY_SHARE * int(total)
+def _mib(text: str) -> int:
+    """Return an amount of memory as nvidia-smi prints it; 0 if the driver does not say."""
+    return int(text) if text.isdigit() else 0
 
 
-def _own_processes() -> set[int]:
+def _own_processes() -> set[str]:
     """Return the ids of this process and of those that it was started by."""
-    found, pid = {os.getpid()}, os.getppid()
+    found, pid = {str(os.getpid())}, os.getppid()
     while pid > 1:
-        found.add(pid)
+        found.add(str(pid))
         try:
             status = (Path("/proc") / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
