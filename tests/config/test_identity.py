@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grposweep.config.compose import Session, open_session
-from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
+from grposweep.config.identity import experiment_id, learning, prepared_key, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 
@@ -40,3 +40,29 @@ def test_an_experiment_and_its_sweep_keep_their_released_identities(
     experiment = Points(session.compose, overrides.split()).base
     found = [experiment_id(experiment, read_setting(experiment)), sweep_identity(SPACE, experiment)]
     assert [*found, prepared_key(experiment)] == FROZEN[overrides]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "schedule.checkpoint_minutes=5",
+        "cluster=slurm +cluster.environment.NCCL_DEBUG=INFO",
+        "cluster=slurm cluster.gres_type=a100",
+    ],
+)
+def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(overrides: str, session: Session) -> None:
+    """Neither of its identity nor of what it learns."""
+    plain, changed = (Points(session.compose, words.split()).base for words in ("", overrides))
+    settings = [read_setting(experiment) for experiment in (plain, changed)]
+    assert experiment_id(plain, settings[0]) == experiment_id(changed, settings[1])
+    assert sweep_identity(SPACE, plain) == sweep_identity(SPACE, changed)
+    assert learning(plain, settings[0]) == learning(changed, settings[1])
+
+
+def test_options_of_a_server_are_part_of_a_trial(session: Session) -> None:
+    """They may change numbers, as another precision does."""
+    plain, changed = (
+        Points(session.compose, ["generation=vllm_server", f"generation.vllm_server_args={args}"]).base
+        for args in ("[]", "[--quantization,fp8]")
+    )
+    assert experiment_id(plain, read_setting(plain)) != experiment_id(changed, read_setting(changed))

@@ -29,9 +29,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     drop_unset(content)
     content["trainer"] = trainer_content(experiment.trainer)
-    del content["task"]["eval_generations"]  # the batch has it, as num_generations_eval
-    _drop_server_location(content["generation"])
-    del content["schedule"]["checkpoint_minutes"]
+    _drop_what_changes_nothing(content)
     for name in AUTO_SIZES:
         content["batch"][name] = getattr(setting, name)
     for name in ("prompts_per_step", "max_per_device_train_batch_size"):
@@ -58,9 +56,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
         content["cluster"]["processes"] = base.cluster.processes
     drop_unset(content)
     content["trainer"] = trainer_content(base.trainer)
-    del content["task"]["eval_generations"]  # the batch has it
-    _drop_server_location(content["generation"])
-    del content["schedule"]["checkpoint_minutes"]
+    _drop_what_changes_nothing(content)
     return _digest({"space": space, "base": content})
 
 
@@ -87,8 +83,11 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     return {**content, **words, "files": files, "named": named}
 
 
-def _drop_server_location(generation: dict[str, Any]) -> None:
-    """Remove where a vLLM server is and how long it may take to start: these change no number."""
+def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
+    """Remove when checkpoints are written, where a vLLM server is and how long it may take to start: they change no number."""
+    generation = content["generation"]
+    del content["schedule"]["checkpoint_minutes"]
+    del content["task"]["eval_generations"]  # the batch has it, as num_generations_eval
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
         del generation[name]
     if not generation["vllm_server_args"]:  # a later key: without it identities are as they were
@@ -132,6 +131,7 @@ def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     content = {name: part for name, part in asdict(experiment).items() if name not in _ELSEWHERE}
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
+    del content["schedule"]["checkpoint_minutes"]
     evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
     return {**content, "batch": {**sizes(setting), **evaluated}, "trainer": trainer_content(experiment.trainer)}
 

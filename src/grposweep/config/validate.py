@@ -180,7 +180,7 @@ def check_environment(cluster: Cluster) -> None:
         if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
             raise UserError(
                 f"cluster.environment has {name}: no shell can set that, or the launcher sets it itself. Set names of letters, "
-                "digits and underscores, such as cluster.environment={NCCL_DEBUG:INFO}."
+                "digits and underscores, such as +cluster.environment.NCCL_DEBUG=INFO."
             )
 
 

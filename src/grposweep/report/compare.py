@@ -95,7 +95,8 @@ def _chance(p: float) -> str:
 
 MOST = 6  # side by side in 80 columns
 # Keys that change no result, or repeat another key.
-LEFT_OUT = ("search.", "tracker.", "cluster.", "rules.", "trainer.keep", "trainer.python", "trainer.workdir")
+LEFT_OUT = ("search.", "tracker.", "cluster.", "rules.", "trainer.keep", "trainer.python", "trainer.workdir",
+            "schedule.checkpoint_minutes")  # fmt: skip
 KEPT = ("search.metric", "search.direction", "search.last", "cluster.processes", "cluster.threads")
 
 
