@@ -119,7 +119,7 @@ def finite_or_none(value: Any) -> float | None:
 
 
 def age_seconds(path: Path) -> float:
-    """Seconds since a file (or link) was last written; against a file made now beside it, since clocks differ.
+    """Seconds since a file (or link) was last written, by comparison with a new file in its folder: clocks differ.
 
     Raises FileNotFoundError where it is not there.
     """
@@ -135,7 +135,7 @@ def yaml_loader() -> Any:
 
 
 def text_sha256(text: str) -> str:
-    """What tells whether somebody has changed a file since it was written."""
+    """Return a hash that tells whether a file has changed since it was written."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -73,7 +73,7 @@ class Lease:
             try:
                 self._write()
             except OSError:
-                continue  # a full disk is reported by whoever writes something that matters
+                continue  # a full disk is reported by writes that matter
 
     def _write(self) -> None:
         content = {

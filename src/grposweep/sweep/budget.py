@@ -175,7 +175,7 @@ class GpuHourBudget:
         return self.overspent
 
     def affords(self, point: Point, done: float = 0.0) -> bool:
-        """Whether the budget also holds what is left of this trial, beside what it has promised to those that run."""
+        """Whether the budget holds what is left of this trial in addition to what running trials will cost."""
         if self.budget.hours is None:
             return True
         self._catch_up()

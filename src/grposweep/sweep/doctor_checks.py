@@ -201,7 +201,7 @@ def _step(line: dict[str, Any]) -> tuple[str, str]:
 
 
 def _keep_last(path: Path) -> None:
-    """Of several lines for one step the last one, in the place of the first; all of them stay in a file beside it."""
+    """Of several lines for one step the last one, in the place of the first; the file as it was is kept under another name."""
     lines = {_step(line) if "step" in line else place: line for place, line in enumerate(read_lines(path))}
     scrap_path(path).write_bytes(path.read_bytes())
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))

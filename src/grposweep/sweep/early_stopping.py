@@ -57,17 +57,17 @@ class Tail:
             stat = self.path.stat()
         except FileNotFoundError:
             return False, []
-        anew = stat.st_ino != self._file or stat.st_size < self._seen
-        if anew:
+        replaced = stat.st_ino != self._file or stat.st_size < self._seen
+        if replaced:
             self._file, self._seen = stat.st_ino, 0
         if stat.st_size == self._seen:
-            return anew, []
+            return replaced, []
         with self.path.open("rb") as file:
             file.seek(self._seen)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._seen += len(whole)
-        return anew, list(objects(whole.split(b"\n")))
+        return replaced, list(objects(whole.split(b"\n")))
 
 
 @dataclass
@@ -90,15 +90,15 @@ class CurveReader:
     def update(self) -> bool:
         """Read what is new; whether anything was."""
         self._tail = self._tail or Tail(self.path)
-        anew, lines = self._tail.read()
-        if anew:
+        replaced, lines = self._tail.read()
+        if replaced:
             self._begin()
         for line in lines:
             if line.get("kind") == "train":
                 self._stretch.append(line)
             elif line.get("kind") == "eval":
                 self._evaluate(line)
-        return anew or bool(lines)
+        return replaced or bool(lines)
 
     def curve(self, number: int, point: Point, state: State, total: float | None) -> Curve:
         """What is known, as a curve; ``total`` completions of a whole training, as far as anybody knows."""

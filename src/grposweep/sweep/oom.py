@@ -66,7 +66,7 @@ def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult
 
 
 def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:
-    """This trial finished: what it reserved at most, beside what it was estimated to, where its GPU is known."""
+    """Record how much memory a finished trial reserved at most, and the estimate, if its GPU is known."""
     memory = estimate(verdict.setting)
     if memory is None or verdict.setting.gpu_memory_gib is None:
         return

@@ -60,7 +60,7 @@ def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: st
     invalid = _invalid_points(study, folder)
     for number in range(first, max(folders, default=-1) + 1):
         if not any(_add(study, trial, metric) for trial in folders.get(number, ())):
-            # A number without a folder was an invalid point's; or somebody has deleted it, and the numbers must still fit.
+            # A number without a folder was an invalid point's; or its folder was deleted, and the numbers must still fit.
             point, problems = next(invalid, ({}, [GONE]))
             study.add_invalid(point, problems)
     ended = [trial for trial in study.trials if not trial.state.is_finished() and _tell(study, trial, folders, metric)]

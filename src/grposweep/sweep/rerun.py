@@ -1,4 +1,4 @@
-"""``grposweep rerun``: a trial once more, as it was or changed, as a sweep of its own beside the one that it comes from."""
+"""``grposweep rerun``: run one trial again, optionally with overrides, as a new single-trial sweep."""
 
 import os
 from collections.abc import Mapping
@@ -126,7 +126,7 @@ def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
 
 
 def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: list[str]) -> str:
-    """The result beside the recorded one; of the same experiment, whether every number is the same."""
+    """Return the recorded and the new result; for the same experiment also whether every number is the same."""
     *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
     before, after = trial.result.value or 0.0, again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
