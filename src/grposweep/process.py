@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,12 +229,14 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def start_guard(mark: str) -> "subprocess.Popen[bytes]":
-    """Start a process that kills all marked ones when this process ends, or closes its input."""
-    command = [sys.executable, "-I", __file__, mark]
+def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that kills all marked ones and removes folders when this process ends, or closes its input."""
+    command = [sys.executable, "-I", __file__, mark, *map(str, folders)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()  # until its other end is closed
     kill_group(sys.argv[1])
+    for folder in sys.argv[2:]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -314,6 +314,7 @@ class Cluster:
     ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
     looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is
     a folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is).
+    ``ray_timeout`` seconds are what the nodes of a job have to join its Ray cluster (EasyR1 and verl on several nodes).
     """
 
     kind: str = "local"
@@ -353,6 +354,7 @@ class Cluster:
     code: str | None = None
     poll_seconds: float = 30.0
     stall_min: float | None = 30.0
+    ray_timeout: int = 300
 
 
 @dataclass

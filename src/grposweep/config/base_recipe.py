@@ -17,7 +17,7 @@ from grposweep import frameworks
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.errors import UserError
-from grposweep.external import RECIPE, NodeContext, Trial
+from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.files import read_json, write_json, write_text
 from grposweep.frameworks import build_program, external_trainers
 from grposweep.frameworks.base import text
@@ -138,13 +138,15 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
 
 def write_program(folder: Path, experiment: Experiment, setting: Setting) -> None:
     """Write recipe.yaml, changed.json (which keys the point set, and for which release) and program.sh (to read, or to
-    repeat by hand; several nodes each run their own).
+    repeat by hand; several nodes each run their own, those of a Ray cluster the head's alone).
     """
-    trainer = experiment.trainer
+    trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)
-    trial = Trial(trainer, folder.resolve(), {}, NodeContext(experiment.cluster.processes))
     framework = external_trainers()[trainer.kind]
     assert framework.trainer is not None  # what makes it one of them
+    nodes = cluster.nodes if framework.trainer.ray_cpus else 1
+    place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
+    trial = Trial(trainer, folder.resolve(), {}, place)
     recipe, changed = point_recipe(base, unchanged(experiment), setting, framework.trainer.output, trial.output)
     write_text(trial.file, render_keys(framework, recipe))
     noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
@@ -154,7 +156,21 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
         f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()
     ]
     start = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
-    write_text(folder / "program.sh", "\n".join(["#!/bin/sh", start, *lines, shlex.join(program.command)]) + "\n")
+    lines = ["#!/bin/sh", start, *lines, *_ray_lines(program), shlex.join(program.command)]
+    write_text(folder / "program.sh", "\n".join(lines) + "\n")
+
+
+def _ray_lines(program: ExternalProgram) -> list[str]:
+    """Return what a job does around a program on several nodes, as comments."""
+    if program.ray is None:
+        return []
+    head, worker = program.ray.start_head("/tmp/FOLDER"), program.ray.start_worker("HEAD:PORT")
+    return [
+        f"# The job starts Ray on its {program.ray.nodes} nodes, waits for all of them, and runs the last line on the first:",
+        f"#   first node:  {shlex.join(head)}",
+        f"#   other nodes: {shlex.join(worker)}",
+        "export RAY_ADDRESS=HEAD:PORT",
+    ]
 
 
 def unchanged(experiment: Experiment) -> Setting:

@@ -44,7 +44,7 @@ SIZES_OR_AUTO = (
 )  # fmt: skip
 AT_LEAST_ONE = (
     "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
-    "cluster.walltime_min", "cluster.max_jobs", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
+    "cluster.walltime_min", "cluster.max_jobs", "cluster.ray_timeout", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
     "search.parallel", "search.trials", "search.last", "search.leaders", "batch.max_per_device_train_batch_size",
     "cluster.service_mem_gb",
 )  # fmt: skip
@@ -204,6 +204,30 @@ def check_server(generation: Generation) -> None:
         )
 
 
+def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> None:
+    """Raise UserError if a program in a Ray cluster would wait forever, or expect another shape than the job's."""
+    shape = {"trainer.nnodes": cluster.nodes, "trainer.n_gpus_per_node": cluster.processes // cluster.nodes}
+    for word in trainer.arguments:
+        key, _, value = word.lstrip("+").partition("=")
+        if key in shape and value != str(shape[key]):
+            raise UserError(
+                f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the program would wait for nodes or GPUs "
+                "that are not there. Leave it out, and set cluster.nodes and cluster.gpus_per_node."
+            )
+    if cluster.nodes == 1:
+        return
+    if cluster.kind == "local":
+        raise UserError(
+            f"cluster.nodes={cluster.nodes} with cluster=local: this machine is one node, and the job of several starts Ray on "
+            "each. Set cluster=slurm, or cluster.nodes=1."
+        )
+    if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
+        raise UserError(
+            f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up to {cpus} CPUs a GPU in the job's "
+            f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or more."
+        )
+
+
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
     """Raise UserError if a program lacks its script, or files that it needs are not there."""
     framework = external_trainers().get(trainer.kind)
@@ -218,11 +242,8 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
-    if not framework.trainer.several_nodes and cluster.nodes > 1:
-        raise UserError(
-            f"trainer={trainer.kind} with cluster.nodes={cluster.nodes}: several nodes need a Ray cluster, which nothing here "
-            "starts. Set cluster.nodes=1."
-        )
+    if framework.trainer.ray_cpus:
+        check_ray(trainer, cluster, framework.trainer.ray_cpus)
     folder = Path(trainer.workdir or ".")
     if not folder.is_dir():
         raise UserError(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # lint, which loads every framework, needs no schema
-    from grposweep.schema import Trainer
+    from grposweep.schema import Cluster, Trainer
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ Log = Callable[[], list[Entry]]  # what was logged since the last call; a file t
 class NodeContext:
     """Where a process of ours stands: it starts the ranks of one node of ``nodes``, and they meet at an address.
 
-    ``processes`` are the training ranks of all nodes together.
+    ``processes`` are the training ranks of all nodes together, ``gpus`` and ``cpus`` what the job has of each node.
     """
 
     processes: int = 1
@@ -40,11 +40,20 @@ class NodeContext:
     nodes: int = 1
     address: str = "127.0.0.1"
     port: int = 0
+    gpus: int = 0
+    cpus: int = 1
 
     @property
     def ranks(self) -> int:
         """Training ranks of one node."""
         return self.processes // self.nodes
+
+
+def node_cpus(cluster: "Cluster") -> int:
+    """Return the CPUs that a job has of each node: its GPUs' shares, or those of its tasks."""
+    if cluster.gpus_per_node:
+        return cluster.gpus_per_node * cluster.cpus_per_gpu
+    return cluster.tasks_per_node * cluster.threads
 
 
 @dataclass(frozen=True)
@@ -82,15 +91,49 @@ RECIPE = "recipe.yaml"  # in a trial's folder: somebody's recipe with the point'
 
 
 @dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster of a job's nodes, each with ``gpus`` and ``cpus``; ``python`` has Ray and starts a node of it.
+
+    Jobs may share a node, so every port is one that Ray finds free: by default jobs would meet at 6379, 10001, 52365 and in
+    10002-19999. Source: ray 2.60 scripts/scripts.py.
+    """
+
+    python: str
+    nodes: int
+    gpus: int
+    cpus: int
+
+    def start_head(self, temporary: str, *further: str) -> tuple[str, ...]:
+        """Return the command of the first node; it writes its address to a file in ``temporary`` and does not end."""
+        own = ("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={temporary}", *further)
+        return (*self._start, *own, *self._shape)
+
+    def start_worker(self, address: str) -> tuple[str, ...]:
+        """Return the command of every other node; ``address`` is the head's, with its port."""
+        return (*self._start, f"--address={address}", *self._shape)
+
+    @property
+    def _start(self) -> tuple[str, ...]:
+        return (self.python, "-m", "ray.scripts.scripts", "start")  # what the command ray runs, wherever it lies
+
+    @property
+    def _shape(self) -> tuple[str, ...]:
+        ports = ("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0")
+        return (f"--num-gpus={self.gpus}", f"--num-cpus={self.cpus}", *ports, "--disable-usage-stats", "--block")
+
+
+@dataclass(frozen=True)
 class ExternalProgram:
     """A command as it is run in ``trainer.workdir``, what it finds in its environment, and how to read its log.
 
-    ``log`` is read every second, unless the program has our Callback, which writes metrics itself.
+    ``log`` is read every second, unless the program has our Callback, which writes metrics itself. With ``ray`` it runs once,
+    on the first node, and the job starts that cluster around it.
     """
 
     command: tuple[str, ...]
     log: Log
     environment: Mapping[str, str] = field(default_factory=dict)
+    ray: RayCluster | None = None
 
 
 @dataclass(frozen=True)
@@ -98,14 +141,15 @@ class ExternalTrainer:
     """What builds the program of one ``trainer.kind``, and what the kind needs.
 
     ``kind`` is the framework's name if empty. ``output`` is the key of a recipe that says where the program writes.
-    ``needs_script``: it runs ``trainer.script``. ``several_nodes``: it can train on more than one.
+    ``needs_script``: it runs ``trainer.script``. ``ray_cpus``: the CPUs a GPU that it reserves in a Ray cluster, so that fewer
+    let it wait forever (0: it does not use Ray).
     """
 
     build: Callable[[Trial], ExternalProgram]
     kind: str = ""
     output: str = "output_dir"
     needs_script: bool = False
-    several_nodes: bool = True
+    ray_cpus: int = 0
 
 
 NAME = "trainer_state.json"

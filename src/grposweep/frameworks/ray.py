@@ -1,17 +1,16 @@
-"""Start trainers built on Ray (EasyR1, verl) on one node, and read their logs, which count rollouts.
+"""Start trainers built on Ray (EasyR1, verl), and read their logs, which count rollouts.
 
 Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the checkpoints' folder, nested);
 verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogger, ``VERL_FILE_LOGGER_PATH``).
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from grposweep import frameworks
-from grposweep.external import Entry, ExternalProgram, Trial
+from grposweep.external import Entry, ExternalProgram, RayCluster, Trial, interpreter
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.plan import steps_per_rollout
 
@@ -21,11 +20,16 @@ MEASURED = ("val/reward_score", "val-core/")  # what either calls its held-out r
 def build_ray(
     trial: Trial, module: str, configuration: list[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> ExternalProgram:
-    """Return the command of a module on the trial's recipe; it resumes from its last checkpoint by itself."""
-    place = [f"trainer.nnodes={trial.place.nodes}", f"trainer.n_gpus_per_node={trial.place.ranks}"]
-    own = [*configuration, *place, "trainer.logger=[console,file]"]
-    command = [trial.trainer.python or sys.executable, "-m", module, *own, *trial.trainer.arguments]
-    return ExternalProgram(tuple(command), RayLogTail(log, trial), environment or {})
+    """Return the command of a module on the trial's recipe; it resumes from its last checkpoint by itself.
+
+    On one node it starts Ray itself.
+    """
+    python, place = interpreter(trial.trainer), trial.place
+    shape = [f"trainer.nnodes={place.nodes}", f"trainer.n_gpus_per_node={place.ranks}"]
+    own = [*configuration, *shape, "trainer.logger=[console,file]"]
+    command = [python, "-m", module, *own, *trial.trainer.arguments]
+    cluster = RayCluster(python, place.nodes, place.gpus, place.cpus) if place.nodes > 1 else None
+    return ExternalProgram(tuple(command), RayLogTail(log, trial), environment or {}, cluster)
 
 
 class RayLogTail:

@@ -11,13 +11,15 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import grposweep
 from grposweep.config.base_recipe import load_trial_recipe
 from grposweep.errors import ProgramFailed, UserError
-from grposweep.external import ExternalProgram, NodeContext, Trial
+from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.files import read_json, write_json
 from grposweep.frameworks import build_program
 from grposweep.process import MARK, kill_group, start_guard
@@ -26,6 +28,8 @@ from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint, set_aside
+from grposweep.train.ray_cluster import ENVIRONMENT as RAY_ENVIRONMENT
+from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 
 POLL_SECONDS = 0.5
 RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
@@ -46,17 +50,47 @@ def train(attempt: Attempt) -> Outcome:
     """
     trial = _trial(attempt)
     program = build_program(trial)
-    mark = uuid.uuid4().hex
-    guard = start_guard(mark)
-    try:
-        watch = ExternalProgramMonitor(attempt, program, _start(attempt, trial, program, mark))
+    if program.ray is not None:
+        return _train_on_ray(attempt, trial, program, program.ray)
+    with _marked() as mark:
+        child = _start(attempt, trial, mark, program.command, program.environment)
+        watch = ExternalProgramMonitor(attempt, program, child)
         code = watch.follow()
+    return _outcome(attempt, trial, watch, code)
+
+
+def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, cluster: RayCluster) -> Outcome:
+    """Run the program on the first of several nodes, in a Ray cluster of all of them; the others only hold theirs."""
+    environment = {**program.environment, **RAY_ENVIRONMENT}
+    try:
+        folder = make_folder() if attempt.is_main else wait_for_head(attempt)
+        with _marked(folder) as mark:
+            start = partial(_start, attempt, trial, mark, environment=environment)
+            node = RayNode(attempt, cluster, folder, lambda command, log: start(command, log=log))
+            if not attempt.is_main:
+                node.worker()
+                return Outcome(stopped=False, step=0)
+            with node.head() as address:
+                child = start(program.command, environment={**environment, "RAY_ADDRESS": address})
+                watch = ExternalProgramMonitor(attempt, program, child)
+                code = watch.follow()
+    except StoppedEarly:
+        return _stopped(attempt, trial, 0)
+    return _outcome(attempt, trial, watch, code)
+
+
+@contextlib.contextmanager
+def _marked(*folders: Path) -> Iterator[str]:
+    """Yield a mark for processes; at the end of the block, or of this process, they are killed and the folders removed."""
+    mark = uuid.uuid4().hex
+    guard = start_guard(mark, *folders)
+    try:
+        yield mark
     finally:
         kill_group(mark)
         assert guard.stdin is not None  # a pipe
         guard.stdin.close()
         guard.wait()
-    return _outcome(attempt, trial, watch, code)
 
 
 def _trial(attempt: Attempt) -> Trial:
@@ -67,6 +101,8 @@ def _trial(attempt: Attempt) -> Trial:
         nodes=attempt.ranks,
         address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
         port=int(os.environ.get("MASTER_PORT", 0)),
+        gpus=attempt.experiment.cluster.gpus_per_node,
+        cpus=node_cpus(attempt.experiment.cluster),
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
     trial = Trial(attempt.experiment.trainer, attempt.folder, recipe.config, place)
@@ -95,11 +131,19 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     return trial.output / said["checkpoint"] if said["checkpoint"] else None
 
 
-def _start(attempt: Attempt, trial: Trial, program: ExternalProgram, mark: str) -> "subprocess.Popen[bytes]":
-    """The program in a process group of its own, its output in this process's log."""
+def _start(
+    attempt: Attempt,
+    trial: Trial,
+    mark: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a command in a process group of its own, its output in this process's log or in one of its own."""
     trial.output.mkdir(exist_ok=True)
-    print(f"$ {shlex.join(program.command)}", flush=True)
-    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    print(f"$ {shlex.join(command)}", flush=True)
+    dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {
         "PYTHONPATH": os.pathsep.join([str(_package(attempt.folder)), *_foreign_path()]),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
@@ -107,19 +151,22 @@ def _start(attempt: Attempt, trial: Trial, program: ExternalProgram, mark: str) 
         MARK: mark,
     }
     folder = Path(trial.trainer.workdir or ".")
-    try:
-        return subprocess.Popen(
-            program.command,
-            cwd=folder,
-            env={**kept, **ours, **trial.trainer.environment, **program.environment},
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
-    except OSError as error:
-        raise UserError(
-            f"trainer={trial.trainer.kind}: {program.command[0]} cannot be started in {folder.resolve()} "
-            f"({error.strerror}). Set trainer.python and trainer.workdir."
-        ) from error
+    with log.open("wb") if log else contextlib.nullcontext() as output:
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**kept, **ours, **trial.trainer.environment, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
+        except OSError as error:
+            raise UserError(
+                f"trainer={trial.trainer.kind}: {command[0]} cannot be started in {folder.resolve()} "
+                f"({error.strerror}). Set trainer.python and trainer.workdir."
+            ) from error
 
 
 def _package(folder: Path) -> Path:
@@ -218,13 +265,13 @@ def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code
     stopped = callback.stopped if callback else was_asked and code != 0
     if code != 0 and not (was_asked and not callback):
         raise ProgramFailed(code, _last_lines(attempt))
-    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes) if stopped else None
-    return Outcome(
-        stopped=stopped,
-        step=watch.step,
-        model=None if stopped else trial.output.name,
-        checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None,
-    )
+    return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)
+
+
+def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
+    """Return a stop, with the checkpoint that a further attempt goes on from."""
+    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
+    return Outcome(True, step, checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None)
 
 
 def _last_lines(attempt: Attempt) -> list[str]:

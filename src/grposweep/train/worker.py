@@ -87,7 +87,10 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
 
 
 def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
-    """result.json of an attempt that ended as it should."""
+    """result.json of an attempt that ended as it should; not over the failure of another node, which ended this one."""
+    present = TrialResult.read(attempt.folder)
+    if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
+        return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
     found = summarise(lines, search.metric, search.last)
     if not outcome.stopped:

@@ -30,5 +30,5 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     base_config=keys.base_config,
-    trainer=ExternalTrainer(build, output="trainer.save_checkpoint_path", several_nodes=False),
+    trainer=ExternalTrainer(build, output="trainer.save_checkpoint_path", ray_cpus=3),
 )

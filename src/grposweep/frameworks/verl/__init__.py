@@ -13,6 +13,8 @@ from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
 def build(trial: Trial) -> ExternalProgram:
     """Return ``verl.trainer.main_ppo`` on the trial's recipe, a configuration of Hydra's on top of verl's own."""
     configuration = ["--config-dir", str(trial.folder), "--config-name", Path(RECIPE).stem]
+    if trial.place.nodes > 1:  # ray.init() on a cluster that runs already refuses a number
+        configuration.append("ray_kwargs.ray_init.num_cpus=null")
     log = trial.output / "log.jsonl"
     return build_ray(trial, "verl.trainer.main_ppo", configuration, log, {"VERL_FILE_LOGGER_PATH": str(log)})
 
@@ -34,5 +36,5 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
     config_defaults=("ppo_trainer", "_self_"),
-    trainer=ExternalTrainer(build, output="trainer.default_local_dir", several_nodes=False),
+    trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),
 )

@@ -1,0 +1,228 @@
+"""A job's Ray cluster around a program: start one node of it, wait until all nodes have joined, end it with the program.
+
+Each node of the job has a process of ours. The first one starts the head and writes its address to ``ray.json`` in the trial
+folder; the others join it and stay until that file says that the program has ended. ``ray stop`` would end every Ray of the
+user on a node, so these processes are ended by their mark (`grposweep.process`).
+"""
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grposweep.errors import UserError
+from grposweep.external import RayCluster
+from grposweep.files import read_json, write_json
+from grposweep.storage import paths
+from grposweep.train.attempt import Attempt
+
+STATE = "ray.json"  # in a trial folder: the head's address and folder, then that it has ended
+ADDRESS = "ray_current_cluster"  # in Ray's folder, by Ray: HOST:PORT of the head
+POLL_SECONDS = 0.5
+LAST_SECONDS = (
+    60.0  # that a worker which was asked to end waits for the head, whose program may be writing a checkpoint
+)
+LONGEST_PATH = 40  # of Ray's folder: it adds up to 66 characters, and a Unix socket's path has 107
+# Usage reports are not ours to send. Without SPT_NOENV Ray's processes write their titles over their environment,
+# and with it over the mark by which they are ended.
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "SPT_NOENV": "1"}
+PROBE = "import importlib.util as u, ray; print(u.find_spec('grpc') is not None)"
+JOINED = """
+import json, sys, time, ray
+address, nodes, gpus, cpus, seconds = sys.argv[1], *map(int, sys.argv[2:])
+until = time.monotonic() + seconds
+ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+while True:
+    found = [(node["Resources"].get("GPU", 0), node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    joined = sum(gpu >= gpus and cpu >= cpus for gpu, cpu in found)
+    if joined >= nodes or time.monotonic() > until:
+        break
+    time.sleep(0.5)
+print(json.dumps(found))
+sys.exit(joined < nodes)
+"""
+
+Start = Callable[
+    [Sequence[str], Path], "subprocess.Popen[bytes]"
+]  # a command in the program's place, its output in a file
+
+
+class StoppedEarly(Exception):
+    """The attempt was asked to stop before its Ray cluster was there."""
+
+
+def make_folder() -> Path:
+    """Return a new folder for Ray's sockets and logs, in the system's own if its path is short enough."""
+    place = tempfile.gettempdir()
+    name = Path(
+        tempfile.mkdtemp(prefix="ray-", dir=place if len(place) + len("/ray-12345678") <= LONGEST_PATH else "/tmp")
+    )
+    return name.resolve() if len(str(name.resolve())) <= LONGEST_PATH else name
+
+
+def wait_for_head(attempt: Attempt) -> Path:
+    """Return the head's folder on a node that is not the first; Ray uses the same path on every node.
+
+    Raises ConnectionError if there is no address in time.
+    """
+    seconds = attempt.experiment.cluster.ray_timeout
+    for _ in _until(attempt, seconds):
+        if folder := _state(attempt).get("folder"):
+            return Path(folder)
+    raise ConnectionError(
+        f"Ray on node {attempt.rank}: the first node gave no address of its Ray within {seconds} s. Read logs/ray-0.log, "
+        "or set a higher cluster.ray_timeout."
+    )
+
+
+@dataclass
+class RayNode:
+    """One node of the cluster; ``start`` runs a command where, and with what, the program itself will run."""
+
+    attempt: Attempt
+    cluster: RayCluster
+    folder: Path
+    start: Start
+
+    @contextmanager
+    def head(self) -> Iterator[str]:
+        """Start the head; yield its address once every node has joined with what the job has there.
+
+        Raises UserError without Ray, ConnectionError if the cluster does not come up, StoppedEarly.
+        """
+        head = self.start(self.cluster.start_head(str(self.folder), *self._further()), self._log)
+        try:
+            address = self._address(head)
+            self._announce(address=address, folder=str(self.folder))
+            self._wait_for_nodes(head, address)
+            yield address
+        finally:
+            self._announce(ended=True)
+
+    def worker(self) -> None:
+        """Join the head, and stay until its program has ended.
+
+        Raises ConnectionError if this node's Ray ends before.
+        """
+        until = float("inf")
+        state = _state(self.attempt)
+        child = None if state.get("ended") else self.start(self.cluster.start_worker(state["address"]), self._log)
+        while child is not None and not _state(self.attempt).get("ended") and time.monotonic() < until:
+            self.attempt.beat(0)
+            if child.poll() is not None:
+                raise ConnectionError(f"{self._ended(child)}. {self._last_line()}")
+            if self.attempt.terminated:
+                until = min(until, time.monotonic() + LAST_SECONDS)
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def _log(self) -> Path:
+        return self.attempt.folder / paths.LOGS / f"ray-{self.attempt.rank}.log"
+
+    def _further(self) -> list[str]:
+        """Return the head's further options: the address that Slurm knows, and a port for Ray's client where that exists."""
+        found = subprocess.run([self.cluster.python, "-c", PROBE], capture_output=True, text=True, check=False)
+        if found.returncode:
+            last = found.stderr.strip().splitlines()[-1:] or [f"exit code {found.returncode}"]
+            raise UserError(
+                f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} needs Ray there ({last[0]}). "
+                "Set trainer.python to the environment that has the program and Ray."
+            )
+        own = _own_address(os.environ.get("MASTER_ADDR", ""))
+        options = [f"--node-ip-address={own}"] if own else []
+        return [*options, f"--ray-client-server-port={_free_port()}"] if "True" in found.stdout else options
+
+    def _address(self, head: "subprocess.Popen[bytes]") -> str:
+        file, seconds = self.folder / ADDRESS, self.attempt.experiment.cluster.ray_timeout
+        for _ in _until(self.attempt, seconds):
+            if file.is_file() and (address := file.read_text().strip()):
+                return address
+            if head.poll() is not None:
+                raise ConnectionError(f"{self._ended(head)}. {self._last_line()}")
+        raise ConnectionError(f"Ray's head did not start within {seconds} s. {self._last_line()}")
+
+    def _wait_for_nodes(self, head: "subprocess.Popen[bytes]", address: str) -> None:
+        shape, seconds = self.cluster, self.attempt.experiment.cluster.ray_timeout
+        answer = self.attempt.folder / paths.LOGS / "ray-joined.log"
+        answer.unlink(missing_ok=True)
+        numbers = (shape.nodes, shape.gpus, shape.cpus, seconds)
+        asks = self.start((shape.python, "-c", JOINED, address, *map(str, numbers)), answer)
+        for _ in _until(self.attempt, 2 * seconds):  # the question has a limit of its own
+            if asks.poll() == 0:
+                print(
+                    f"Ray runs at {address}: {shape.nodes} nodes, {shape.gpus} GPUs and {shape.cpus} CPUs each",
+                    flush=True,
+                )
+                return
+            if asks.poll() is not None or head.poll() is not None:
+                break
+        found = _nodes(answer)
+        there = "" if found is None else ", ".join(f"{gpus:g} GPUs and {cpus:g} CPUs" for gpus, cpus in found)
+        raise ConnectionError(
+            f"Ray: {shape.nodes} nodes with {shape.gpus} GPUs and {shape.cpus} CPUs each did not join within {seconds} s; "
+            f"there are {there or 'none'}. Read logs/ray-*.log, or set a higher cluster.ray_timeout."
+        )
+
+    def _announce(self, **said: Any) -> None:
+        write_json(self.attempt.folder / STATE, {"attempt": self.attempt.number, **said})
+
+    def _ended(self, child: "subprocess.Popen[bytes]") -> str:
+        return f"Ray ended on node {self.attempt.rank} of {self.cluster.nodes} with exit code {child.returncode}"
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n") if self._log.is_file() else []
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        return f"logs/{self._log.name} ends with: {said}"
+
+
+def _state(attempt: Attempt) -> dict[str, Any]:
+    """Return what this attempt's head has said; empty before."""
+    said = read_json(attempt.folder / STATE) or {}
+    return said if said.get("attempt") == attempt.number else {}
+
+
+def _until(attempt: Attempt, seconds: float) -> Iterator[None]:
+    """Yield every POLL_SECONDS for so many seconds. Raises StoppedEarly."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if attempt.asks_to_stop(0):
+            raise StoppedEarly
+        attempt.beat(0)
+        yield
+        time.sleep(POLL_SECONDS)
+
+
+def _nodes(answer: Path) -> list[list[float]] | None:
+    """Return the GPUs and CPUs of each node in the last line of an answer; None if it is none."""
+    lines = answer.read_text(encoding="utf-8", errors="replace").split("\n") if answer.is_file() else []
+    try:
+        return [list(map(float, node)) for node in json.loads(next(line for line in reversed(lines) if line.strip()))]
+    except (ValueError, TypeError, StopIteration):
+        return None
+
+
+def _own_address(name: str) -> str:
+    """Return the address of a name if it is one of this machine's and other nodes can reach it, otherwise nothing.
+
+    Ray itself asks for a route to the internet, which a compute node may not have.
+    """
+    try:
+        found = socket.gethostbyname(name)
+        with socket.socket() as bound:
+            bound.bind((found, 0))
+    except OSError:
+        return ""
+    return "" if found.startswith(("127.", "0.")) else found
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("", 0))
+        return int(bound.getsockname()[1])
