@@ -44,9 +44,9 @@ SIZES_OR_AUTO = (
 )  # fmt: skip
 AT_LEAST_ONE = (
     "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
-    "cluster.walltime_min", "cluster.max_jobs", "cluster.ray_timeout", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
+    "cluster.walltime_min", "cluster.max_jobs", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
     "search.parallel", "search.trials", "search.last", "search.leaders", "batch.max_per_device_train_batch_size",
-    "cluster.service_mem_gb",
+    "cluster.service_mem_gb", "cluster.ray_timeout",
 )  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
