@@ -45,4 +45,4 @@ def write_stub(folder: Path) -> tuple[str, ...]:
     package.mkdir(parents=True)
     (package / "main_ppo.py").write_text(MAIN)
     (folder / "own.yaml").write_text(RECIPE)
-    return ("trainer=verl", "trainer.recipe=own.yaml", "name=s", "trainer.environment={OF_TRIAL: x}")
+    return ("trainer=verl", "trainer.recipe=own.yaml", "name=s", "+trainer.environment.OF_TRIAL=x")

@@ -70,7 +70,7 @@ def test_a_trial_sees_the_gpus_of_both_nodes(run: Run, verl: tuple[str, ...], he
 
 def test_the_programs_exit_code_is_the_attempts(run: Run, verl: tuple[str, ...]) -> None:
     """The failure is the program's on the first node, not that of a node that was ended with it."""
-    ended = run(*verl, "trainer.environment.EXIT_CODE='7'", timeout=300)
+    ended = run(*verl, "+trainer.environment.EXIT_CODE='7'", timeout=300)
     assert ended.code == 1
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["failure"]["kind"] == "exit code 7"
@@ -79,7 +79,7 @@ def test_the_programs_exit_code_is_the_attempts(run: Run, verl: tuple[str, ...])
 def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
     """No port and no folder of one Ray is the other's, and the first to end does not end the other."""
     ended = run(
-        *verl, "-m", "lr=1e-6,2e-6", "cluster.max_jobs=2", "trainer.environment.SECONDS_TO_RUN='5'", timeout=400
+        *verl, "-m", "lr=1e-6,2e-6", "cluster.max_jobs=2", "+trainer.environment.SECONDS_TO_RUN='5'", timeout=400
     )
     assert ended.code == 0, ended.out + ended.err
     assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 2
@@ -87,7 +87,7 @@ def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
 
 def test_a_cancelled_job_leaves_no_ray(start: Callable[..., object], verl: tuple[str, ...], here: Path) -> None:
     """Scancel while the program runs."""
-    start(*verl, "trainer.environment.SECONDS_TO_RUN='600'")
+    start(*verl, "+trainer.environment.SECONDS_TO_RUN='600'")
     wait_for(lambda: (here / "seen.json").is_file(), seconds=240)
     time.sleep(1)
     slurm("scancel", *ours())

@@ -20,7 +20,7 @@ from grposweep.errors import UserError
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.files import read_json, write_json, write_text
 from grposweep.frameworks import build_program, external_trainers
-from grposweep.frameworks.base import text
+from grposweep.frameworks.base import parse_release, text
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.frameworks.writing import in_completions, render_keys
@@ -125,7 +125,7 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """The recipe in a trial's folder, as it was when the trial was written."""
     framework = external_trainers()[experiment.trainer.kind].name
     noted = read_json(folder / paths.CHANGED) or {}
-    version = parse_version(noted["version"]) if "version" in noted else None
+    version = parse_release(noted["version"]) if "version" in noted else None
     options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
     return load_recipe(folder / RECIPE, options)
 
