@@ -8,9 +8,11 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
-from grposweep.config.base_recipe import write_program
+from grposweep.config.base_recipe import load_trial_recipe, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.config.validate import check_words
+from grposweep.errors import UserError
 from grposweep.frameworks.ray import as_entries
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
@@ -122,6 +124,44 @@ def test_the_command_is_the_frameworks_own(made: Made, here: Path) -> None:
     script = (here / "program.sh").read_text()
     assert "-m verl.trainer.main_ppo --config-dir" in script
     assert "VERL_FILE_LOGGER_PATH=" in script
+
+
+def test_on_several_nodes_the_job_starts_ray_around_the_command(made: Made, here: Path) -> None:
+    """A dry run shows what each node runs; verl's own number of CPUs would be refused by a Ray that runs already."""
+    made("verl", "cluster.nodes=2")
+    script = (here / "program.sh").read_text()
+    assert "#   first node:  " in script
+    assert script.count("ray.scripts.scripts start --") == 2
+    assert script.count("--num-gpus=8 --num-cpus=64") == 2
+    command = script.splitlines()[-1]
+    assert "trainer.nnodes=2 trainer.n_gpus_per_node=8" in command
+    assert "ray_kwargs.ray_init.num_cpus=null" in command
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("cluster.nodes=2", "cluster.cpus_per_gpu=2"), "reserves up to 4 CPUs a GPU .* Set cluster.cpus_per_gpu=4"),
+        (("cluster.kind=local", "cluster.nodes=2"), "cluster=local: this machine is one node"),
+        (("trainer.arguments=['trainer.nnodes=2']",), "trainer.nnodes=2, and the trial has trainer.nnodes=1"),
+    ],
+)
+def test_a_shape_in_which_the_program_would_wait_forever_is_refused(
+    points: Callable[..., Points], words: tuple[str, ...], why: str
+) -> None:
+    """Ray grants nothing that is not there, and says nothing."""
+    with pytest.raises(UserError, match=why):
+        check_words(points("verl", *words).base)
+
+
+@pytest.mark.parametrize("framework", RECIPES)
+def test_a_job_reads_the_trial_that_was_written_for_it(
+    made: Made, points: Callable[..., Points], here: Path, framework: str
+) -> None:
+    """With the framework's own release, which is older than any TRL with GRPO."""
+    made(framework)
+    recipe = load_trial_recipe(here, points(framework).base)
+    assert (recipe.framework, recipe.version[0]) == (framework, 0)
 
 
 def test_a_line_of_either_log_becomes_training_and_evaluation_in_optimizer_steps() -> None:

@@ -128,16 +128,15 @@ class RayNode:
 
     def _further(self) -> list[str]:
         """Return the head's further options: the address that Slurm knows, and a port for Ray's client where that exists."""
-        found = subprocess.run([self.cluster.python, "-c", PROBE], capture_output=True, text=True, check=False)
-        if found.returncode:
-            last = found.stderr.strip().splitlines()[-1:] or [f"exit code {found.returncode}"]
+        if self.start((self.cluster.python, "-c", PROBE), self._log).wait():
             raise UserError(
-                f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} needs Ray there ({last[0]}). "
-                "Set trainer.python to the environment that has the program and Ray."
+                f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} needs Ray there "
+                f"({self._last_line()}). Set trainer.python to the environment that has the program and Ray."
             )
+        has_client = self._last_line().endswith("True")
         own = _own_address(os.environ.get("MASTER_ADDR", ""))
         options = [f"--node-ip-address={own}"] if own else []
-        return [*options, f"--ray-client-server-port={_free_port()}"] if "True" in found.stdout else options
+        return [*options, f"--ray-client-server-port={_free_port()}"] if has_client else options
 
     def _address(self, head: "subprocess.Popen[bytes]") -> str:
         file, seconds = self.folder / ADDRESS, self.attempt.experiment.cluster.ray_timeout
