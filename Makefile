@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow slurm slurm-ray gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -20,6 +20,18 @@ slurm: $(VENV)/ready
 	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; \
 	SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm; \
 	code=$$?; slurm/dev_cluster.sh stop; exit $$code
+
+# A job's Ray cluster on the same two nodes, with Ray in an environment of its own; without it `make slurm` skips these tests.
+slurm-ray: $(VENV)/ready .venvs/ray/ready
+	slurm/dev_cluster.sh start
+	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 \
+	GRPOSWEEP_RAY_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm/test_real_ray.py; \
+	code=$$?; slurm/dev_cluster.sh stop; exit $$code
+
+.venvs/ray/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check ray==2.60.0
+	touch $@
 
 # DeepSpeed and FSDP for real on two CPU ranks, in an environment of its own. DeepSpeed comes as source and builds nothing
 # that is compiled here, but wants torch and setuptools to be there.

@@ -17,6 +17,7 @@ MAIN = """
 import json, os, sys, time
 import ray
 
+resumed = os.path.exists("seen.json")
 given = dict(word.partition("=")[::2] for word in sys.argv if "=" in word)
 ray.init(address="auto", num_cpus=None if given["ray_kwargs.ray_init.num_cpus"] == "null" else 5)
 wanted = int(given["trainer.nnodes"]) * int(given["trainer.n_gpus_per_node"])
@@ -34,7 +35,7 @@ with open("seen.json", "w") as file:
     json.dump(seen, file)
 with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as file:
     file.write(json.dumps({"step": 1, "data": {"actor/pg_loss": 0.1, "val-core/x/reward/mean@1": 0.5}}) + chr(10))
-time.sleep(float(os.environ.get("SECONDS_TO_RUN", 0)))
+time.sleep(0 if resumed else float(os.environ.get("SECONDS_TO_RUN", 0)))
 sys.exit(int(os.environ.get("EXIT_CODE", 0)))
 """
 

@@ -1,5 +1,7 @@
 """A job's Ray cluster, with a program in Ray's place: what starts when, why it fails, and that nothing is left."""
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.external import RayCluster
+from grposweep.process import MARK, start_guard
 from grposweep.train import ray_cluster
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 from support import read, wait_for
@@ -149,6 +152,19 @@ def test_a_worker_gives_the_program_time_to_end(job: Job, monkeypatch: pytest.Mo
         assert other.is_alive()
         other.join(5)
         assert not other.is_alive()
+
+
+def test_what_a_killed_process_leaves_is_removed_by_its_guard(tmp_path: Path) -> None:
+    """Its guard kills Ray's processes by their mark, then removes Ray's folder."""
+    folder = tmp_path / "ray-1"
+    (folder / "session").mkdir(parents=True)
+    left = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "a mark"}, start_new_session=True)
+    guard = start_guard("a mark", folder)
+    assert guard.stdin is not None
+    guard.stdin.close()  # as the kernel does for a process that was killed
+    assert left.wait(10) == -signal.SIGKILL
+    guard.wait(10)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/scratch/jobs/of/a/rather/long/name/4711"])

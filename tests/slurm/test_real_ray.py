@@ -1,6 +1,7 @@
 """A trial of verl on two nodes of a real Slurm, in a Ray cluster that its job starts; only verl itself is a stub."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from cluster_jobs import ours, slurm
 
+from grposweep.storage.results import read_runs
 from stub_verl import write_stub
 from support import PROJECT, Ended, read, trials, wait_for
 
@@ -83,6 +85,20 @@ def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
     )
     assert ended.code == 0, ended.out + ended.err
     assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 2
+
+
+def test_a_warned_job_stops_the_program_and_starts_ray_again(
+    start: Callable[..., "subprocess.Popen[str]"], verl: tuple[str, ...], here: Path
+) -> None:
+    """Slurm's warning before the time limit reaches every node; only the program on the first one is asked to stop."""
+    command = start(*verl, "+trainer.environment.SECONDS_TO_RUN='600'")
+    wait_for(lambda: (here / "seen.json").is_file(), seconds=240)
+    first = read(here / "seen.json")["address"]
+    slurm("scancel", "--signal=USR1", "--batch", *ours())
+    assert command.wait(timeout=300) == 0
+    assert read(here / "seen.json")["address"] != first
+    (trial,) = trials(here / "outputs" / "s")
+    assert [run.restarts for run in read_runs(trial)] == [0, 1]
 
 
 def test_a_cancelled_job_leaves_no_ray(start: Callable[..., object], verl: tuple[str, ...], here: Path) -> None:

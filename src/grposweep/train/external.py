@@ -141,7 +141,8 @@ def _start(
 ) -> "subprocess.Popen[bytes]":
     """Start a command in a process group of its own, its output in this process's log or in one of its own."""
     trial.output.mkdir(exist_ok=True)
-    print(f"$ {shlex.join(command)}", flush=True)
+    if log is None:
+        print(f"$ {shlex.join(command)}", flush=True)
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {

@@ -7,6 +7,7 @@ user on a node, so these processes are ended by their mark (`grposweep.process`)
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import tempfile
@@ -97,7 +98,7 @@ class RayNode:
 
         Raises UserError without Ray, ConnectionError if the cluster does not come up, StoppedEarly.
         """
-        head = self.start(self.cluster.start_head(str(self.folder), *self._further()), self._log)
+        head = self._start_ray(self.cluster.start_head(str(self.folder), *self._further()))
         try:
             address = self._address(head)
             self._announce(address=address, folder=str(self.folder))
@@ -113,7 +114,7 @@ class RayNode:
         """
         until = float("inf")
         state = _state(self.attempt)
-        child = None if state.get("ended") else self.start(self.cluster.start_worker(state["address"]), self._log)
+        child = None if state.get("ended") else self._start_ray(self.cluster.start_worker(state["address"]))
         while child is not None and not _state(self.attempt).get("ended") and time.monotonic() < until:
             self.attempt.beat(0)
             if child.poll() is not None:
@@ -121,6 +122,10 @@ class RayNode:
             if self.attempt.terminated:
                 until = min(until, time.monotonic() + LAST_SECONDS)
             time.sleep(POLL_SECONDS)
+
+    def _start_ray(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        print(f"$ {shlex.join(command)}", flush=True)
+        return self.start(command, self._log)
 
     @property
     def _log(self) -> Path:
