@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -232,7 +232,21 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
 def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
     """Start a process that kills all marked ones and removes folders when this process ends, or closes its input."""
     command = [sys.executable, "-I", __file__, mark, *map(str, folders)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    with signals_blocked(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+@contextlib.contextmanager
+def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Block signals in the processes that are started in this block; here they are delivered after it.
+
+    Slurm sends a step's signals to all of its processes, and most end the process that does not expect them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 if __name__ == "__main__":

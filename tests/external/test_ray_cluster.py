@@ -161,6 +161,7 @@ def test_what_a_killed_process_leaves_is_removed_by_its_guard(tmp_path: Path) ->
     left = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "a mark"}, start_new_session=True)
     guard = start_guard("a mark", folder)
     assert guard.stdin is not None
+    os.kill(guard.pid, signal.SIGUSR2)  # a job's warning goes to all of its processes
     guard.stdin.close()  # as the kernel does for a process that was killed
     assert left.wait(10) == -signal.SIGKILL
     guard.wait(10)

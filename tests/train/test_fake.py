@@ -10,6 +10,7 @@ import pytest
 
 from grposweep.errors import ExitCode
 from grposweep.files import append_line, read_json
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
 from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
@@ -71,6 +72,15 @@ def test_a_stop_request_ends_at_the_next_rollout_boundary_with_a_checkpoint(make
     result = result_of(folder)
     assert (result["status"], result["step"], result["failure"]) == ("stopped", 2, None)
     assert (folder / result["checkpoint"]).exists()
+
+
+def test_the_failure_of_another_node_is_not_hidden_by_the_stop_that_it_caused(make_fake: MakeTrial) -> None:
+    """Slurm ends the other nodes' processes by SIGTERM as soon as one has failed."""
+    folder = make_fake()
+    control(folder, "stop")
+    TrialResult(TrialStatus.FAILED, 0, failure=FailureReport("ConnectionError", "Ray ended on node 1")).write(folder)
+    assert run_attempt(folder) == ExitCode.FAILED
+    assert result_of(folder)["failure"]["message"] == "Ray ended on node 1"
 
 
 def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_fake: MakeTrial) -> None:

@@ -22,7 +22,7 @@ from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.files import read_json, write_json
 from grposweep.frameworks import build_program
-from grposweep.process import MARK, kill_group, start_guard
+from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
@@ -152,7 +152,7 @@ def _start(
         MARK: mark,
     }
     folder = Path(trial.trainer.workdir or ".")
-    with log.open("wb") if log else contextlib.nullcontext() as output:
+    with log.open("wb") if log else contextlib.nullcontext() as output, signals_blocked(signal.SIGUSR2):
         try:
             return subprocess.Popen(
                 command,
@@ -262,7 +262,7 @@ def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code
     callback = watch.callback
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
-    was_asked = watch.asked_at is not None
+    was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and code != 0
     if code != 0 and not (was_asked and not callback):
         raise ProgramFailed(code, _last_lines(attempt))

@@ -117,7 +117,7 @@ class RayNode:
         child = None if state.get("ended") else self._start_ray(self.cluster.start_worker(state["address"]))
         while child is not None and not _state(self.attempt).get("ended") and time.monotonic() < until:
             self.attempt.beat(0)
-            if child.poll() is not None:
+            if child.poll() is not None and not self.attempt.terminated:  # Slurm sends SIGTERM to Ray as well
                 raise ConnectionError(f"{self._ended(child)}. {self._last_line()}")
             if self.attempt.terminated:
                 until = min(until, time.monotonic() + LAST_SECONDS)
