@@ -11,7 +11,7 @@ from hydra.core.plugins import Plugins
 from grposweep.config.compose import register
 
 SCRIPT = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 import yaml
 
@@ -23,6 +23,8 @@ else:
 output, steps, lr = Path(recipe["output_dir"]), int(recipe["max_steps"]), float(recipe["learning_rate"])
 Path("seen.json").write_text(json.dumps({"arguments": words, "environment": dict(os.environ)}))
 history = []
+if "RECEIVES" in os.environ:
+    os.kill(os.getpid(), getattr(signal, os.environ["RECEIVES"]))
 for step in range(1, steps + 1):
     time.sleep(float(os.environ.get("STEP_SECONDS", 0)))
     if os.environ.get("EXIT_AT") == str(step):

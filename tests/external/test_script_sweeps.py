@@ -39,6 +39,12 @@ def marked_processes(folder: Path) -> list[int]:
     return found
 
 
+def test_a_jobs_warning_does_not_end_the_program(run: Run, script: Script) -> None:
+    """Slurm sends it to all processes of a step; ours asks the program to stop."""
+    ended = run(*script, "lr=0.1", "+trainer.environment.RECEIVES=SIGUSR2")
+    assert ended.code == 0, ended.out + ended.err
+
+
 def test_dials_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
     """Two learning rates; the better one wins by the script's own evaluations, read from the state that it saves."""
     ended = run(*script, "-m", "lr=0.1,0.3")
