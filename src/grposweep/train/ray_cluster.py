@@ -31,9 +31,7 @@ LAST_SECONDS = (
     60.0  # that a worker which was asked to end waits for the head, whose program may be writing a checkpoint
 )
 LONGEST_PATH = 40  # of Ray's folder: it adds up to 66 characters, and a Unix socket's path has 107
-# Usage reports are not ours to send. Without SPT_NOENV Ray's processes write their titles over their environment,
-# and with it over the mark by which they are ended.
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "SPT_NOENV": "1"}
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports are not ours to send
 PROBE = "import importlib.util as u, ray; print(u.find_spec('grpc') is not None)"
 JOINED = """
 import json, sys, time, ray
