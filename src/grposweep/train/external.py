@@ -26,9 +26,9 @@ from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
+from grposweep.train import ray_cluster
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.checkpoints import newest_checkpoint, set_aside
-from grposweep.train.ray_cluster import ENVIRONMENT as RAY_ENVIRONMENT
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 
 POLL_SECONDS = 0.5
@@ -61,9 +61,9 @@ def train(attempt: Attempt) -> Outcome:
 
 def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, cluster: RayCluster) -> Outcome:
     """Run the program on the first of several nodes, in a Ray cluster of all of them; the others only hold theirs."""
-    environment = {**program.environment, **RAY_ENVIRONMENT}
     try:
         folder = make_folder() if attempt.is_main else wait_for_head(attempt)
+        environment = {**program.environment, **ray_cluster.environment(attempt)}
         with _marked(folder) as mark:
             start = partial(_start, attempt, trial, mark, environment=environment)
             node = RayNode(attempt, cluster, folder, lambda command, log: start(command, log=log))

@@ -7,6 +7,7 @@ user on a node, so these processes are ended by their mark (`grposweep.process`)
 
 import json
 import os
+import secrets
 import shlex
 import socket
 import subprocess
@@ -31,7 +32,7 @@ LAST_SECONDS = (
     60.0  # that a worker which was asked to end waits for the head, whose program may be writing a checkpoint
 )
 LONGEST_PATH = 40  # of Ray's folder: it adds up to 66 characters, and a Unix socket's path has 107
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports are not ours to send
+TOKEN = "ray.token"  # in a trial folder, while the cluster runs, for this user alone
 PROBE = "import importlib.util as u, ray; print(u.find_spec('grpc') is not None)"
 JOINED = """
 import json, sys, time, ray
@@ -64,6 +65,21 @@ def make_folder() -> Path:
         tempfile.mkdtemp(prefix="ray-", dir=place if len(place) + len("/ray-12345678") <= LONGEST_PATH else "/tmp")
     )
     return name.resolve() if len(str(name.resolve())) <= LONGEST_PATH else name
+
+
+def environment(attempt: Attempt) -> dict[str, str]:
+    """Return what all of a cluster's processes need: no usage reports, and a token of the attempt's own.
+
+    Without a token anyone on the network may run code in a Ray cluster. With a token file of the user's own (~/.ray/auth_token)
+    Ray's head alone would ask for one. Before 2.52 Ray knows none, and ignores it.
+    """
+    file = attempt.folder / TOKEN
+    if attempt.is_main:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(secrets.token_hex(32))
+    token = file.read_text(encoding="utf-8") if file.is_file() else ""  # the cluster may have ended by now
+    return {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def wait_for_head(attempt: Attempt) -> Path:
@@ -104,6 +120,7 @@ class RayNode:
             yield address
         finally:
             self._announce(ended=True)
+            (self.attempt.folder / TOKEN).unlink(missing_ok=True)
 
     def worker(self) -> None:
         """Join the head, and stay until its program has ended.
@@ -166,10 +183,12 @@ class RayNode:
             if asks.poll() is not None or head.poll() is not None:
                 break
         found = _nodes(answer)
-        there = "" if found is None else ", ".join(f"{gpus:g} GPUs and {cpus:g} CPUs" for gpus, cpus in found)
+        if found is None:
+            raise ConnectionError(f"Ray's head at {address} gives no answer. {_last_line(answer)}")
+        there = ", ".join(f"{gpus:g} GPUs and {cpus:g} CPUs" for gpus, cpus in found)
         raise ConnectionError(
             f"Ray: {shape.nodes} nodes with {shape.gpus} GPUs and {shape.cpus} CPUs each did not join within {seconds} s; "
-            f"there are {there or 'none'}. Read logs/ray-*.log, or set a higher cluster.ray_timeout."
+            f"there are {there}. Read logs/ray-*.log, or set a higher cluster.ray_timeout."
         )
 
     def _announce(self, **said: Any) -> None:
@@ -179,9 +198,7 @@ class RayNode:
         return f"Ray ended on node {self.attempt.rank} of {self.cluster.nodes} with exit code {child.returncode}"
 
     def _last_line(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n") if self._log.is_file() else []
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return f"logs/{self._log.name} ends with: {said}"
+        return _last_line(self._log)
 
 
 def _state(attempt: Attempt) -> dict[str, Any]:
@@ -199,6 +216,13 @@ def _until(attempt: Attempt, seconds: float) -> Iterator[None]:
         attempt.beat(0)
         yield
         time.sleep(POLL_SECONDS)
+
+
+def _last_line(log: Path) -> str:
+    """Return the end of a log, for a message."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    return f"logs/{log.name} ends with: {said}"
 
 
 def _nodes(answer: Path) -> list[list[float]] | None:
