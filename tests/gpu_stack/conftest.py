@@ -18,7 +18,7 @@ from grposweep.train.vllm import DIFFERENCE
 from train.conftest import make_trial, metrics_of  # noqa: F401 - make_trial is a fixture
 
 PATCHES = Path(__file__).with_name("patches")
-SECONDS = 300.0  # that one attempt may take on busy cores
+SECONDS = 600.0  # that one attempt may take on busy cores, with a vLLM server that starts
 # What vLLM needs on a CPU beside TRL; its first two are of our patches.
 VLLM = {
     "GPU_STACK_VLLM": "1",
@@ -55,8 +55,9 @@ class Ranks:
     def train(self, folder: Path, **environment: str) -> int:
         """Run the next attempt of a trial; return its exit code."""
         attempt = sum(1 for _ in read_lines(folder / "attempts.jsonl")) - 1
-        cluster = replace(load_experiment(folder / "config.yaml").cluster, environment=environment)
-        job = self.launcher.submit(Job(folder, attempt, cluster))
+        experiment = load_experiment(folder / "config.yaml")
+        cluster = replace(experiment.cluster, environment=environment)
+        job = self.launcher.submit(Job(folder, attempt, cluster, experiment.generation))
         until = time.monotonic() + SECONDS
         while (end := self.launcher.poll(job)) is None:
             if time.monotonic() > until:

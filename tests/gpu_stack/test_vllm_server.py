@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from grposweep.errors import ExitCode
 from grposweep.launchers.base import Job
+from grposweep.launchers.local import Local
 from grposweep.launchers.slurm.script import render_script
 from grposweep.process import SOURCE
 from grposweep.schema import Cluster, Generation
@@ -106,3 +107,25 @@ def test_trl_alone_sends_a_server_the_weights_of_the_base_model(
     assert found[0] < ROUNDING
     assert len(found) < 40
     assert "the engine's weights are stale" in result_of(folder)["failure"]["message"]
+
+
+def test_a_trial_starts_its_own_server_and_takes_it_down(make_trial: MakeTrial, ranks: Ranks) -> None:
+    """On this machine, on one of two GPUs; these are names, and both train and sample on the CPU."""
+    own = Ranks(Local(ranks.launcher.processes, ["0", "1"], slots=1))
+    folder = make_trial(*SERVED, "generation.vllm_gpus=1", f"generation.vllm_server_timeout={SECONDS}")
+    marked = {"GPU_STACK_MARK": str(folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    assert own.train(folder, **marked) == ExitCode.FINISHED, log_of(folder)
+    found = differences(folder)
+    print(found)
+    assert len(found) == STEPS
+    assert max(found) < ROUNDING
+    assert "Application startup complete" in (folder / "logs" / "vllm.log").read_text()
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if is_marked(path, str(folder))]
+
+
+def is_marked(path: Path, mark: str) -> bool:
+    """Whether a process has the mark in its environment; one that has just ended has none."""
+    try:
+        return mark.encode() in path.read_bytes()
+    except OSError:
+        return False
