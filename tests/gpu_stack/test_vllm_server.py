@@ -48,7 +48,8 @@ def wait_lines() -> str:
     generation = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=SECONDS)
     cluster = Cluster(kind="slurm", gpus_per_node=2, python="python")
     script = render_script(Job(Path("/s/trials/0"), 0, cluster, generation), Path("/s"), Path("/s/code"))
-    return script[script.index("answers() {") : script.index("srun --kill-on-bad-exit")]
+    said = script.index('echo "the vLLM server answers')
+    return script[script.index("answers() {") : script.index("\n", said)]
 
 
 @pytest.fixture(scope="module")
