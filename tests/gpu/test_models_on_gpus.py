@@ -20,7 +20,7 @@ DIFFERENCE = "sampling/sampling_logp_difference/mean"
 STEPS = 12
 SHORT = (
     "schedule.budget_completions=null", f"schedule.max_steps={STEPS}", "schedule.evaluations=1", "task.eval_prompts=8",
-    "batch=small", "name=s", "lr=1e-6", "model.gradient_checkpointing=true",
+    "batch=small", "name=s", "model.gradient_checkpointing=true",
 )  # fmt: skip
 COLOCATED = ("generation=vllm_colocate",)
 ADAPTERS = ("model.lora.enabled=true", "model.dtype=bfloat16", "lr=1e-4")
