@@ -1,5 +1,6 @@
 """Peaks that trials report correct the estimate, within bounds, and leave out what would not fit by them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.files import append_line
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.oom import LARGEST, SMALLEST, correction, known_oom, record_peak
+from grposweep.sweep.oom import LARGEST, SMALLEST, correction, known_oom, record_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
@@ -45,13 +46,19 @@ def sweep(tmp_path: Path) -> SweepFolder:
     return SweepFolder(tmp_path)
 
 
-def finish(sweep: SweepFolder, verdict: ValidatedSpace, reserved: float, number: int = 0) -> None:
-    """A trial that reserved so many GiB at its peak."""
+def trial_folder(sweep: SweepFolder, number: int) -> TrialFolder:
+    """A trial's new folder."""
     folder = sweep.path / "trials" / f"{number:04}-abc"
     folder.mkdir()
+    return TrialFolder(folder)
+
+
+def finish(sweep: SweepFolder, verdict: ValidatedSpace, reserved: float, number: int = 0) -> None:
+    """A trial that reserved so many GiB at its peak."""
+    folder = trial_folder(sweep, number)
     for step, gib in ((1, reserved / 2), (2, reserved)):
-        append_line(folder / "metrics.jsonl", {"step": step, "memory/peak": gib})
-    record_peak(sweep, TrialFolder(folder), verdict)  # type: ignore[arg-type]  # it has what is asked of one
+        append_line(folder.path / "metrics.jsonl", {"step": step, "memory/peak": gib})
+    record_peak(sweep, folder, verdict)  # type: ignore[arg-type]  # it has what is asked of one
 
 
 def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFolder) -> None:
@@ -85,3 +92,14 @@ def test_without_a_known_gpu_nothing_is_noted(sweep: SweepFolder) -> None:
     """On a CPU the peak is the process's, which is no GPU's."""
     finish(sweep, ValidatedSpace(None), 3.0)
     assert correction(sweep) is None
+
+
+def test_a_point_that_an_earlier_release_saw_run_out_is_still_left_out(sweep: SweepFolder) -> None:
+    """Its record lacks the keys that are new since then."""
+    verdict = ValidatedSpace(None)
+    record_oom(sweep, trial_folder(sweep, 7), verdict)  # type: ignore[arg-type]  # it has what is asked of one
+    path = sweep.path / "memory.jsonl"
+    line = json.loads(path.read_text())
+    del line["same"]["generation"]["vllm_server_args"]
+    path.write_text(json.dumps(line) + "\n")
+    assert known_oom(sweep, verdict) == 7  # type: ignore[arg-type]

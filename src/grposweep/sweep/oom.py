@@ -82,7 +82,7 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
     """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
     for line in read_lines(sweep.path / paths.MEMORY, sizes=dict):
-        if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
+        if _complete(line["same"]) == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
     memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
     found = None if memory is None or limit is None else correction(sweep)
@@ -119,6 +119,12 @@ def _same(experiment: Experiment) -> dict[str, Any]:
     content["loss"] = experiment.loss.loss_type
     del content["generation"]["max_completion_length"]
     return content
+
+
+def _complete(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what an earlier release recorded as this one does: keys that are new since then had their defaults."""
+    defaults = _same(Experiment())
+    return {**recorded, **{name: {**defaults[name], **recorded.get(name, {})} for name in ("model", "generation")}}
 
 
 def _holds(sizes: dict[str, int], failed: dict[str, int]) -> bool:
