@@ -48,6 +48,7 @@ def test_an_experiment_and_its_sweep_keep_their_released_identities(
         "schedule.checkpoint_minutes=5",
         "cluster=slurm +cluster.environment.NCCL_DEBUG=INFO",
         "cluster=slurm cluster.gres_type=a100",
+        "task.eval_generations=2 batch.num_generations_eval=8",  # the batch has it
     ],
 )
 def test_where_and_how_safely_a_trial_runs_is_no_part_of_it(overrides: str, session: Session) -> None:

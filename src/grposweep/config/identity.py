@@ -132,6 +132,7 @@ def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
     del content["schedule"]["checkpoint_minutes"]
+    del content["task"]["eval_generations"]  # the batch has it
     evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
     return {**content, "batch": {**sizes(setting), **evaluated}, "trainer": trainer_content(experiment.trainer)}
 
