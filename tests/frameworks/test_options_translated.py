@@ -61,6 +61,20 @@ def test_what_is_not_set_is_neither_written_nor_lost(target: str) -> None:
     assert not [key for key in flatten(yaml.safe_load(plain.files["recipe.yaml"])) if "tau" in key or "entropy" in key]
 
 
+def test_the_correction_and_the_sleep_of_vllm_are_kept_by_ms_swift() -> None:
+    """Its bound has a key of its own, and sleep has levels."""
+    vllm = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_enable_sleep_mode": True,
+        "vllm_importance_sampling_clip_max": 2.5,
+    }
+    done = translate(read(vllm), "ms-swift")
+    written = yaml.safe_load(done.files["recipe.yaml"])
+    assert (written["rollout_importance_sampling_threshold"], written["sleep_level"]) == (2.5, 1)
+    assert not [loss for loss in done.losses if loss.startswith("vllm_")]
+
+
 def test_our_own_groups_get_them_all() -> None:
     """A key that has no home here becomes one of ``trainer.args``; a null bound becomes infinity."""
     vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_clip_max": None}

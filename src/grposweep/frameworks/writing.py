@@ -57,14 +57,15 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
     """Yield the options of loss and sampling that a setting has, that do something, and for which a framework has no key."""
     from grposweep.frameworks.trl.keys import known  # TRL's table builds on this package
 
-    named = {row.name for row in rows}
-    corrects = s.use_vllm and s.vllm_importance_sampling_correction
+    named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
+    # A framework with one key for the correction has functions that say the rest of it.
+    says = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
     for option in (*UNSET["loss"], *UNSET["generation"]):
         value = getattr(s, option)
         is_idle = (
             (option.startswith(("entropy_coef_", "entropy_target")) and not s.use_adaptive_entropy)
             or (option.startswith(("sapo_", "vespo_")) and not option.startswith(s.loss_type))
-            or (option.startswith("vllm_") and (option not in s.given or not corrects))
+            or (option.startswith("vllm_") and (says or option not in s.given))
         )
         if option not in named and not is_idle and value not in (None, known(TRL)[option].default):
             yield f"{option}={value}: {name} has no such key"

@@ -102,6 +102,7 @@ FIELDS = (
     Field("top_k", "top_k", RELEASE, read=lambda count: max(count, 0), plain=False),  # -1 is all of them
     *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
       for name in ("base_url", "host", "port")),
+    Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),
     Field("min_p", "min_p", RELEASE, read=lambda share: share or None, judged=False),
     Field("repetition_penalty", "repetition_penalty", RELEASE, judged=False),
     Field("top_entropy_quantile", "top_entropy_quantile", RELEASE, judged=False),
