@@ -153,8 +153,8 @@ def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> No
     assert found[0].broken.what == "trainer.args.auto_find_batch_size=true"
     vllm = ["generation=vllm_colocate", "loss=vespo"]
     assert {problem.code for problem in check(read_setting(base(session, *vllm)))} >= {"GL107"}
-    mended = [*vllm, "generation.vllm_importance_sampling_mode=token_truncate"]
-    assert not {problem.code for problem in check(read_setting(base(session, *mended)))} & {"GL107"}
+    corrected = [*vllm, "generation.vllm_importance_sampling_mode=token_truncate"]
+    assert not {problem.code for problem in check(read_setting(base(session, *corrected)))} & {"GL107"}
 
 
 def test_no_upper_bound_is_infinity(session: Session) -> None:
