@@ -134,13 +134,15 @@ def show_space(arguments: Sequence[str]) -> int:
             )
         validator = Validator(space, Points(session.compose, fixed))
         validator.check_parameters()
-        census = evaluate_grid(validator)
+        validity = evaluate_grid(validator)
         console = build_console()
-        console.print(f"{census.total:,} points, {census.valid:,} valid, {census.invalid:,} invalid", highlight=False)
-        if census.invalid:
-            print_invalid(console, census)
-            console.print(_label_table(census.valid_by_label()))
-    return 0 if census.valid else 1
+        console.print(
+            f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False
+        )
+        if validity.invalid:
+            print_invalid(console, validity)
+            console.print(_label_table(validity.valid_by_label()))
+    return 0 if validity.valid else 1
 
 
 def _of_file(path: Path, options: Options) -> Setting:

@@ -25,7 +25,7 @@ def rerun(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Repeat a trial exactly, or with a change: same configuration, seeds and code where the sweep kept a copy.
 
-    Results go to a sweep of their own beside the trial's; paths are relative to where that was started.
+    Results go to a new sweep next to the trial's; paths are relative to where that was started.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.rerun import find_trial, rerun_trial
@@ -151,10 +151,12 @@ def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
 @command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")
 def doctor(
     sweep: Required,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended; nothing is thrown away.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired; nothing is thrown away.")
+    ] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Check that a sweep's files can be read and agree, and say what would mend them.
+    """Check that a sweep's files can be read and agree, and say what would repair them.
 
     Exit code: 0 sound, 1 problems found (and left), 2 unusable.
     """

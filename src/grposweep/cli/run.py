@@ -1,4 +1,4 @@
-"""What stands between a person's command line and Hydra: both sweep syntaxes, one message for bad input, exit codes."""
+"""What ``src/run.py`` calls between the command line and Hydra: both sweep syntaxes, messages for bad input, exit codes."""
 
 import os
 import sys
@@ -25,9 +25,9 @@ VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
 
 
 def command(main: Callable[[], None]) -> None:
-    """Run a Hydra main as a person expects it: bad input is one message and exit code 2, never a traceback."""
+    """Run a Hydra main so that bad input is one message and exit code 2, never a traceback."""
     register()
-    wanted = "HYDRA_FULL_ERROR" in os.environ  # then the person wants the traceback
+    wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]
     sys.argv[1:] = sorted(tokens, key=lambda token: token not in ("-m", "--multirun"))  # argparse wants flags first

@@ -33,7 +33,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A problem in the recipe's own words: keys, line, and what would mend it."""
+    """A problem in the recipe's own words: keys, line, and verified fixes."""
 
     code: str
     severity: Severity
@@ -105,7 +105,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
 
 
 def _problems(reading: ParsedRecipe, selection: RuleSelection) -> list[Problem]:
-    """What the rules say; not those that rest on a field nobody could read."""
+    """What the rules say; not those that rest on a field that could not be read."""
     problems = check(reading.setting, selection.ignore, selection.select)
     if not reading.unknown:
         return problems

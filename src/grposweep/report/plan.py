@@ -90,7 +90,7 @@ def _kl(s: Setting) -> str:
     return " and ".join(words) or "none"
 
 
-COMPARED = (  # what tells recipes apart, beside their sizes
+COMPARED = (  # what tells recipes apart, apart from their sizes
     Line("learning rate", "at its peak", lambda s: f"{s.learning_rate:g}"),
     Line("loss", "in TRL's words", lambda s: s.loss_type),
     Line("KL", "place, estimator x coefficient", _kl),
@@ -103,7 +103,7 @@ SYMBOLS = (
 
 
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
-    """One column a recipe; for a single one the formulas with its numbers beside them."""
+    """Return one column a recipe; for a single one also the formulas with its numbers."""
     columns: list[Column] = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
     table = build_table(*columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else []))
     for line in LINES + COMPARED if len(items) > 1 else LINES:

@@ -227,7 +227,7 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
     """Yield why the run ended before all trials, each with its style, and how to continue."""
     left = view.planned - view.ended
     if end.halted:
-        again = "Mend that; the same command goes on from here"
+        again = "Repair that; the same command goes on from here"
         yield f"stopped, with {count(left, 'trial')} to go: {end.halted}. {again}", "red"
     budget = view.progress.budget_gpu_hours
     if end.overspent and left and budget is not None:

@@ -34,20 +34,20 @@ class InvalidRow:
     fixes: Sequence[str] = field(default_factory=tuple)
 
 
-def print_invalid(console: Console, census: SpaceValidity) -> None:
+def print_invalid(console: Console, validity: SpaceValidity) -> None:
     """Print the invalid points by rule."""
-    console.print(invalid_table(invalid_rows(census), census.invalid, census.total))
+    console.print(invalid_table(invalid_rows(validity), validity.invalid, validity.total))
 
 
-def invalid_rows(census: SpaceValidity) -> list[InvalidRow]:
+def invalid_rows(validity: SpaceValidity) -> list[InvalidRow]:
     """Return the rules that prune points, each with its first example and the verified fixes of that example."""
-    return [_invalid_row(census, code, number) for code, number in census.by_rule().items()]
+    return [_invalid_row(validity, code, number) for code, number in validity.by_rule().items()]
 
 
-def _invalid_row(census: SpaceValidity, code: str, number: int) -> InvalidRow:
-    verdict = census.first(code)
+def _invalid_row(validity: SpaceValidity, code: str, number: int) -> InvalidRow:
+    verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
-    example = short(census.validator.space.finite_part(verdict.point)) if verdict.point else ""
+    example = short(validity.validator.space.finite_part(verdict.point)) if verdict.point else ""
     return InvalidRow(code, number, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
 
 

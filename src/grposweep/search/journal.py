@@ -1,4 +1,4 @@
-"""The journal file under an Optuna study: opened after any crash, what nobody can read set aside and reported.
+"""The journal file under an Optuna study: opened after any crash; damaged parts are set aside and reported.
 
 Records name trials by their position, so whatever follows a damaged one may mean another trial. The journal is therefore
 cut where its damage begins; what it lacks then is in the trial folders.
@@ -225,7 +225,7 @@ class RdbMirror:
             try:
                 self._update(self._trials)
             except Exception as error:  # noqa: BLE001 - whatever a database and its driver raise: it is tried again
-                self._study = None  # a dead connection is made anew
+                self._study = None  # a dead connection is replaced
                 self.problem = f"search.storage is behind ({_first_line(error)}); trying again"
                 self._ends.wait(PAUSE_SECONDS)
                 self._news.set()

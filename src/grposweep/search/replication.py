@@ -112,7 +112,7 @@ class Ranking:
 
     @property
     def winner(self) -> Candidate | None:
-        """The best on fresh seeds; None before the end, or where nobody is left."""
+        """The best on fresh seeds; None before the end, or if none is left."""
         return self.alive[0] if self.alive and not self.wanted else None
 
     @property
