@@ -1,6 +1,7 @@
 """Models of every origin: the tiny one, a local folder, the hub's cache; with and without LoRA, from a chat template."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from grposweep.train.hub import OFFLINE
 from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
 
 from .conftest import MakeTrial, metrics_of, result_of
-from .hub_server import REPOSITORY, files_of, serve
+from .hub_server import REPOSITORY, Hub, files_of, serve
 from .test_fake import environment
+from .test_hub import server  # noqa: F401 - a fixture
 from .test_prepare import write_sweep
 
 pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
@@ -190,6 +192,16 @@ def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_networ
         run_train("prepare", str(folder.parent.parent), env=env | {"HF_ENDPOINT": hub.url})
         assert hub.downloads("a.jsonl") == 1
     assert "Retrying" not in run_train(str(folder), env=env | {"HF_ENDPOINT": hub.url})
+
+
+def test_a_node_without_the_prepared_copy_downloads_the_same_commit(server: Hub) -> None:  # noqa: F811 - the fixture
+    """Where each node has a cache of its own; the next trial there finds it and stays off the network."""
+    folder = models.locate(Model(path=REPOSITORY), server.commit)
+    assert (folder.name, folder.parent.name) == (server.commit, "snapshots")
+    assert "HF_HUB_OFFLINE" not in os.environ
+    server.asked.clear()
+    assert models.locate(Model(path=REPOSITORY), server.commit) == folder
+    assert (os.environ.pop("HF_HUB_OFFLINE"), os.environ.pop("HF_DATASETS_OFFLINE"), server.asked) == ("1", "1", [])
 
 
 def online(tmp_path: Path) -> dict[str, str]:
