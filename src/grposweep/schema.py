@@ -63,11 +63,28 @@ class Lora:
 
 @dataclass
 class Model:
-    """What is trained: ``path`` is a hub id, a local folder, or ``embedded`` for the tiny model made on the spot."""
+    """What is trained: ``path`` is a hub id, a local folder, or ``embedded`` for the tiny model made on the spot.
+
+    ``dtype`` is the type of the weights: float32, bfloat16, float16 (with LoRA and fp16 only), or auto: float32 for weights that
+    are trained, the type of the mixed precision for those under an adapter. ``mixed_precision`` is bf16, fp16 (GPUs older than
+    Ampere) or none; null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16). Without a GPU all is float32.
+    ``tf32`` lets float32 products use TensorFloat-32 (null: as torch is set). ``quantization`` (4bit, 8bit) is bitsandbytes' of
+    the frozen weights under LoRA (QLoRA).
+
+    ``attn_implementation`` (null: transformers chooses), ``trust_remote_code`` and ``use_kernels`` (kernels of the hub) are
+    from_pretrained's, ``chat_template_kwargs`` variables of the tokenizer's chat template.
+    """
 
     path: str = "embedded"
     revision: str | None = None
     dtype: str = "float32"
+    mixed_precision: str | None = None
+    tf32: bool | None = None
+    quantization: str | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+    use_kernels: bool = False
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     gradient_checkpointing: bool = False
     lora: Lora = field(default_factory=Lora)
     shape: Shape = field(default_factory=Shape)
@@ -262,6 +279,9 @@ class Trainer:
     ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
     ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
     DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
+    ``offload`` keeps optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory.
+    ``deepspeed_config`` is a file of DeepSpeed's own configuration (JSON) to use instead of ours, ``fsdp_config`` are options of
+    FSDP under transformers' names, on top of ours.
     ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
 
     The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
@@ -279,6 +299,9 @@ class Trainer:
     sharding: str = "none"
     compile: bool = False
     args: dict[str, Any] = field(default_factory=dict)
+    offload: str = "none"
+    deepspeed_config: str | None = None
+    fsdp_config: dict[str, Any] = field(default_factory=dict)
     fake: Fake = field(default_factory=Fake)
     recipe: str | None = None
     python: str | None = None

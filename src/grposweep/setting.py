@@ -281,6 +281,8 @@ class Setting:
     weights_dtype: str = "float32"  # as they are kept between steps; float32 masters of ZeRO and FSDP do not count
     autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
     architecture: Architecture | None = None  # where its shape is known
+    has_chat_template: bool | None = None  # its tokenizer's, where preparation has looked
+    chat: bool | None = None  # whether prompts are conversations; None: not known
     prompt_tokens: int | None = None  # of the longest prompt, where somebody has counted
     gradient_checkpointing: bool = False
     # the GPU

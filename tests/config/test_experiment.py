@@ -154,7 +154,10 @@ def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
     script = f"trainer.script={__file__}"
-    needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script]}
+    lora = "model.lora.enabled=true"
+    needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script], "4bit": [lora], "8bit": [lora],
+             "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
+             "float16": [lora, "model.mixed_precision=fp16"]}  # fmt: skip
     for word in choices(key):
         check_words(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
     with pytest.raises(UserError) as caught:

@@ -144,6 +144,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GS203", told(max_steps=100, epochs=3.0), told(max_steps=100) | {"epochs": 3.0}),
     ("GD201", {"train_prompts": 15}, {"train_prompts": 16}),
     ("GD201", {"train_prompts": 85}, {"train_prompts": 167}),
+    ("GD202", {"chat": False, "has_chat_template": True}, {"chat": True, "has_chat_template": True}),
     ("GC101", {"log_completions_hub_repo": "me/log"}, {"log_completions_hub_repo": "me/log", "log_completions": True}),
     ("GC102", BEST | {"save_strategy": "epoch"}, BEST | {"save_strategy": "best"}),
     ("GC102", BEST | {"save_steps": 75}, BEST),

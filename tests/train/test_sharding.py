@@ -1,7 +1,9 @@
 """What transformers makes of our sharding: its own classes fill in every number that is left to them."""
 
 import inspect
+import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from accelerate import DeepSpeedPlugin
@@ -64,14 +66,25 @@ def test_deepspeeds_own_parser_takes_it(stage: int) -> None:
 
 def test_the_real_configuration_takes_fsdp(tmp_path: object) -> None:
     """Version 2, each layer gathered for itself."""
-    arguments = GRPOConfig(output_dir=str(tmp_path), bf16=False, use_cpu=True, **sharding_options("fsdp"))
+    options = sharding_options(build_experiment("trainer.sharding=fsdp"))
+    arguments = GRPOConfig(output_dir=str(tmp_path), bf16=False, use_cpu=True, **options)
     assert arguments.fsdp
     assert arguments.fsdp_config["version"] == 2
 
 
 def test_without_sharding_nothing_is_said() -> None:
     """The arguments stay as they were."""
-    assert sharding_options("none") == {}
+    assert sharding_options(build_experiment()) == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_once"),
+    [([], True), (["kl.beta=0.1"], False), (["kl.beta=0.1", "model.lora.enabled=true"], True)],
+)
+def test_fsdp_loads_weights_once_unless_a_reference_needs_them(overrides: list[str], is_once: bool) -> None:
+    """TRL shards a reference model without sending it from the first rank: the others' part would be arbitrary."""
+    options = sharding_options(build_experiment("trainer.sharding=fsdp", *overrides))
+    assert options["fsdp_config"]["cpu_ram_efficient_loading"] is is_once
 
 
 @pytest.mark.parametrize(("sharding", "words"), [("zero2", "DeepSpeed is not installed"), ("fsdp", "none is visible")])
@@ -97,3 +110,27 @@ def test_cpu_ranks_shard_what_the_software_there_can(
     experiment = build_experiment(f"trainer.sharding={sharding}", f"cluster.processes={processes}")
     with nullcontext() if is_taken else pytest.raises(UserError, match="none is visible"):
         check_sharding(experiment)
+
+
+def test_offloaded_states_are_in_main_memory() -> None:
+    """Of the optimizer, or of the weights as well; torch's AdamW steps there too."""
+    zero2 = sharding_options(build_experiment("trainer.sharding=zero2", "trainer.offload=optimizer"))["deepspeed"]
+    zero3 = sharding_options(build_experiment("trainer.sharding=zero3", "trainer.offload=all"))["deepspeed"]
+    fsdp = sharding_options(build_experiment("trainer.sharding=fsdp", "trainer.offload=all"))["fsdp_config"]
+    assert zero2["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert "offload_param" not in zero2["zero_optimization"]
+    assert zero3["zero_optimization"]["offload_param"]["device"] == "cpu"
+    assert zero2["zero_force_ds_cpu_optimizer"] is False
+    assert fsdp["cpu_offload"] is True
+    assert HfDeepSpeedConfig(zero3).is_offload()
+
+
+def test_a_configuration_of_the_users_own_replaces_ours(tmp_path: Path) -> None:
+    """As it is in the file; FSDP's options are put on top of ours."""
+    file = tmp_path / "zero2.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}))
+    options = sharding_options(build_experiment("trainer.sharding=zero2", f"trainer.deepspeed_config={file}"))
+    assert options["deepspeed"] == {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}
+    sharded = ("trainer.sharding=fsdp", "trainer.fsdp_config.state_dict_type=SHARDED_STATE_DICT")
+    config = sharding_options(build_experiment(*sharded))["fsdp_config"]
+    assert (config["state_dict_type"], config["version"]) == ("SHARDED_STATE_DICT", 2)

@@ -139,6 +139,32 @@ def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: Mak
     assert "mine.py:broken" in result_of(folder)["failure"]["message"]
 
 
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_a_colocated_engine_does_not_take_the_seed_away(
+    make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """It seeds all generators of the process when it starts; a server does not, and nothing changes there."""
+
+    class Engine:
+        def __init__(self, **_: object) -> None:
+            if mode == "colocate":
+                torch.manual_seed(0)  # of the rank alone
+
+    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Engine)
+    monkeypatch.setattr(grpo, "wait_for_server", lambda *_: None)
+    drawn = []
+    for seed in (3, 4):
+        attempt = load_attempt(make_trial("generation.use_vllm=true", f"generation.vllm_mode={mode}", f"seed={seed}",
+                                          "loss.importance_sampling_level=token", name=f"{seed:04}-a"))  # fmt: skip
+        grpo.calm()
+        model = grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt))
+        arguments = grpo.build_config(attempt, model)
+        arguments.vllm_importance_sampling_correction = False  # it asks the server
+        grpo.build_trainer(attempt, model, grpo.load_data(attempt.experiment.task), arguments, resumed_at=0)
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] != drawn[1]
+
+
 def test_several_gpus_in_one_process_are_refused(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL would say DataParallel; we say what to set."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

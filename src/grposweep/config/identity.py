@@ -8,13 +8,15 @@ depend on the hardware, so results of one cluster can be used on another.
 import hashlib
 import json
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from grposweep import plan
+from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import KEYS
 from grposweep.files import file_digest
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_unset, is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_unset, is_external, value_at
 from grposweep.setting import Setting
 
 
@@ -23,7 +25,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
 
     Batch sizes enter as realised, so ``auto`` and the same sizes written out are one experiment.
     """
-    content = asdict(experiment)
+    content = _content(experiment)
     for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
@@ -42,7 +44,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 
     Where trials run, how many run at once, how many there are and how they are logged are no part of it.
     """
-    content = asdict(base)
+    content = _content(base)
     for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
         del content[name]
     search = base.search
@@ -62,9 +64,37 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 
 def prepared_key(experiment: Experiment) -> str:
     """Return the key of ``prepared.json`` for this model and task."""
-    task = asdict(experiment.task)
-    del task["eval_generations"]  # which prompts there are does not depend on it
-    return _digest({"model": asdict(experiment.model), "task": task})[:12]
+    content = _content(experiment)
+    del content["task"]["eval_generations"]  # which prompts there are does not depend on it
+    return _digest({"model": content["model"], "task": content["task"]})[:12]
+
+
+# Keys that came after identities were released: left out while they have their default, which means what was before.
+LATER = (
+    "model.mixed_precision", "model.tf32", "model.quantization", "model.attn_implementation", "model.trust_remote_code",
+    "model.use_kernels", "model.chat_template_kwargs", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config",
+)  # fmt: skip
+
+
+def _content(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment as it is hashed: later keys only if they are set, and ``auto`` types as what they come to.
+
+    The mixed precision is left out if the type of the weights implies it.
+    """
+    content, found = asdict(experiment), read_precision(experiment.model)
+    for key in LATER:
+        if value_at(experiment, key) == value_at(_defaults(), key):
+            section, name = key.split(".")
+            del content[section][name]
+    content["model"] |= {"dtype": found.weights, "mixed_precision": found.mixed}
+    if found.mixed == IMPLIED.get(found.weights):
+        del content["model"]["mixed_precision"]
+    return content
+
+
+@cache
+def _defaults() -> Experiment:
+    return Experiment()
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
@@ -73,7 +103,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
     if not is_external(trainer.kind):
-        return content
+        return content | sharding_content(trainer)
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
     files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
     named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
@@ -81,6 +111,16 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
         name: getattr(trainer, name) for name in ("arguments", "environment", "takes", "launcher", "launch_arguments")
     }
     return {**content, **words, "files": files, "named": named}
+
+
+def sharding_content(trainer: Trainer) -> dict[str, Any]:
+    """Return the options of sharding that are set; a file enters by content."""
+    given: dict[str, Any] = {} if trainer.offload == "none" else {"offload": trainer.offload}
+    if trainer.fsdp_config:
+        given["fsdp_config"] = trainer.fsdp_config
+    if trainer.deepspeed_config is not None:
+        given["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
+    return given
 
 
 def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
@@ -128,7 +168,7 @@ def numbers(s: Setting) -> dict[str, Any]:
 
 def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     """Everything that changes what is learnt, but for chance: seed, processes, per-device sizes and engines are left out."""
-    content = {name: part for name, part in asdict(experiment).items() if name not in _ELSEWHERE}
+    content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
     del content["schedule"]["checkpoint_minutes"]

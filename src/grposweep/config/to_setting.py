@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from math import inf
 from typing import Any, get_args, get_type_hints
 
+from grposweep.config.precision import read_precision
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.plan import micro_steps_per_generation, realise
@@ -31,6 +32,7 @@ PATHS = {
     "num_generations_eval": "batch.num_generations_eval",
     "eval_prompts": "task.eval_prompts",
     "train_prompts": "task.train_prompts",
+    "chat": "task.chat",
     "max_steps": "schedule.max_steps",
     "epochs": "schedule.epochs",
     "budget_completions": "schedule.budget_completions",
@@ -62,6 +64,7 @@ PATHS = {
     "lora": "model.lora.enabled",
     "lora_rank": "model.lora.r",
     "weights_dtype": "model.dtype",
+    "autocast_dtype": "model.mixed_precision",
     "gradient_checkpointing": "model.gradient_checkpointing",
     "sharding": "trainer.sharding",
     "gpu_memory_gib": "cluster.gpu_memory_gib",
@@ -93,6 +96,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "auto": tuple(f"batch.{name}" for name in AUTO_SIZES),
     "evaluates": ("schedule.evaluations", "schedule.eval_at_start"),
     "eval_strategy": ("schedule.evaluations",),
+    "has_chat_template": ("model", "task"),
+    "loads_on_every_rank": ("trainer.sharding", "trainer.fsdp_config", "kl.beta", "model.lora.enabled"),
     "train_prompts": ("model", "task"),  # as prepared for this model and task
     "eval_prompts": ("model", "task"),
     "rewards": ("task.rewards",),
@@ -100,6 +105,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "parameters": ("model.shape.parameters",),
     "architecture": ("model", "task"),  # as configured, or as prepared
     "lora_targets": ("model.lora.target_modules",),
+    "weights_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
+    "autocast_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
     "gpu": ("cluster.gpu",),
     "prompt_tokens": ("model", "task"),  # as prepared
@@ -114,8 +121,8 @@ ARGS = {
 }  # fmt: skip
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "weights_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus",
-     "server_command", "eval_at_start", *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
+    ["lora", "lora_rank", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus",
+     "chat", "server_command", "eval_at_start", *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
 # Fields that are left to the trainer where they are not set.
 OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
@@ -168,17 +175,22 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     if is_external(experiment.trainer.kind):
         return _recipe_fields(experiment, fields | {"auto": auto})
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
+    precision = read_precision(experiment.model)
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
         "eval_strategy": None,  # evaluations are placed by us
         "train_prompts": counted.get("train_prompts", task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
+        "has_chat_template": counted.get("has_chat_template"),
+        "loads_on_every_rank": not loads_once(experiment),
         "rewards": len(task.rewards),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
-        "architecture": read_architecture(experiment.model.shape) or prepared_architecture(counted),
+        "architecture": read_model(experiment, counted),
         "lora_targets": tuple(experiment.model.lora.target_modules),
+        "weights_dtype": precision.weights,
+        "autocast_dtype": precision.autocast,
         "gpu_memory_gib": read_gpu(experiment.cluster),
         "gpu": experiment.cluster.gpu,
         "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
@@ -214,6 +226,32 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, 
         "evaluates": evaluates or base.evaluates,
         "eval_strategy": "steps" if evaluates else base.eval_strategy,
     }
+
+
+def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
+    """Return the architecture as configured or prepared.
+
+    None if the memory of what is trained cannot be estimated: quantized weights, and states in main memory.
+    """
+    model, trainer = experiment.model, experiment.trainer
+    offloads = (
+        trainer.offload != "none" or trainer.deepspeed_config is not None or trainer.fsdp_config.get("cpu_offload")
+    )
+    if model.quantization or offloads:
+        return None
+    return read_architecture(model.shape) or prepared_architecture(counted)
+
+
+def loads_once(experiment: Experiment) -> bool:
+    """Return whether FSDP's first rank of a node may load the weights for all: each would hold them whole in main memory.
+
+    Not with a reference model: TRL shards it without sending it to the other ranks, whose weights would be arbitrary.
+    Sources: accelerate utils/fsdp_utils.py fsdp2_prepare_model; trl 1.16 models/utils.py prepare_fsdp.
+    """
+    default = experiment.kl.beta == 0 or experiment.model.lora.enabled
+    return experiment.trainer.sharding == "fsdp" and bool(
+        experiment.trainer.fsdp_config.get("cpu_ram_efficient_loading", default)
+    )
 
 
 def read_architecture(shape: Shape) -> Architecture | None:

@@ -22,8 +22,8 @@ from grposweep.setting import TRL
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections whose keys are no trainer's
 # Keys whose home here has another name, or follows from several keys.
 RENAMED = {
-    "bf16": "model.dtype",
-    "fp16": "model.dtype",
+    "bf16": "model.mixed_precision",
+    "fp16": "model.mixed_precision",
     "data_seed": "seed",
     "ddp_backend": "cluster.processes",
     "ddp_find_unused_parameters": "cluster.processes",
@@ -34,7 +34,7 @@ RENAMED = {
     "eval_steps": "schedule.evaluations",
     "eval_strategy": "schedule.evaluations",
     "fsdp": "trainer.sharding",
-    "fsdp_config": "trainer.sharding",
+    "fsdp_config": "trainer.fsdp_config",
     "generation_batch_size": "batch.steps_per_generation",
     "logging_steps": "tracker.kind",
     "model_init_kwargs": "model.dtype",

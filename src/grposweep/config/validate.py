@@ -1,5 +1,6 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -7,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from grposweep.config.precision import check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trainer_args import check_args
 from grposweep.errors import UserError
@@ -16,10 +18,13 @@ from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS,
 from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "model.dtype": ("float32", "bfloat16"),
+    "model.dtype": (AUTO, "float32", "bfloat16", "float16"),
+    "model.quantization": ("4bit", "8bit"),
+    "model.mixed_precision": ("bf16", "fp16", "none"),
     "trainer.takes": ("config", "flags"),
     "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
     "trainer.keep": ("last", "best", "all", "none"),
+    "trainer.offload": ("none", "optimizer", "all"),
     "trainer.sharding": ("none", "zero1", "zero2", "zero3", "fsdp"),
     "cluster.controller": ("here", "job"),
     "cluster.prepare": ("here", "job"),
@@ -85,7 +90,8 @@ def check_words(experiment: Experiment) -> None:
     """Raise UserError for an unknown choice, a count below one if one is needed, and a secret."""
     refuse_secrets(asdict(experiment))
     for key in (*CHOICES, *REGISTERED):
-        check_choice(key, value_at(experiment, key))
+        if value_at(experiment, key) is not None:  # null is a choice where the type has it
+            check_choice(key, value_at(experiment, key))
     for key in SIZES_OR_AUTO:
         value = value_at(experiment, key)
         if isinstance(value, str) and value != AUTO:
@@ -123,6 +129,12 @@ def check_words(experiment: Experiment) -> None:
         raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_ranges(experiment)
     check_args(experiment.trainer)
+    check_precision(experiment.model, experiment.cluster)
+    check_quantization(experiment)
+    check_sharding_options(experiment.trainer)
+    check_precision(experiment.model, experiment.cluster)
+    check_quantization(experiment)
+    check_sharding_options(experiment.trainer)
     check_server(experiment.generation)
     check_environment(experiment.cluster)
     load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
@@ -225,6 +237,71 @@ def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> None:
         raise UserError(
             f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up to {cpus} CPUs a GPU in the job's "
             f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or more."
+        )
+
+
+OFFLOADS = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("zero3", "fsdp")}  # trainer.offload -> kinds of sharding
+FSDP_KEYS = (  # transformers 5.23 training_args.py, fsdp_config
+    "reshard_after_forward", "cpu_offload", "activation_checkpointing", "cpu_ram_efficient_loading", "state_dict_type",
+    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params",
+)  # fmt: skip
+
+
+def check_sharding_options(trainer: Trainer) -> None:
+    """Raise UserError for options that the kind of sharding does not have, and for a file of DeepSpeed's that does not fit."""
+    sharding, offload = trainer.sharding, trainer.offload
+    if offload != "none" and sharding not in OFFLOADS[offload]:
+        raise UserError(
+            f"trainer.offload={offload} and trainer.sharding={sharding}: it moves sharded states to main memory. Set "
+            f"trainer.sharding to one of {', '.join(OFFLOADS[offload])}, or trainer.offload=none."
+        )
+    if trainer.fsdp_config and sharding != "fsdp":
+        raise UserError(
+            f"trainer.fsdp_config and trainer.sharding={sharding}: nothing would read it. Set trainer.sharding=fsdp, or leave "
+            "it out."
+        )
+    if unknown := sorted(set(trainer.fsdp_config) - set(FSDP_KEYS)):
+        raise UserError(
+            f"trainer.fsdp_config has {', '.join(unknown)}: transformers does not know that. Set any of {', '.join(FSDP_KEYS)}."
+        )
+    if trainer.deepspeed_config is not None:
+        check_deepspeed_file(trainer)
+
+
+OF_THE_TRIAL = (
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "gradient_clipping",
+)
+
+
+def check_deepspeed_file(trainer: Trainer) -> None:
+    """Raise UserError if the file cannot be read, is of another stage than ``trainer.sharding``, or has its options twice."""
+    named = f"trainer.deepspeed_config={trainer.deepspeed_config}"
+    if trainer.offload != "none":
+        raise UserError(
+            f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. Leave one out."
+        )
+    try:
+        content = json.loads(Path(str(trainer.deepspeed_config)).read_text(encoding="utf-8"))
+        stage = content["zero_optimization"]["stage"]
+    except OSError as error:
+        raise UserError(
+            f"{named}: it cannot be read ({error.strerror}). Name a file of DeepSpeed's configuration."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{named}: it is not JSON with zero_optimization.stage. Name a file of DeepSpeed's configuration."
+        ) from error
+    if fixed := [name for name in OF_THE_TRIAL if content.get(name, AUTO) != AUTO]:
+        raise UserError(
+            f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them in the file."
+        )
+    if trainer.sharding != f"zero{stage}":
+        raise UserError(
+            f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and memory would be judged wrongly. "
+            f"Set trainer.sharding=zero{stage}."
         )
 
 

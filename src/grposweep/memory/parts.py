@@ -116,6 +116,10 @@ def read_need(s: Setting) -> Need | None:
         return None
     micro_steps = max(micro_steps_per_generation(s), 1)
     width = FLOAT if s.weights_dtype == "float32" else HALF
+    if (
+        s.autocast_dtype and s.sharding in ZERO
+    ):  # DeepSpeed casts the model (runtime/engine.py), and keeps float32 masters
+        width = HALF
     evaluated = s.per_device_eval_batch_size if s.evaluates else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from grposweep.config.identity import LATER
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
+from grposweep.schema import Experiment, value_at
 from grposweep.storage import paths
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
@@ -38,11 +40,16 @@ class Difference(NamedTuple):
     there: Any
 
 
+def _default(key: str) -> Any:
+    """Return what a later key means in a configuration from before it, ABSENT for other keys."""
+    return value_at(Experiment(), key) if key in LATER else ABSENT
+
+
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
     left, right = flatten(here), flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
-    pairs = (Difference(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys)
+    pairs = (Difference(key, *(side[key] if key in side else _default(key) for side in (left, right))) for key in keys)
     return [pair for pair in pairs if pair.here != pair.there]
 
 

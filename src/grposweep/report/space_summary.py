@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grposweep.config.precision import read_precision
 from grposweep.labels import count, short
 from grposweep.report.tables import FOLD, build_table
 from grposweep.rules.registry import Problem
@@ -124,7 +125,7 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
 def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: int) -> int:
     """Return the peak bytes in the sweep folder: checkpoints of running trials, what ``trainer.keep`` leaves, and logs."""
     trained = parameters // 100 if experiment.model.lora.enabled else parameters
-    weight_bytes = 2 if experiment.model.dtype == "bfloat16" else 4
+    weight_bytes = 4 if read_precision(experiment.model).weights == "float32" else 2
     checkpoint = trained * BYTES_TRAINED
     running = 2 * checkpoint * slots  # the next one is written before the last is deleted
     kept = {

@@ -206,6 +206,17 @@ def few_prompts_are_dropped(s: Setting) -> Facts | None:
     return {"dropped": dropped, "share": dropped / s.train_prompts, "prompts": prompts}
 
 
+@rule("GD202", "warning", ("chat", "has_chat_template"), of=EVERY, blames=("chat",),
+      why="the tokenizer has a chat template, and prompts reach the model without it",
+      instead="Set {chat}=true, unless the model was never tuned on conversations.")  # fmt: skip
+def an_instruct_model_gets_its_chat_template(s: Setting) -> bool:
+    """An instruction-tuned model completes text without its chat template badly: it does not know that it was asked something.
+
+    Judged after preparation has looked at the tokenizer. Some base models' tokenizers have a template too.
+    """
+    return s.chat is False and s.has_chat_template is True
+
+
 @rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"),
       blames=("log_completions_hub_repo", "log_completions"),
       why="{log_completions} is false, so there is nothing to upload",

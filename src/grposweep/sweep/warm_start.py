@@ -95,7 +95,10 @@ def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator)
 
 def words_of_warm_start(warm: WarmStart) -> str:
     """What an earlier sweep gives this one, in a line."""
-    sweeps = ", ".join(sorted({seen.sweep for seen in warm.observations})) or "sweeps of another model or schedule"
+    sweeps = (
+        ", ".join(sorted({seen.sweep for seen in warm.observations}))
+        or "sweeps of another model, precision or schedule"
+    )
     return f"warm start: {len(warm.first)} points tried first, {len(warm.observations)} results of {sweeps} known to the sampler"
 
 

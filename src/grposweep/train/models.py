@@ -1,21 +1,35 @@
-"""Which model, tokenizer and adapters an experiment trains: the tiny one, a local folder, or a hub id."""
+"""Which model, tokenizer and adapters an experiment trains, and how TRL loads the weights."""
 
 import json
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
+from grposweep.config.precision import check_precision, read_precision
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.schema import Model
 from grposweep.train import hub
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
 
-DTYPES = ("float32", "bfloat16")  # float16 weights cannot be trained: their gradients cannot be unscaled
+LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")  # keys of the model that from_pretrained takes
+PACKAGES = {  # key and value of the model ("*": any) -> module and package that it needs
+    ("quantization", "*"): ("bitsandbytes", "bitsandbytes"),
+    ("attn_implementation", "flash_attention_2"): ("flash_attn", "flash-attn"),
+    ("use_kernels", "*"): ("kernels", "kernels"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,15 +63,14 @@ def locate(model: Model, prepared: str | None = None, progress: Progress = silen
 
 def load_model(model: Model, folder: Path) -> Loaded:
     """Load what is small of a model in its local folder; TRL loads the weights from there."""
-    if model.dtype not in DTYPES:
-        raise UserError(
-            f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join(DTYPES)}."
-        )
+    check_precision(model)
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
         # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not know.
         loader = PreTrainedTokenizerFast if model.path == EMBEDDED else AutoTokenizer
-        tokenizer = loader.from_pretrained(folder, padding_side="left", truncation_side="left")
+        tokenizer = loader.from_pretrained(
+            folder, padding_side="left", truncation_side="left", trust_remote_code=model.trust_remote_code
+        )
     except (OSError, ValueError) as error:  # a file that cannot be read; ValueError: no such type of model
         raise UserError(
             f"model.path={model.path}: its configuration or tokenizer cannot be loaded ({str(error).strip().splitlines()[0]}). "
@@ -66,7 +79,7 @@ def load_model(model: Model, folder: Path) -> Loaded:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     # On a CPU half precision is slower and less exact than single.
-    dtype = model.dtype if torch.cuda.is_available() else "float32"
+    dtype = read_precision(model).weights if torch.cuda.is_available() else "float32"
     return Loaded(str(folder), tokenizer, config, {"dtype": dtype}, build_lora(model))
 
 
@@ -78,6 +91,40 @@ def name_base_model(saved: Path, model: Model) -> None:
         commit = Path(content["base_model_name_or_path"]).name
         content |= {"base_model_name_or_path": model.path, "revision": commit}
         write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def loading_options(model: Model) -> dict[str, Any]:
+    """Return what from_pretrained is told; what is null or false is left to it."""
+    return {name: value for name in LOADING if (value := getattr(model, name))}
+
+
+def build_quantization(model: Model) -> BitsAndBytesConfig | None:
+    """Return bitsandbytes' configuration, None without quantization. Four bits are QLoRA's: NF4, quantized twice.
+
+    Source: Dettmers et al., QLoRA (2023), section 3.
+    """
+    if model.quantization is None:
+        return None
+    if model.quantization == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=read_precision(model).computed,
+    )
+
+
+def check_installed(model: Model) -> None:
+    """Raise UserError if a package that the model's options need is not installed in this environment."""
+    for (key, wanted), (module, package) in PACKAGES.items():
+        value = getattr(model, key)
+        if value and wanted in ("*", value) and find_spec(module) is None:
+            shown = "true" if value is True else value
+            raise UserError(
+                f"model.{key}={shown}: {package} is not installed here. Install it (pip install {package}), or leave "
+                f"model.{key} out."
+            )
 
 
 def build_lora(model: Model) -> LoraConfig | None:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import nlargest
 from importlib.util import find_spec
@@ -69,11 +69,16 @@ def no_progress(_what: str, _done: int, _total: int) -> None:
     """Report nothing."""
 
 
-def check_vllm(experiment: Experiment) -> None:
-    """Raise UserError if vLLM must generate and is not installed here, unless attempts run in another environment."""
+def check_packages(experiment: Experiment) -> None:
+    """Raise UserError if an option needs a package that is not installed here, unless attempts run in another environment."""
     cluster = experiment.cluster
-    elsewhere = launcher_class(cluster.kind).has_own_environment(cluster)
-    if experiment.generation.use_vllm and not elsewhere and find_spec("vllm") is None:
+    if launcher_class(cluster.kind).has_own_environment(cluster):
+        return
+    if experiment.trainer.kind != "fake":
+        from grposweep.train.models import check_installed  # torch: only for a real model
+
+        check_installed(experiment.model)
+    if experiment.generation.use_vllm and find_spec("vllm") is None:
         raise UserError(
             f"generation.use_vllm=true ({experiment.generation.vllm_mode}): vLLM is not installed here, so TRL would refuse "
             "to start. Install it (pip install 'trl[vllm]'), or set generation=transformers."
@@ -84,7 +89,7 @@ def prepare_experiment(
     experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
 ) -> dict[str, Any]:
     """The entry of one model and task."""
-    check_vllm(experiment)
+    check_packages(experiment)
     data = load_data(experiment.task)
     rewards = load_rewards(experiment.task.rewards)
     weights = experiment.task.reward_weights
@@ -117,23 +122,28 @@ def prepare_model(
     folder = locate(experiment.model, progress=progress)
     loaded = load_model(experiment.model, folder)
     check_prompts(experiment, loaded.tokenizer, data.train)
-    longest = longest_prompt(loaded.tokenizer, chain(data.train["prompt"], data.held_out["prompt"]))
-    return {"model": read_shape(loaded.config), "longest_prompt": longest}, hash_model(experiment, folder)
+    prompts = chain(data.train["prompt"], data.held_out["prompt"])
+    found = {
+        "model": read_shape(loaded.config),
+        "longest_prompt": longest_prompt(loaded.tokenizer, prompts, experiment.model.chat_template_kwargs),
+        "has_chat_template": loaded.tokenizer.chat_template is not None,
+    }
+    return found, hash_model(experiment, folder)
 
 
-def longest_prompt(tokenizer: Any, prompts: Iterable[Any]) -> int:
+def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None) -> int:
     """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest sequence depend on it.
 
-    Of many prompts the 1,000 with the most characters are measured.
+    ``template`` holds variables of the chat template. Of many prompts the 1,000 with the most characters are measured.
     """
     longest = nlargest(MOST_COUNTED, prompts, key=lambda prompt: len(str(prompt)))
-    return max(len(_tokens(tokenizer, prompt)) for prompt in longest)
+    return max(len(_tokens(tokenizer, prompt, template or {})) for prompt in longest)
 
 
-def _tokens(tokenizer: Any, prompt: Any) -> Any:
+def _tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any]) -> Any:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
-    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **template)["input_ids"]
 
 
 def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:

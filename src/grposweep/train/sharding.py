@@ -3,30 +3,54 @@
 Ranks are started by our launchers, not by ``accelerate launch``, so GRPOConfig carries the whole configuration.
 """
 
+import json
 import os
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
+from grposweep.config.precision import read_precision
+from grposweep.config.to_setting import loads_once
 from grposweep.errors import UserError
 from grposweep.memory.parts import BUCKET, ZERO
 from grposweep.schema import Experiment
 from grposweep.train.attempt import Attempt
 
 
-def sharding_options(sharding: str) -> dict[str, Any]:
+def sharding_options(experiment: Experiment) -> dict[str, Any]:
     """What GRPOConfig is told; ``auto`` values are filled from its other arguments by transformers itself."""
-    if sharding == "none":
+    trainer, mixed = experiment.trainer, read_precision(experiment.model).mixed
+    if trainer.sharding == "none":
         return {}
-    if sharding == "fsdp":  # version 2; layers are found by the model's own list of them
-        return {"fsdp": True, "fsdp_config": {"version": 2, "reshard_after_forward": True}}
-    return {"deepspeed": deepspeed_config(int(sharding.removeprefix("zero")))}
+    if trainer.sharding == "fsdp":
+        return {"fsdp": True, "fsdp_config": {**fsdp_config(experiment), **trainer.fsdp_config}}
+    if trainer.deepspeed_config is not None:
+        return {"deepspeed": json.loads(Path(trainer.deepspeed_config).read_text(encoding="utf-8"))}
+    return {"deepspeed": deepspeed_config(int(trainer.sharding.removeprefix("zero")), mixed, trainer.offload)}
 
 
-def deepspeed_config(stage: int) -> dict[str, Any]:
+def fsdp_config(experiment: Experiment) -> dict[str, Any]:
+    """Return FSDP's options, of version 2; layers are found by the model's own list of them."""
+    offload = {"cpu_offload": True} if experiment.trainer.offload == "all" else {}
+    return {
+        "version": 2,
+        "reshard_after_forward": True,
+        "cpu_ram_efficient_loading": loads_once(experiment),
+        **offload,
+    }
+
+
+def start_fsdp_loading(experiment: Experiment) -> None:
+    """Tell transformers, before a model is loaded, that FSDP will send the weights: accelerate itself says so too late."""
+    if loads_once(experiment) and experiment.cluster.processes > 1:
+        os.environ["ACCELERATE_USE_FSDP"] = "true"
+
+
+def deepspeed_config(stage: int, mixed: str = "bf16", offload: str = "none") -> dict[str, Any]:
     """DeepSpeed's configuration of a stage, its buckets small enough for the GPUs that need sharding (10^8 elements)."""
     zero: dict[str, Any] = {
         "stage": stage,
@@ -43,9 +67,16 @@ def deepspeed_config(stage: int) -> dict[str, Any]:
             "stage3_max_live_parameters": BUCKET,
             "stage3_gather_16bit_weights_on_model_save": True,
         }
+    if offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if offload == "all":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    # torch's own AdamW steps on the CPU as well; DeepSpeed's would have to be compiled, and be another optimizer.
+    forced = {} if offload == "none" else {"zero_force_ds_cpu_optimizer": False}
     return {
+        **forced,
         "zero_optimization": zero,
-        "bf16": {"enabled": "auto"},
+        "fp16" if mixed == "fp16" else "bf16": {"enabled": "auto"},
         "gradient_clipping": "auto",
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",

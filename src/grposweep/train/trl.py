@@ -17,16 +17,18 @@ import transformers
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
+from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.plan import build_plan
+from grposweep.schema import Model
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
-from grposweep.train.models import Loaded, load_model, locate, name_base_model
+from grposweep.train.models import Loaded, build_quantization, check_installed, load_model, locate, name_base_model
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
-from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus
+from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus, start_fsdp_loading
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import (
     HeldOutEvaluation,
@@ -53,6 +55,7 @@ def train(attempt: Attempt) -> Outcome:
     model = load_model(attempt.experiment.model, model_folder)
     start_deepspeed_on_cpus(attempt)
     arguments = build_config(attempt, model)  # connects the ranks
+    start_fsdp_loading(attempt.experiment)
     checkpoint = choose_checkpoint(attempt)
     trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
     check_is_sharded(attempt, trainer)
@@ -112,9 +115,22 @@ def use_devices(attempt: Attempt) -> None:
             "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
         )
     check_sharding(attempt.experiment)
+    check_gpu_precision(attempt.experiment.model)
+    check_installed(attempt.experiment.model)
     threads = attempt.experiment.cluster.threads
     os.environ["OMP_NUM_THREADS"] = str(threads)  # or accelerate chooses for itself when there are several ranks
     torch.set_num_threads(threads)
+
+
+def check_gpu_precision(model: Model) -> None:
+    """Raise UserError if the GPU here does not compute in the types that are set: bfloat16 and TF32 came with Ampere."""
+    if not torch.cuda.is_available() or torch.version.hip or torch.cuda.get_device_capability() >= (8, 0):
+        return
+    found, name = read_precision(model), torch.cuda.get_device_name()
+    if "bfloat16" in (found.weights, found.computed):
+        raise UserError(no_bfloat16(name))
+    if model.tf32:
+        raise UserError(f"model.tf32=true: {name} has no TensorFloat-32, which came with Ampere. Set model.tf32=null.")
 
 
 def check_counts(attempt: Attempt, data: Data) -> None:
@@ -228,6 +244,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
         eval_dataset=data.held_out,
         processing_class=model.tokenizer,
         peft_config=model.peft_config,
+        quantization_config=build_quantization(attempt.experiment.model),
         callbacks=[updates, TrialControlCallback(attempt, updates)],
     )
     if attempt.ranks > 1:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from trl import GRPOConfig
 
-from grposweep.schema import UNSET, Experiment, value_at
+from grposweep.config.precision import read_precision
+from grposweep.schema import UNSET, Experiment, Model, value_at
 from grposweep.train.attempt import Attempt
-from grposweep.train.models import Loaded
+from grposweep.train.models import Loaded, loading_options
 from grposweep.train.sharding import sharding_options
 from grposweep.train.vllm import server_address
 
@@ -58,6 +59,8 @@ ROWS = (
     Row("seed"),
     Row("seed", "data_seed"),
     Row("model.gradient_checkpointing"),
+    Row("model.chat_template_kwargs", when=is_set("model.chat_template_kwargs")),
+    Row("model.trust_remote_code"),
     Row("batch.num_iterations"),
     Row("kl.beta"),
     Row("kl.use_bias_correction_kl"),
@@ -110,7 +113,7 @@ def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
         **course_arguments(attempt),
         **device_arguments(attempt, model),
         **vllm_arguments(attempt),
-        **sharding_options(experiment.trainer.sharding),
+        **sharding_options(experiment),
         **experiment.trainer.args,
     }
 
@@ -156,9 +159,16 @@ def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
     """Return what depends on the machine: device, backend of the ranks, and numeric types."""
     cpu = not torch.cuda.is_available()
     return {
-        "model_init_kwargs": model.init_kwargs,
+        "model_init_kwargs": {**model.init_kwargs, **loading_options(attempt.experiment.model)},
         "use_cpu": cpu,
         "ddp_backend": "gloo" if cpu and attempt.ranks > 1 else None,
         "ddp_find_unused_parameters": False,  # every parameter has a gradient; looking for others costs a walk a step
-        "bf16": model.init_kwargs["dtype"] == "bfloat16",
+        **precision_arguments(attempt.experiment.model, has_gpu=not cpu),
     }
+
+
+def precision_arguments(model: Model, has_gpu: bool) -> dict[str, Any]:
+    """Return the autocast; none without a GPU, where half precision is slower and less exact than single."""
+    mixed = read_precision(model).mixed if has_gpu else "none"
+    tf32 = {"tf32": model.tf32} if has_gpu and model.tf32 is not None else {}
+    return {"bf16": mixed == "bf16", "fp16": mixed == "fp16", **tf32}

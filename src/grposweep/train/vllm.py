@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from grposweep.config.compose import load_experiment
+from grposweep.config.precision import read_precision
 from grposweep.errors import UserError
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
@@ -51,7 +52,7 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
         data_parallel_size=max(generation.vllm_gpus // generation.vllm_tensor_parallel_size, 1),
         port=port,
         gpu_memory_utilization=generation.vllm_gpu_memory_utilization,
-        dtype=model.dtype,
+        dtype=read_precision(model).computed,
         max_model_len=length,
     )
     return [*build_command(arguments), *generation.vllm_server_args]

@@ -153,7 +153,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
      "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
      # What memory depends on: memory/catalog.py reads it where a GPU is named.
      "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
-     "sharding", "gpu_memory_gib", "memory_factor"]
+     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "memory_factor"]
 )  # fmt: skip
 UNJUDGED = frozenset([*UNSET["loss"], "min_p", "repetition_penalty"]) - {"multi_objective_aggregation"}
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}

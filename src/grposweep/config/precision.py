@@ -1,0 +1,96 @@
+"""The numeric types of a training: what the weights are kept in, and what matrix products are computed in.
+
+``model.dtype`` is the type of the weights, ``model.mixed_precision`` accelerate's autocast. Float16 has too little range for
+the weights that are trained: torch refuses to unscale their gradients (torch amp/grad_scaler.py).
+"""
+
+from dataclasses import dataclass
+
+from grposweep.errors import UserError
+from grposweep.memory.catalog import has_bfloat16
+from grposweep.schema import AUTO, Cluster, Experiment, Model
+
+IMPLIED = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by each type of weights, if none is set
+COMPUTED = {"bf16": "bfloat16", "fp16": "float16", "none": "float32"}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """``weights`` is a torch dtype, ``mixed`` accelerate's mixed precision: bf16, fp16 or none."""
+
+    weights: str
+    mixed: str
+
+    @property
+    def autocast(self) -> str | None:
+        """The type of matrix products if autocast makes it another than the weights'."""
+        computed = COMPUTED.get(self.mixed, self.weights)
+        return None if self.mixed == "none" or computed == self.weights else computed
+
+    @property
+    def computed(self) -> str:
+        """The type of matrix products."""
+        return self.autocast or self.weights
+
+
+def read_precision(model: Model) -> Precision:
+    """Return the precision of a training on GPUs. ``auto`` weights are float32 if they are trained, half under an adapter."""
+    if model.dtype != AUTO:
+        return Precision(model.dtype, model.mixed_precision or IMPLIED.get(model.dtype, "none"))
+    mixed = model.mixed_precision or "bf16"
+    return Precision(COMPUTED.get(mixed, "float32") if model.lora.enabled else "float32", mixed)
+
+
+def check_precision(model: Model, cluster: Cluster | None = None) -> None:
+    """Raise UserError for types that cannot be trained together, or that the GPU named in ``cluster.gpu`` does not compute."""
+    if model.dtype not in (AUTO, *IMPLIED):
+        raise UserError(
+            f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join((AUTO, *IMPLIED))}."
+        )
+    found = read_precision(model)
+    if found.weights == "float16" and not (model.lora.enabled and found.mixed == "fp16"):
+        raise UserError(
+            "model.dtype=float16: float16 weights cannot be trained, because their gradients cannot be unscaled. Set "
+            "model.dtype=float32 with model.mixed_precision=fp16, or add an adapter (model.lora.enabled=true)."
+        )
+    if found.weights == "bfloat16" and found.mixed == "fp16":
+        raise UserError(
+            "model.dtype=bfloat16 and model.mixed_precision=fp16: one of them is for GPUs that do not have the other. Set "
+            "model.dtype=auto, which fits the weights to the mixed precision."
+        )
+    if found.computed == "float32" and (model.attn_implementation or "").startswith("flash_attention"):
+        raise UserError(
+            f"model.attn_implementation={model.attn_implementation}: flash attention computes in bfloat16 or float16, and this "
+            "model in float32. Set model.dtype=auto, or model.attn_implementation=sdpa."
+        )
+    gpu = cluster.gpu if cluster else None
+    if gpu is not None and "bfloat16" in (found.weights, found.computed) and not has_bfloat16(gpu):
+        raise UserError(no_bfloat16(f"cluster.gpu={gpu}"))
+
+
+def check_quantization(experiment: Experiment) -> None:
+    """Raise UserError if quantized weights would have to be trained, sharded, or generated from by an engine that cannot."""
+    model, generation, sharding = experiment.model, experiment.generation, experiment.trainer.sharding
+    named = f"model.quantization={model.quantization}"
+    if model.quantization is None:
+        return
+    if not model.lora.enabled:
+        raise UserError(
+            f"{named}: quantized weights cannot be trained. Set model.lora.enabled=true (QLoRA), or model.quantization=null."
+        )
+    if sharding in ("zero3", "fsdp"):
+        raise UserError(
+            f"{named} and trainer.sharding={sharding}: quantized weights are not divided among ranks here. Set zero2."
+        )
+    if (
+        model.quantization == "8bit" and generation.use_vllm and generation.vllm_mode == "colocate"
+    ):  # trl vllm_generation.py
+        raise UserError(f"{named}: vLLM in the training processes takes 4 bits only. Set model.quantization=4bit.")
+
+
+def no_bfloat16(gpu: str) -> str:
+    """Return the message for a GPU older than NVIDIA's Ampere."""
+    return (
+        f"{gpu}: this GPU has no bfloat16 of its own and emulates it slowly, and model.dtype and model.mixed_precision "
+        "compute in it. Set model.dtype=auto model.mixed_precision=fp16."
+    )

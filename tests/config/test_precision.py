@@ -1,0 +1,120 @@
+"""The types of weights and of matrix products: what a configuration means, what cannot be trained, and what must not be mixed."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from grposweep.config.compose import Session, open_session, to_experiment
+from grposweep.config.identity import experiment_id, is_same_point, learning
+from grposweep.config.precision import Precision, read_precision
+from grposweep.config.to_setting import read_setting
+from grposweep.config.validate import check_words
+from grposweep.errors import UserError
+from grposweep.schema import Experiment
+
+LORA = "model.lora.enabled=true"
+
+
+def build(*overrides: str) -> Experiment:
+    """The experiment of a few keys."""
+    return to_experiment(OmegaConf.from_dotlist(list(overrides)))
+
+
+def identity(*overrides: str) -> str:
+    """Its identity."""
+    experiment = build(*overrides)
+    return experiment_id(experiment, read_setting(experiment))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        ([], ("float32", "none")),
+        (["model.dtype=bfloat16"], ("bfloat16", "bf16")),
+        (["model.mixed_precision=bf16"], ("float32", "bf16")),
+        (["model.dtype=auto"], ("float32", "bf16")),
+        (["model.dtype=auto", LORA], ("bfloat16", "bf16")),
+        (["model.dtype=auto", "model.mixed_precision=fp16"], ("float32", "fp16")),
+        (["model.dtype=auto", "model.mixed_precision=fp16", LORA], ("float16", "fp16")),
+        (["model.dtype=auto", "model.mixed_precision=none"], ("float32", "none")),
+    ],
+)
+def test_trained_weights_are_float32_and_frozen_ones_half(overrides: list[str], wanted: tuple[str, str]) -> None:
+    """``auto`` fits the weights to the mixed precision; explicit types mean what they meant before there was a choice."""
+    assert read_precision(build(*overrides).model) == Precision(*wanted)
+
+
+def test_a_setting_holds_both_types() -> None:
+    """Rules and the estimate of memory read them."""
+    found = [read_setting(build(*words)) for words in (["model.dtype=auto"], ["model.dtype=bfloat16"])]
+    assert [(s.weights_dtype, s.autocast_dtype) for s in found] == [("float32", "bfloat16"), ("bfloat16", None)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.dtype=float16"], r"gradients cannot be unscaled\. Set model\.dtype=float32"),
+        (["model.dtype=float16", "model.mixed_precision=fp16"], "cannot be trained"),
+        (["model.dtype=float16", "model.mixed_precision=bf16", LORA], "cannot be trained"),
+        (["model.dtype=bfloat16", "model.mixed_precision=fp16"], r"Set model\.dtype=auto"),
+        (["model.dtype=bfloat16", "cluster.gpu=V100-16GB"], r"cluster\.gpu=V100-16GB: .* Set model\.dtype=auto"),
+        (["model.dtype=auto", "cluster.gpu=t4"], r"model\.mixed_precision=fp16"),
+        (["model.mixed_precision=half"], r"model\.mixed_precision=half"),
+        (["model.attn_implementation=flash_attention_2"], r"this model in float32\. Set model\.dtype=auto"),
+        (["model.quantization=4bit"], r"model\.quantization=4bit: .*Set model\.lora\.enabled=true"),
+        (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"not divided among ranks"),
+        (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set model\.quantization=4bit"),
+    ],
+)
+def test_what_cannot_be_trained_is_bad_input(overrides: list[str], words: str) -> None:
+    """One message, with what to set instead."""
+    with pytest.raises(UserError, match=words):
+        check_words(build(*overrides))
+
+
+@pytest.mark.parametrize(
+    "overrides", [["model.dtype=auto", "model.mixed_precision=fp16"], [], ["model.dtype=auto", "cluster.gpu=A100"]]
+)
+def test_older_gpus_take_float16(overrides: list[str]) -> None:
+    """And float32; newer ones bfloat16."""
+    check_words(build("cluster.gpu=V100", *overrides))
+
+
+def test_the_memory_of_quantized_weights_is_not_estimated() -> None:
+    """The estimate does not know them, and a point must not be pruned by a guess."""
+    shape = ["model.shape.layers=2", "model.shape.hidden=64", "model.shape.intermediate=128", "model.shape.heads=4",
+             "model.shape.vocabulary=1000"]  # fmt: skip
+    assert read_setting(build(*shape)).architecture is not None
+    assert read_setting(build(*shape, LORA, "model.quantization=4bit")).architecture is None
+
+
+def test_the_same_types_are_the_same_experiment_however_they_are_written() -> None:
+    """And others are another one."""
+    pure, mixed = identity("model.dtype=bfloat16"), identity("model.mixed_precision=bf16")
+    assert identity("model.dtype=auto") == mixed != pure
+    assert identity("model.dtype=auto", LORA) == identity("model.dtype=bfloat16", LORA)
+    assert identity("model.mixed_precision=none") == identity()
+    assert len({pure, mixed, identity(), identity("model.tf32=true"), identity("model.mixed_precision=fp16")}) == 5
+
+
+def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
+    """The best points are tried first, as with another model."""
+
+    def learnt(*overrides: str) -> dict[str, Any]:
+        experiment = build(*overrides)
+        return learning(experiment, read_setting(experiment))
+
+    pure, mixed = learnt("model.dtype=bfloat16"), learnt("model.dtype=auto")
+    assert pure != mixed
+    assert is_same_point(pure, mixed)
+    assert learnt("model.mixed_precision=bf16") == mixed
+
+
+@pytest.mark.parametrize("model", ["qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_1_7b"])
+def test_real_models_train_float32_weights_under_autocast(model: str) -> None:
+    """As TRL does by default; a small learning rate moves nothing in bfloat16."""
+    session: Session
+    with open_session() as session:
+        experiment = to_experiment(session.compose([f"model={model}"]))
+    assert read_precision(experiment.model) == Precision("float32", "bf16")

@@ -1,0 +1,103 @@
+"""What of the model's keys reaches from_pretrained and TRL's GRPOConfig, and which packages they need."""
+
+from typing import Any
+
+import pytest
+import torch
+from trl import GRPOConfig
+
+from grposweep.errors import UserError
+from grposweep.schema import Lora, Model
+from grposweep.train import models
+from grposweep.train.attempt import load_attempt
+from grposweep.train.models import Loaded
+from grposweep.train.prepare import longest_prompt
+from grposweep.train.trl_config import ROWS, grpo_arguments
+
+from .conftest import MakeTrial
+
+OPTIONAL = {
+    "model.chat_template_kwargs.enable_thinking=false": ("chat_template_kwargs", {"enable_thinking": False}),
+    "model.trust_remote_code=true": ("trust_remote_code", True),
+    "trainer.args.ddp_timeout=7200": ("ddp_timeout", 7200),
+    "trainer.args.use_liger_kernel=true": ("use_liger_kernel", True),
+    "trainer.args.gradient_checkpointing_kwargs.use_reentrant=true": (
+        "gradient_checkpointing_kwargs",
+        {"use_reentrant": True},
+    ),
+}
+
+
+def arguments(make_trial: MakeTrial, *overrides: str) -> dict[str, Any]:
+    """What GRPOConfig is told."""
+    return grpo_arguments(load_attempt(make_trial(*overrides)), Loaded("model", None, None, {"dtype": "float32"}))
+
+
+def test_every_row_names_a_key_of_grpo_config() -> None:
+    """The installed release's own."""
+    assert {row.name for row in ROWS} <= set(GRPOConfig.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("override", OPTIONAL)
+def test_an_optional_key_reaches_trl_as_it_is(override: str, make_trial: MakeTrial) -> None:
+    """In its own configuration object."""
+    name, value = OPTIONAL[override]
+    given = arguments(make_trial, override)
+    assert given[name] == value
+    assert getattr(GRPOConfig(**given), name) == value
+
+
+def test_an_optional_key_that_is_not_set_is_left_to_trl(make_trial: MakeTrial) -> None:
+    """Its default is the release's."""
+    assert {name for name, _ in OPTIONAL.values()} & set(arguments(make_trial)) == {"trust_remote_code"}  # false
+
+
+def test_loading_options_reach_from_pretrained(make_trial: MakeTrial) -> None:
+    """Beside the type of the weights; null and false are left out."""
+    given = arguments(make_trial, "model.attn_implementation=eager", "model.use_kernels=true")
+    assert given["model_init_kwargs"] == {"dtype": "float32", "attn_implementation": "eager", "use_kernels": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Model(quantization="4bit"), r"model\.quantization=4bit: bitsandbytes is not installed"),
+        (Model(attn_implementation="flash_attention_2"), "pip install flash-attn"),
+        (Model(attn_implementation="sdpa"), None),
+    ],
+)
+def test_a_package_that_an_option_needs_is_named(
+    model: Model, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a model is loaded."""
+    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    if words is None:
+        models.check_installed(model)
+        return
+    with pytest.raises(UserError, match=words):
+        models.check_installed(model)
+
+
+def test_four_bits_are_qloras() -> None:
+    """NF4, quantized twice, computed in what the model computes in; bitsandbytes itself reads this."""
+    model = Model(dtype="auto", quantization="4bit", lora=Lora(enabled=True))
+    found = models.build_quantization(model)
+    assert found is not None
+    assert (found.load_in_4bit, found.bnb_4bit_quant_type, found.bnb_4bit_use_double_quant) == (True, "nf4", True)
+    assert found.bnb_4bit_compute_dtype is torch.bfloat16
+    eight = models.build_quantization(Model(quantization="8bit"))
+    assert eight is not None
+    assert eight.load_in_8bit
+    assert models.build_quantization(Model()) is None
+
+
+def test_the_longest_prompt_is_measured_with_the_templates_variables() -> None:
+    """A template may add turns that bound vLLM's longest sequence."""
+
+    class Tokenizer:
+        def apply_chat_template(self, *_: Any, enable_thinking: bool = True, **__: Any) -> dict[str, list[int]]:
+            return {"input_ids": [0] * (10 if enable_thinking else 14)}
+
+    prompts = [[{"role": "user", "content": "2+2?"}]]
+    assert longest_prompt(Tokenizer(), prompts) == 10
+    assert longest_prompt(Tokenizer(), prompts, {"enable_thinking": False}) == 14
