@@ -197,8 +197,8 @@ def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
     config = OmegaConf.structured(base)
     unset = "3" if field == "server_command" else 3
     value = not before if isinstance(before, bool) else unset if before is None else before + type(before)(1)
-    value = {"generation_kwargs": {"k": 3}, "use_adaptive_entropy": True}.get(field, value)
+    value = {"generation_kwargs": {"k": 3}, "use_adaptive_entropy": True, "autocast_dtype": "bf16"}.get(field, value)
     OmegaConf.update(config, "optimizer.learning_rate" if key == "lr" else key, value)
     after = read_setting(to_experiment(config))
-    assert getattr(after, field) == ('{"k": 3}' if field == "generation_kwargs" else value)
+    assert getattr(after, field) == {"generation_kwargs": '{"k": 3}', "autocast_dtype": "bfloat16"}.get(field, value)
     assert replace(after, **{field: before}) == read_setting(base)
