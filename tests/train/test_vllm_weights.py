@@ -1,6 +1,8 @@
 """What a vLLM server receives while an adapter is trained. vLLM's client is in this process, and copies as late as vLLM does."""
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from .conftest import MakeTrial
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
 
 SERVED = (
-    "generation.use_vllm=true", "generation.vllm_mode=server", "generation.vllm_server_base_url=http://127.0.0.1:1",
+    "generation.use_vllm=true", "generation.vllm_mode=server", "generation.vllm_server_timeout=20",
     "model.lora.enabled=true", "model.lora.r=4", "model.lora.alpha=8", "model.lora.target_modules=[all-linear]",
 )  # fmt: skip
 
@@ -41,11 +43,29 @@ class Recorder:
         return {"model_config": {"logprobs_mode": "processed_logprobs", "max_logprobs": -1}}
 
 
+class Healthy(BaseHTTPRequestHandler):
+    """A server that is there; the recorder takes everything else."""
+
+    def do_GET(self) -> None:
+        """As vLLM's /health."""
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+
 @pytest.fixture
-def trainer(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> grpo.Trainer:
+def server() -> Iterator[str]:
+    """Its address."""
+    with HTTPServer(("127.0.0.1", 0), Healthy) as found:
+        Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+
+
+@pytest.fixture
+def trainer(make_trial: MakeTrial, server: str, monkeypatch: pytest.MonkeyPatch) -> grpo.Trainer:
     """The trainer of a trial with an adapter that has been trained."""
     monkeypatch.setattr(VLLMGeneration, "_init_vllm", lambda self: setattr(self, "vllm_client", Recorder()))
-    attempt = load_attempt(make_trial(*SERVED))
+    attempt = load_attempt(make_trial(*SERVED, f"generation.vllm_server_base_url={server}"))
     data, model = (
         grpo.load_data(attempt.experiment.task),
         grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt)),
