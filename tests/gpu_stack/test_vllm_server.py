@@ -70,9 +70,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         started = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     known = {**told, "server": str(started.pid), "server_address": "127.0.0.1", "GRPOSWEEP_VLLM_SERVER": url}
-    waited = subprocess.run(["bash", "-euo", "pipefail", "-c", wait_lines()], env={**os.environ, **known},
-                            capture_output=True, text=True, check=False)  # fmt: skip
     try:
+        waited = subprocess.run(["bash", "-euo", "pipefail", "-c", wait_lines()], env={**os.environ, **known},
+                                capture_output=True, text=True, check=False)  # fmt: skip
         assert f"the vLLM server answers at {url} after" in waited.stdout, waited.stdout + log.read_text()
         yield url
     finally:
