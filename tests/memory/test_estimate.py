@@ -239,3 +239,11 @@ def test_an_unknown_kind_of_layer_counts_as_llamas() -> None:
     assert (
         Architecture(2, 64, 128, 4, 2, 16, 100, model_type="new").kind == Architecture(2, 64, 128, 4, 2, 16, 100).kind
     )
+
+
+def test_fsdp_computes_in_half_precision_whatever_the_weights_are_loaded_in() -> None:
+    """It keeps float32 shards of what is trained and gathers bfloat16; only a reference keeps the type it was loaded in."""
+    mixed = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
+    many = {"sharding": "fsdp", "processes": 8}
+    assert memory(**many, **mixed) == memory(**many)
+    assert memory(**many, **mixed, beta=0.1).reference == 2 * memory(**many, beta=0.1).reference

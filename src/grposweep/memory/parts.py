@@ -74,6 +74,7 @@ class Need:
     is_filtered: bool  # the distribution that is sampled from: by a temperature or the k likeliest
     is_nucleus: bool  # by the likeliest of a mass, which sorts the vocabulary
     gpu_gib: float | None
+    stored: int = FLOAT  # bytes of an element of FSDP's shards that are not trained
 
     @property
     def length(self) -> int:
@@ -115,11 +116,10 @@ def read_need(s: Setting) -> Need | None:
     if s.generation_batch_size is not None and s.processes is None:
         return None
     micro_steps = max(micro_steps_per_generation(s), 1)
-    width = FLOAT if s.weights_dtype == "float32" else HALF
-    if (
-        s.autocast_dtype and s.sharding in ZERO
-    ):  # DeepSpeed casts the model (runtime/engine.py), and keeps float32 masters
-        width = HALF
+    stored = FLOAT if s.weights_dtype == "float32" else HALF
+    # DeepSpeed casts the model (runtime/engine.py), and FSDP what it gathers (accelerate FullyShardedDataParallelPlugin
+    # .set_mixed_precision); both keep float32 masters.
+    width = HALF if s.autocast_dtype and s.sharding in {*ZERO, "fsdp"} else stored
     evaluated = s.per_device_eval_batch_size if s.evaluates else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(
@@ -144,6 +144,7 @@ def read_need(s: Setting) -> Need | None:
         is_filtered=s.temperature != 1 or bool(s.top_k),
         is_nucleus=s.top_p is not None and s.top_p < 1,
         gpu_gib=s.gpu_memory_gib,
+        stored=stored,
     )
 
 
@@ -167,7 +168,7 @@ class States:
 
 def find_states(n: Need) -> States:
     """The states of one rank."""
-    whole = n.model.weights * n.width
+    whole = n.model.weights * (n.stored if n.sharding == "fsdp" else n.width)
     frozen = whole if n.lora is not None else 0
     parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
     reference = whole / parts if n.has_reference else 0
