@@ -65,6 +65,10 @@ def test_a_setting_holds_both_types() -> None:
         (["model.quantization=4bit"], r"model\.quantization=4bit: .*Set model\.lora\.enabled=true"),
         (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"not divided among ranks"),
         (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set model\.quantization=4bit"),
+        (
+            ["model.quantization=8bit", LORA, "generation.use_vllm=true", "generation.vllm_mode=server"],
+            r"the server would sample from these\. Set generation\.use_vllm=false",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_bad_input(overrides: list[str], words: str) -> None:

@@ -82,9 +82,12 @@ def check_quantization(experiment: Experiment) -> None:
         raise UserError(
             f"{named} and trainer.sharding={sharding}: quantized weights are not divided among ranks here. Set zero2."
         )
-    if (
-        model.quantization == "8bit" and generation.use_vllm and generation.vllm_mode == "colocate"
-    ):  # trl vllm_generation.py
+    if generation.use_vllm and generation.vllm_mode == "server":
+        raise UserError(
+            f"{named} and generation.vllm_mode=server: TRL would send the packed integers of the weights, and the server would "
+            "sample from these. Set generation.use_vllm=false, or model.quantization=null."
+        )
+    if model.quantization == "8bit" and generation.use_vllm:  # trl vllm_generation.py
         raise UserError(f"{named}: vLLM in the training processes takes 4 bits only. Set model.quantization=4bit.")
 
 
