@@ -91,6 +91,17 @@ def test_four_bits_are_qloras() -> None:
     assert models.build_quantization(Model()) is None
 
 
+@pytest.mark.parametrize(("mixed", "wanted"), [("fp16", torch.float32), ("bf16", torch.bfloat16)])
+def test_adapters_on_quantized_weights_can_be_unscaled(mixed: str, wanted: torch.dtype) -> None:
+    """TRL makes them bfloat16; fp16 needs gradients in float32. Frozen weights stay as they are."""
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
+    network[0].requires_grad_(False)
+    models.widen_adapters(
+        Model(dtype="auto", mixed_precision=mixed, quantization="4bit", lora=Lora(enabled=True)), network
+    )
+    assert [part.weight.dtype for part in network] == [torch.bfloat16, wanted]
+
+
 def test_the_longest_prompt_is_measured_with_the_templates_variables() -> None:
     """A template may add turns that bound vLLM's longest sequence."""
 

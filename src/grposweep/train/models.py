@@ -115,6 +115,19 @@ def build_quantization(model: Model) -> BitsAndBytesConfig | None:
     )
 
 
+def widen_adapters(model: Model, network: torch.nn.Module) -> None:
+    """Keep the adapters of a quantized model in float32 under fp16 autocast, before an optimizer reads them.
+
+    TRL 1.16 (trainer/grpo_trainer.py, as QLoRA does) makes them bfloat16, whose gradients torch's GradScaler cannot unscale:
+    '"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for BFloat16'.
+    """
+    if model.quantization is None or read_precision(model).mixed != "fp16":
+        return
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
 def check_installed(model: Model) -> None:
     """Raise UserError if a package that the model's options need is not installed in this environment."""
     for (key, wanted), (module, package) in PACKAGES.items():

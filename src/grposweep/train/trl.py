@@ -25,7 +25,15 @@ from grposweep.schema import Model
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
-from grposweep.train.models import Loaded, build_quantization, check_installed, load_model, locate, name_base_model
+from grposweep.train.models import (
+    Loaded,
+    build_quantization,
+    check_installed,
+    load_model,
+    locate,
+    name_base_model,
+    widen_adapters,
+)
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus, start_fsdp_loading
@@ -247,6 +255,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
         quantization_config=build_quantization(attempt.experiment.model),
         callbacks=[updates, TrialControlCallback(attempt, updates)],
     )
+    widen_adapters(attempt.experiment.model, trainer.model)
     if attempt.ranks > 1:
         _alive.append(trainer)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
