@@ -104,6 +104,11 @@ REFUSED = {
     "trainer.args.ddp_timeout=1.5": "the key takes a whole number.",
     "trainer.args.disable_dropout=null": "the key takes true or false.",
     "trainer.args.optim_args=7": "the key takes text.",
+    "trainer.args.ignore_data_skip=true": "would train on other prompts",
+    "trainer.args.load_best_model_at_end=true": "transformers refuses that; see trainer.keep. Leave it out.",
+    "trainer.args.remove_unused_columns=true": "rewards would not get the columns",
+    "trainer.args.save_only_model=true": "no trial could be resumed",
+    "trainer.args.use_transformers_continuous_batching=true model.dtype=auto": "would no longer be float32",
     "loss.top_entropy_quantile=1.5": "it takes a share, from 0 to 1.",
     "loss.off_policy_mask_threshold=0": "it takes a number above 0.",
     "loss.entropy_target=-1": "it takes a number that is not negative.",
@@ -116,7 +121,7 @@ REFUSED = {
 def test_what_trl_would_not_take_is_bad_input(session: Session, override: str) -> None:
     """One message, with what to set instead."""
     with pytest.raises(UserError) as caught:
-        base(session, override)
+        base(session, *override.split())
     assert override.partition("=")[0] in str(caught.value)
     assert REFUSED[override] in str(caught.value)
 

@@ -68,6 +68,20 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
         raise UserError(no_bfloat16(f"cluster.gpu={gpu}"))
 
 
+def check_generation(experiment: Experiment) -> None:
+    """Raise UserError if TRL would cast the trained weights to half precision to generate.
+
+    Continuous batching calls ``to()`` on the model that is trained. Source: trl 1.16 grpo_trainer.py, _generate_single_turn.
+    """
+    model, found, name = experiment.model, read_precision(experiment.model), "use_transformers_continuous_batching"
+    is_float = found.weights == "float32" or model.lora.enabled  # peft keeps adapters in float32
+    if experiment.trainer.args.get(name) and found.mixed != "none" and is_float:
+        raise UserError(
+            f"trainer.args.{name}=true: TRL casts the trained weights to {COMPUTED[found.mixed]} for it, so they would no longer "
+            "be float32. Set generation.use_vllm=true instead, or model.dtype=bfloat16 without an adapter."
+        )
+
+
 def check_quantization(experiment: Experiment) -> None:
     """Raise UserError if quantized weights would have to be trained, sharded, or generated from by an engine that cannot."""
     model, generation, sharding = experiment.model, experiment.generation, experiment.trainer.sharding

@@ -52,6 +52,13 @@ RENAMED = {
     "vllm_server_host": "generation.vllm_server_base_url",
     "vllm_server_port": "generation.vllm_server_base_url",
 }
+# Switches that cannot be on in a trial, and why. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
+UNFIT = {
+    "ignore_data_skip": "a trial that is resumed would train on other prompts than one that was never stopped",
+    "load_best_model_at_end": "grposweep places checkpoints and evaluations, and transformers refuses that; see trainer.keep",
+    "remove_unused_columns": "rewards would not get the columns that they read, such as the answer",
+    "save_only_model": "no trial could be resumed from a checkpoint without the optimizer's states",
+}
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list"}
 
 
@@ -86,6 +93,8 @@ def check_args(trainer: Trainer) -> None:
             raise UserError(f"{what}: GRPOConfig of TRL {text(TRL)} has no such key. {advice}")
         if wanted := _mistyped(value, taken()[name].type):
             raise UserError(f"{what}: the key takes {wanted}. Set one.")
+        if value and name in UNFIT:
+            raise UserError(f"{what}: {UNFIT[name]}. Leave it out.")
 
 
 def _place(name: str) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.precision import check_precision, check_quantization
+from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trainer_args import check_args
 from grposweep.errors import UserError
@@ -130,9 +130,7 @@ def check_words(experiment: Experiment) -> None:
     check_ranges(experiment)
     check_args(experiment.trainer)
     check_precision(experiment.model, experiment.cluster)
-    check_quantization(experiment)
-    check_sharding_options(experiment.trainer)
-    check_precision(experiment.model, experiment.cluster)
+    check_generation(experiment)
     check_quantization(experiment)
     check_sharding_options(experiment.trainer)
     check_server(experiment.generation)
