@@ -36,6 +36,18 @@ def write(path: Path, **content: object) -> str:
         (["trainer.offload=optimizer", "trainer.sharding=fsdp"], "to one of zero1, zero2, zero3"),
         (["trainer.fsdp_config.state_dict_type=x"], r"trainer\.fsdp_config and trainer\.sharding=none"),
         (["trainer.sharding=fsdp", "trainer.fsdp_config.offload=true"], "has offload: transformers does not know that"),
+        (
+            ["trainer.sharding=fsdp", "trainer.fsdp_config.cpu_ram_efficient_loading=true", "kl.beta=0.01"],
+            r"kl\.beta=0\.01: .*arbitrary weights",
+        ),
+        (
+            [
+                "trainer.sharding=fsdp",
+                "trainer.fsdp_config.activation_checkpointing=true",
+                "model.gradient_checkpointing=true",
+            ],
+            r"Set model\.gradient_checkpointing=false",
+        ),
         (["trainer.deepspeed_config=missing.json"], r"missing\.json: it cannot be read"),
     ],
 )

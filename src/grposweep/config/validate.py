@@ -133,6 +133,7 @@ def check_words(experiment: Experiment) -> None:
     check_generation(experiment)
     check_quantization(experiment)
     check_sharding_options(experiment.trainer)
+    check_fsdp_options(experiment)
     check_server(experiment.generation)
     check_environment(experiment.cluster)
     load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
@@ -264,6 +265,24 @@ def check_sharding_options(trainer: Trainer) -> None:
         )
     if trainer.deepspeed_config is not None:
         check_deepspeed_file(trainer)
+
+
+def check_fsdp_options(experiment: Experiment) -> None:
+    """Raise UserError for options of FSDP that contradict the model's or the reference's.
+
+    Sources: to_setting.loads_once; transformers 5.23 trainer.py, create_accelerator_and_postprocess.
+    """
+    options, model, beta = experiment.trainer.fsdp_config, experiment.model, experiment.kl.beta
+    if options.get("cpu_ram_efficient_loading") and beta != 0 and not model.lora.enabled:
+        raise UserError(
+            f"trainer.fsdp_config.cpu_ram_efficient_loading=true and kl.beta={beta:g}: only one rank of a node would load the "
+            "reference model, and the others would compare with arbitrary weights. Leave it out, or set kl=none."
+        )
+    if options.get("activation_checkpointing") and model.gradient_checkpointing:
+        raise UserError(
+            "trainer.fsdp_config.activation_checkpointing=true and model.gradient_checkpointing=true: transformers takes one of "
+            "them. Set model.gradient_checkpointing=false."
+        )
 
 
 OF_THE_TRIAL = (
