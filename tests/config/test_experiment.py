@@ -218,3 +218,12 @@ def test_a_recorded_model_shape_is_taken_only_if_it_is_whole(recorded: object, k
     """A file of another version, or a damaged one, leaves the architecture unknown."""
     found = read_setting(Experiment(), {"model": recorded}).architecture
     assert found == (Architecture(**SHAPE) if known else None)
+
+
+@pytest.mark.parametrize(("positions", "wanted"), [(1024, 800), (800, 800), (799, None), (0, 800)])
+def test_vllm_keeps_room_for_no_more_than_the_model_reads(positions: int, wanted: int | None) -> None:
+    """Beyond the model's own maximum vLLM does not start; an unknown one (0) is not judged."""
+    experiment = Experiment()
+    experiment.generation.max_completion_length = 500
+    prepared = {"longest_prompt": 300, "model": {"positions": positions}}
+    assert read_setting(experiment, prepared).vllm_max_model_length == wanted

@@ -273,13 +273,15 @@ def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
 def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
     """Return the tokens of the longest sequence that vLLM keeps room for: as set, or the longest prompt and a completion.
 
-    None leaves it to vLLM, which then keeps room for the model's own maximum: before preparation, and in sweeps whose
-    preparation measured the first 1,000 prompts only.
+    None leaves it to vLLM, which then keeps room for the model's own maximum: before preparation, in sweeps whose preparation
+    measured the first 1,000 prompts only, and where both exceed that maximum, with which vLLM does not start.
     """
     generation, longest = experiment.generation, counted.get("longest_prompt")
     if generation.vllm_max_model_length is not None or longest is None:
         return generation.vllm_max_model_length
-    return int(longest) + generation.max_completion_length
+    length, shape = int(longest) + generation.max_completion_length, counted.get("model")
+    positions = shape.get("positions") if isinstance(shape, dict) else None
+    return None if positions and length > positions else length
 
 
 def read_gpu(cluster: Cluster) -> float | None:
