@@ -42,7 +42,7 @@ def test_colocated_vllm_gets_its_share_of_the_memory(make_trial: MakeTrial) -> N
 
 def test_the_server_is_the_one_that_trl_would_start() -> None:
     """Its GPUs in tensor parallel groups, the endpoints for weights among its options."""
-    model = Model(path="org/model", revision="abc", dtype="bfloat16")
+    model = Model(path="org/model", revision="abc", dtype="bfloat16", trust_remote_code=True)
     generation = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=4, vllm_tensor_parallel_size=2)
     generation.vllm_server_args = ["--enforce-eager"]
     command = server_command(Experiment(model=model, generation=generation), "/models/x", 31234)
@@ -54,7 +54,7 @@ def test_the_server_is_the_one_that_trl_would_start() -> None:
         == command[command.index("--data-parallel-size") + 1]
         == "2"
     )
-    assert "--weight-transfer-config" in command
+    assert {"--weight-transfer-config", "--trust-remote-code"} <= set(command)
     assert command[-1] == "--enforce-eager"
     assert Path(command[0]).name.startswith("python")
 

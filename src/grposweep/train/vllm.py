@@ -54,6 +54,7 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
         gpu_memory_utilization=generation.vllm_gpu_memory_utilization,
         dtype=read_precision(model).computed,
         max_model_len=length,
+        trust_remote_code=model.trust_remote_code,
     )
     return [*build_command(arguments), *generation.vllm_server_args]
 
