@@ -91,6 +91,15 @@ def test_four_bits_are_qloras() -> None:
     assert models.build_quantization(Model()) is None
 
 
+def test_many_prompts_are_chosen_by_their_bytes() -> None:
+    """Fewer characters of another script may be more tokens."""
+
+    def tokenizer(prompt: str) -> dict[str, list[int]]:
+        return {"input_ids": [0] * sum(3 if letter > "~" else 1 for letter in prompt)}
+
+    assert longest_prompt(tokenizer, ["x" * 40] * 1000 + ["\u6570" * 30]) == 90
+
+
 @pytest.mark.parametrize(("mixed", "wanted"), [("fp16", torch.float32), ("bf16", torch.bfloat16)])
 def test_adapters_on_quantized_weights_can_be_unscaled(mixed: str, wanted: torch.dtype) -> None:
     """TRL makes them bfloat16; fp16 needs gradients in float32. Frozen weights stay as they are."""
