@@ -1,6 +1,7 @@
 """Sweeps that begin with what earlier ones found."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,18 @@ def test_what_cannot_be_compared_is_refused_in_one_message(earlier: Path, change
     assert ended.code == 2
     assert said in ended.err
     assert not (earlier / "outputs" / "refused").exists()
+
+
+def test_a_key_of_the_task_that_is_new_since_the_earlier_sweep_is_no_other_task(earlier: Path) -> None:
+    """What that sweep does not record had its default; the message names the change alone."""
+    path = Path(shutil.copytree(earlier / "outputs" / "early", earlier / "outputs" / "older")) / "sweep.yaml"
+    content = yaml.safe_load(path.read_text())
+    del content["baseline"]["task"]["eval_generations"]
+    path.write_text(yaml.safe_dump(content))
+    ended = run_in(
+        earlier, *LATER, "name=refused", "search.warm_start=older", "task.eval_prompts=64", "task.eval_generations=2"
+    )
+    assert "was on another task (task.eval_prompts differ)" in ended.err
 
 
 def test_sizes_and_seeds_change_no_learning_and_rates_do(earlier: Path) -> None:

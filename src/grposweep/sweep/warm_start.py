@@ -15,7 +15,7 @@ from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import read_json, write_json
-from grposweep.schema import GROUPS, Experiment, Search
+from grposweep.schema import GROUPS, Experiment, Search, Task
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
 from grposweep.setting import Setting
@@ -72,8 +72,11 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     baseline = settings.get("baseline")
     task = baseline.get("task") if isinstance(baseline, dict) else None
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
-    if isinstance(task, dict) and "task" not in searched and task != asdict(base.task):
-        keys = ", ".join(f"task.{name}" for name, value in asdict(base.task).items() if task.get(name) != value)
+    # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
+    task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
+    other = [name for name, value in asdict(base.task).items() if task[name] != value and name != "eval_generations"]
+    if other:
+        keys = ", ".join(f"task.{name}" for name in other)
         raise UserError(
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot stand beside "
             "ours. Leave that sweep out."

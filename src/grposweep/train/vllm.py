@@ -131,8 +131,8 @@ class StaleWeightsGuard:
     single rollouts of a few tokens, at learning rates from 1e-3 to 1 (which destroys the policy). An engine that gets no
     weights begins with the trainer's (both loaded the same files) and departs with every optimizer step: 4e-7, 2e-1, 4e-1
     in the first rollouts at 1e-3, 5e-3 to 9e-2 in six at 1e-4. (All measured with the tiny model.) So it is stale if the
-    last three differences exceed the limit, and half of all exceed a quarter of it: a training that diverges late breaks the
-    second condition. No importance sampling correction helps at such differences.
+    last three differences exceed the limit, and half of all exceed a quarter of it and twice the first: a training that
+    diverges late breaks the second condition. No importance sampling correction helps at such differences.
     """
 
     mode: str
@@ -154,7 +154,7 @@ class StaleWeightsGuard:
         self._found.append(value)
         limit = max(LIMIT, TIMES_FIRST * self.first)
         last = self._found[-LAST:]
-        if len(last) == LAST and min(last) > limit and median(self._found) > limit / 4:
+        if len(last) == LAST and min(last) > limit and median(self._found) > max(limit / 4, 2 * self.first):
             raise UserError(self._explain(last, limit))
 
     def _explain(self, last: list[float], limit: float) -> str:
