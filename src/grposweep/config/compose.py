@@ -35,9 +35,17 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from grposweep.config.identity import LATER
 from grposweep.errors import UserError
 from grposweep.files import PROJECT
-from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_unset
+from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_unset, value_at
+
+# Keys that earlier versions do not know, besides those of `UNSET`: config.yaml has them only if they are not the default.
+NEWER = (
+    *LATER, "task.eval_generations", "schedule.checkpoint_minutes", "generation.vllm_server_args", "cluster.environment",
+    "cluster.gres_type", "cluster.service_partition", "cluster.service_account", "cluster.service_qos",
+    "cluster.service_mem_gb", "cluster.warn_seconds", "cluster.ray_timeout",
+)  # fmt: skip
 
 # For a number typed as a group option, the key that takes it.
 NUMBER_KEYS = {
@@ -242,14 +250,23 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """Return the YAML that ``load_experiment`` reads back, without ``verbose`` and later keys that are not set.
+    """Return the YAML that ``load_experiment`` reads back, without ``verbose`` and newer keys that are not set.
 
     The first is the controller's alone, and a rerun's trials may run a copy of the code that does not know the others.
     """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
     drop_unset(content)
+    for key in NEWER:
+        if value_at(experiment, key) == value_at(_defaults(), key):
+            section, name = key.split(".")
+            del content[section][name]
     # As OmegaConf.to_yaml(OmegaConf.structured(experiment)) does, which checks every type once more: 20 ms instead of 1.
     return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
+
+
+@cache
+def _defaults() -> Experiment:
+    return Experiment()
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from grposweep.config.identity import LATER
+from grposweep.config.compose import NEWER
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
@@ -41,8 +41,8 @@ class Difference(NamedTuple):
 
 
 def _default(key: str) -> Any:
-    """Return what a later key means in a configuration from before it, ABSENT for other keys."""
-    return value_at(Experiment(), key) if key in LATER else ABSENT
+    """Return what a newer key means in a configuration from before it, ABSENT for other keys."""
+    return value_at(Experiment(), key) if key in NEWER else ABSENT
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
