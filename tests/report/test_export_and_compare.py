@@ -20,8 +20,10 @@ from grposweep.config.to_setting import read_setting
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
+from grposweep.report.compare import differences as compared
 from grposweep.report.tables import at, overlay
 from grposweep.report.view import read_sweep
+from grposweep.schema import Experiment
 from grposweep.translate import differences
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
@@ -35,6 +37,17 @@ def made(desk: Desk) -> Path:
     """outputs/a with replicates, outputs/b without; the folder of the first."""
     make_sweep(Path("outputs/b"), Made(trials=6))
     return make_sweep(Path("outputs/a"), Made(trials=12, replicates=2)).resolve()
+
+
+def test_keys_that_an_earlier_version_did_not_know_are_no_differences() -> None:
+    """Its sweep.yaml has none of them, and they meant then what is the default now; one that is set is a difference."""
+    before = asdict(Experiment())
+    for section, name in (key.split(".") for key in ("loss.entropy_coef", "model.tf32", "task.eval_generations")):
+        del before[section][name]
+    now = Experiment()
+    assert compared(before, asdict(now)) == []
+    now.task.eval_generations = 1
+    assert compared(before, asdict(now)) == [("task.eval_generations", 8, 1)]
 
 
 def test_best_names_the_winner_and_what_it_beat(desk: Desk, made: Path) -> None:

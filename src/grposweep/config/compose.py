@@ -38,11 +38,12 @@ from omegaconf.errors import (
 from grposweep.config.identity import LATER
 from grposweep.errors import UserError
 from grposweep.files import PROJECT
-from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_unset, value_at
+from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, UNSET, Experiment, Search, value_at
 
-# Keys that earlier versions do not know, besides those of `UNSET`: config.yaml has them only if they are not the default.
+# Keys that earlier versions do not know: config.yaml has them only if they are not the default.
 NEWER = (
-    *LATER, "task.eval_generations", "schedule.checkpoint_minutes", "generation.vllm_server_args", "cluster.environment",
+    *(f"{section}.{name}" for section, names in UNSET.items() for name in names), *LATER,
+    "task.eval_generations", "schedule.checkpoint_minutes", "generation.vllm_server_args", "cluster.environment",
     "cluster.gres_type", "cluster.service_partition", "cluster.service_account", "cluster.service_qos",
     "cluster.service_mem_gb", "cluster.warn_seconds", "cluster.ray_timeout",
 )  # fmt: skip
@@ -255,7 +256,6 @@ def render_experiment(experiment: Experiment) -> str:
     The first is the controller's alone, and a rerun's trials may run a copy of the code that does not know the others.
     """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
-    drop_unset(content)
     for key in NEWER:
         if value_at(experiment, key) == value_at(_defaults(), key):
             section, name = key.split(".")
