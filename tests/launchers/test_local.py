@@ -1,5 +1,6 @@
 """The local launcher over both kinds of processes: one suite, warm and fresh."""
 
+import errno
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.config.compose import load_experiment, render_experiment
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
 from grposweep.launchers.gpus import choose_gpus, gpu_order, visible_gpus
@@ -189,6 +190,58 @@ def test_a_server_that_ends_early_ends_its_trial(tmp_path: Path) -> None:
     wait_for(lambda: (end := local.poll(job_id)) is not None and not ends.append(end), seconds=30)
     assert ends[0].kind is EndState.SERVER_ENDED
     assert not (folder / "result.json").exists()
+
+
+class Staged:
+    """Processes that end when a test says so; ``full`` is how many start before the disk is full."""
+
+    def __init__(self, full: int = 9) -> None:
+        self.full, self.started, self.codes = full, 0, dict[int, int]()
+        self.told: Mapping[str, str] = {}
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:  # noqa: ARG002
+        """Return a number that no process can have."""
+        if self.started == self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.started, self.told = self.started + 1, environment
+        return 2**30 + self.started
+
+    def poll(self, pid: int, timeout: float = 0.0) -> int | None:  # noqa: ARG002
+        """Return what the test has set."""
+        return self.codes.get(pid - 2**30)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+@pytest.mark.parametrize(("first", "end"), [(2, 1), (1, ExitCode.SERVER_ENDED)])
+def test_the_process_that_ended_first_is_the_cause_though_the_others_are_killed(
+    tmp_path: Path, first: int, end: int
+) -> None:
+    """A killed server may be gone before a killed rank, which gives its GPU's memory back."""
+    staged = Staged()
+    local = Local(staged, ["0", "1", "2"], slots=1)
+    job_id = local.submit(Job(tmp_path, 0, Cluster(processes=2), SERVED))  # the server, then two ranks
+    staged.codes[first] = 1
+    assert local.poll(job_id) is None
+    for killed in (1, 2, 3):
+        staged.codes.setdefault(killed, -9)
+        ended = local.poll(job_id)
+    assert ended is not None
+    assert ended.code == end
+
+
+def test_an_attempt_that_cannot_start_gives_its_gpus_back(tmp_path: Path) -> None:
+    """The controller tries again while a disk is full."""
+    staged = Staged(full=1)
+    local = Local(staged, ["0", "1"], slots=1)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            local.submit(Job(tmp_path, 0, Cluster(), SERVED))
+        staged.started = 0
+    staged.full = 9
+    local.submit(Job(tmp_path, 0, Cluster(environment={"no_proxy": "intern"}), SERVED))
+    assert staged.told["no_proxy"] == "intern,localhost,127.0.0.1"
 
 
 def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

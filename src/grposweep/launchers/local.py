@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -30,6 +31,7 @@ class _Group:
     server: int | None = None
     codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
     lost_server: bool = False  # it ended before the ranks
+    cancelled: bool = False  # what ends from now on was killed
 
     @property
     def rank_codes(self) -> list[int]:
@@ -83,11 +85,23 @@ class Local(Launcher):
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
         self._check_gpus(job.cluster, job.generation)
         group = _Group(self._take_gpus(_gpus_of(job.cluster, job.generation)))
+        try:
+            self._start(group, job)
+        except BaseException:  # such as a full disk, after which the controller tries again
+            self._kill(group)
+            self._free.update(group.gpus)
+            raise
+        job_id = f"local-{group.ranks[0]}"
+        self._groups[job_id] = group
+        return job_id
+
+    def _start(self, group: _Group, job: Job) -> None:
+        """Start the processes of an attempt."""
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
-            shared |= _server_variables(port)
+            shared |= _server_variables(port, {**os.environ, **shared})
             mine = self._show(group.gpus[job.cluster.processes :])
             log = job.folder / paths.LOGS / "vllm.log"
             group.server = self.processes.start(["serve", str(job.folder)], {**shared, **mine}, log)
@@ -101,9 +115,6 @@ class Local(Launcher):
             own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if processes > 1 else {}
             log = job.folder / paths.LOGS / f"rank-{rank}.log"
             group.ranks.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
-        job_id = f"local-{group.ranks[0]}"
-        self._groups[job_id] = group
-        return job_id
 
     def _check_gpus(self, cluster: Cluster, generation: Generation) -> None:
         """Raise UserError if an attempt needs more GPUs than there are; a machine without any trains on the CPU."""
@@ -138,7 +149,7 @@ class Local(Launcher):
                 group.codes[pid] = code
         codes = group.rank_codes
         is_over = len(codes) == len(group.ranks)
-        group.lost_server |= group.server in group.codes and not is_over
+        group.lost_server |= group.server in group.codes and not (is_over or group.cancelled)
         fine = (ExitCode.FINISHED, ExitCode.STOPPED)
         first_crash = next((code for code in codes if code not in fine), None)
         if group.running and (is_over or group.lost_server or first_crash is not None):
@@ -154,7 +165,11 @@ class Local(Launcher):
 
     def cancel(self, job_id: str) -> None:
         """Kill every process of an attempt that still runs, and its children."""
-        for pid in self._groups[job_id].running:
+        self._kill(self._groups[job_id])
+
+    def _kill(self, group: _Group) -> None:
+        group.cancelled = True
+        for pid in group.running:
             end_session(pid)
 
     def close(self) -> None:
@@ -182,11 +197,9 @@ def _gpus_of(cluster: Cluster, generation: Generation) -> int:
     return cluster.processes + generation.vllm_gpus
 
 
-def _server_variables(port: int) -> dict[str, str]:
+def _server_variables(port: int, known: Mapping[str, str]) -> dict[str, str]:
     """Return where an attempt's own vLLM server is, by the first of the attempt's ports; no proxy stands between."""
-    direct = ",".join(
-        filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1"))
-    )
+    direct = ",".join(filter(None, (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1")))
     return {
         "GRPOSWEEP_PORT": str(port),
         "GRPOSWEEP_VLLM_PORT": str(port + 1),
