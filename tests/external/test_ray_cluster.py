@@ -116,10 +116,11 @@ def test_a_cluster_that_does_not_come_up_has_one_reason(
 ) -> None:
     """Ray is missing, the head ends, a node does not join; the other nodes learn that there is nothing to wait for."""
     (job.folder / fault).touch()
+    (job.folder / "ray.token").touch()
     with pytest.raises(error, match=reason):
         enter(job.node(0))
-    if fault != "no_ray":
-        assert read(job.folder / "ray.json")["ended"]
+    assert read(job.folder / "ray.json")["ended"]
+    assert not (job.folder / "ray.token").exists()
 
 
 def test_a_worker_whose_ray_ends_is_the_reason(job: Job) -> None:

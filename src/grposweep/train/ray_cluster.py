@@ -112,8 +112,8 @@ class RayNode:
 
         Raises UserError without Ray, ConnectionError if the cluster does not come up, StoppedEarly.
         """
-        head = self._start_ray(self.cluster.start_head(str(self.folder), *self._further()))
         try:
+            head = self._start_ray(self.cluster.start_head(str(self.folder), *self._further()))
             address = self._address(head)
             self._announce(address=address, folder=str(self.folder))
             self._wait_for_nodes(head, address)
