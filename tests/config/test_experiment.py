@@ -88,7 +88,7 @@ def test_an_interpolation_to_nowhere_is_named() -> None:
     assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
 
 
-@pytest.mark.parametrize("name", ["1X", "A-B", "GRPOSWEEP_RANKS", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("name", ["1X", "A-B", "GRPOSWEEP_RANKS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"])
 def test_variables_that_attempts_cannot_have_are_refused(name: str) -> None:
     """No shell sets the first two, and the launcher sets the others."""
     check_words(to_experiment({"cluster": {"environment": {"NCCL_DEBUG": "INFO"}}}))

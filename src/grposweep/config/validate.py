@@ -54,7 +54,7 @@ AT_LEAST_ONE = (
     "cluster.service_mem_gb", "cluster.ray_timeout",
 )  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+_LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
 
 SHARES = ("loss.top_entropy_quantile", "generation.min_p")
