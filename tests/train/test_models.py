@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,14 @@ def test_a_node_without_the_prepared_copy_downloads_the_same_commit(server: Hub)
     server.asked.clear()
     assert models.locate(Model(path=REPOSITORY), server.commit) == folder
     assert (os.environ.pop("HF_HUB_OFFLINE"), os.environ.pop("HF_DATASETS_OFFLINE"), server.asked) == ("1", "1", [])
+
+
+def test_kernels_of_the_hub_can_still_be_downloaded(server: Hub) -> None:  # noqa: F811 - the fixture
+    """Preparation loads no weights, so it does not fetch them."""
+    folder = models.locate(Model(path=REPOSITORY), server.commit)
+    for model in (Model(use_kernels=True), Model(attn_implementation="kernels-community/flash-attn2")):
+        assert models.locate(replace(model, path=REPOSITORY), server.commit) == folder
+        assert "HF_HUB_OFFLINE" not in os.environ
 
 
 def online(tmp_path: Path) -> dict[str, str]:

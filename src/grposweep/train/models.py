@@ -51,7 +51,8 @@ def locate(model: Model, prepared: str | None = None, progress: Progress = silen
     """
     is_local = model.path == EMBEDDED or Path(model.path).is_dir()
     known = None if is_local else hub.find(model, prepared)
-    if prepared is not None and (is_local or known):
+    wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")  # of the hub; preparation loads none
+    if prepared is not None and (is_local or known) and not wants_kernels:
         hub.go_offline()  # the client would try for half a minute to see whether the task's data is new
     if model.path == EMBEDDED:
         return tiny_folder(progress)
