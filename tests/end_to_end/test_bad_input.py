@@ -45,8 +45,8 @@ CASES = {
     "an enqueued parameter that is not searched": (
         ["-m", "lr=1e-3,1e-4", "search.enqueue=[{kl:low}]"], ["kl is not searched"],
     ),
-    "a vLLM server that nobody starts": (
-        ["generation=vllm_server"], ["only a Slurm job starts a server", "generation.vllm_server_base_url"],
+    "a vLLM server on a machine without GPUs": (
+        ["generation=vllm_server"], ["none is left for the vLLM server", "generation.vllm_server_base_url"],
     ),
     "a vLLM server that leaves no GPU to train": (
         ["cluster=dry_run", "generation=vllm_server"], ["GT106 generation.vllm_gpus=1", "none is left to train"],
