@@ -74,7 +74,9 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
     # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
     task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
-    differing = [name for name, value in asdict(base.task).items() if task[name] != value and name != "eval_generations"]
+    differing = [
+        name for name, value in asdict(base.task).items() if task[name] != value and name != "eval_generations"
+    ]
     if differing:
         keys = ", ".join(f"task.{name}" for name in differing)
         raise UserError(
