@@ -97,7 +97,7 @@ def vllm() -> tuple[str, ...]:
         if os.environ.get("GRPOSWEEP_VLLM_REQUIRED"):
             pytest.fail(f"no {VLLM}")
         pytest.skip(f"needs vLLM in {VLLM.parents[1]} (make slurm-vllm installs it)")
-    exports = ",".join(f"export {name}={value}" for name, value in ON_CPUS.items())
+    exports = ",".join(f'"export {name}={value}"' for name, value in ON_CPUS.items())
     return f"cluster.python={VLLM}", f"cluster.setup=[{exports}]"
 
 
