@@ -111,7 +111,7 @@ def test_the_real_server_samples_from_the_weights_that_the_jobs_rank_trains(run:
     print(differences)
     assert len(differences) == STEPS
     assert max(differences) < 1e-5  # 3e-7 in sync; 1e-1 where the weights never arrive
-    assert all(line["update_size"] > 0 for line in steps)
+    assert all(line["update_size"] > 0 for line in steps[1:])  # the first step of the warm-up has a learning rate of 0
     assert "the vLLM server answers" in (trial / "logs" / "job.log").read_text()
     assert "Application startup complete" in (trial / "logs" / "vllm.log").read_text()
     assert not ours()
