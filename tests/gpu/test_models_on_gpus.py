@@ -22,7 +22,7 @@ SHORT = (
     "schedule.budget_completions=null", f"schedule.max_steps={STEPS}", "schedule.evaluations=1", "task.eval_prompts=8",
     "batch=small", "name=s", "model.gradient_checkpointing=true",
 )  # fmt: skip
-COLOCATED = ("generation=vllm_colocate",)
+COLOCATED = ("generation=vllm_colocate", "generation.vllm_max_model_length=32")
 ADAPTERS = ("model.lora.enabled=true", "model.dtype=bfloat16", "lr=1e-4")
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here")
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

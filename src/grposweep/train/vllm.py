@@ -117,9 +117,7 @@ def copy_merged_weights(engine: Any) -> None:
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 """TRL's mean over a rollout's tokens of |log p(trainer) - log p(vLLM)|, in nats."""
 LIMIT = 0.05  # nats a token, in each of the last rollouts
-TIMES_FIRST = (
-    4  # the limit where the first rollout's difference is large: top_p and min_p renormalise, and vLLM alone does
-)
+TIMES_FIRST = 4  # the limit where the first difference is large: top_p and min_p renormalise, and vLLM alone does
 LAST = 3  # rollouts
 
 
