@@ -2,9 +2,53 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from grposweep.setting import Version
+
+
+class KeySpec(NamedTuple):
+    """A key as one release takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
+
+    type: str
+    default: Any
+
+
+class VersionSource(NamedTuple):
+    """What states the version to judge by.
+
+    ``kind``: an option (``asked``), a project's settings (``project``), a requirement of the repository (``pinned``), the
+    framework's own source in the repository (``vendored``), the releases that have all keys (``keys``), or nothing
+    (``default``). ``where`` names the option or file, ``text`` quotes it.
+    """
+
+    kind: Literal["asked", "project", "pinned", "vendored", "keys", "default"] = "default"
+    where: str = ""
+    text: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether the version is stated. Where it is not, key rules warn, and no fix of a key is safe."""
+        return self.kind != "default"
+
+
+NOT_STATED = VersionSource()
+
+
+@dataclass(frozen=True)
+class LaunchedCode:
+    """What the Python file that trains declares, read from its syntax tree without running it.
+
+    ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty where
+    it is not known; ``own_trainer`` says that it is not the framework's. ``other_keys`` is what happens to a key that
+    neither it nor the framework takes: training stops, the key is dropped, or it is not known.
+    """
+
+    file: str
+    declares: Mapping[str, KeySpec] = field(default_factory=dict)
+    trainer: str = ""
+    own_trainer: bool = False
+    other_keys: Literal["", "stop", "dropped"] = ""
 
 
 @dataclass(frozen=True)
@@ -39,7 +83,8 @@ class Recipe:
     ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise. ``gpu_gib`` is
     the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
-    ``unresolved`` are values that only a running shell would know (``$VAR``), by key.
+    ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``vendored`` are the keys and defaults
+    of the framework's own source in the repository, which count instead of a release's.
     """
 
     framework: str
@@ -55,6 +100,9 @@ class Recipe:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
+    version_source: VersionSource = NOT_STATED
+    vendored: Mapping[str, KeySpec] | None = None
+    code: LaunchedCode | None = None
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # worked out once
 
     def line(self, key: str) -> int | None:

@@ -10,11 +10,11 @@ from typing import Any
 from grposweep.config.compose import known_keys
 from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.base import KeySpec, closest_keys, text
+from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.reading import read_rows, values_of
 from grposweep.frameworks.trl.keys import HABITS, known, table
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.helpers import show
 from grposweep.schema import ALIASES, Trainer, is_external
 from grposweep.setting import TRL

@@ -11,9 +11,9 @@ from typing import Any
 from grposweep import registries
 from grposweep.errors import UserError
 from grposweep.external import ExternalProgram, Trial
-from grposweep.frameworks.base import Framework, KeySpec, ParsedRecipe, TranslatedRecipe, parse_release
+from grposweep.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release
 from grposweep.memory.catalog import known_model
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
 
 __all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]

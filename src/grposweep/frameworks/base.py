@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
 from grposweep.frameworks.parsing.bash import Word
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.registry import spell
 from grposweep.setting import FrameworkTraits, Setting, Version
 
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 RELEASE = "release"  # as the type of a row: the key's type and default are those of the release
 UNSAID = object()  # what a row derives where the recipe says nothing of its field
-
-
-class KeySpec(NamedTuple):
-    """A key as one release takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
-
-    type: str
-    default: Any
 
 
 class KeyTable(dict[str, KeySpec]):

@@ -4,15 +4,16 @@ Both size a rollout and an optimizer step in prompts, and count steps, frequenci
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.base import Field, KeySpec, NativeChange
+from grposweep.frameworks.base import Field, NativeChange
 from grposweep.frameworks.parsing.yaml_text import resolve
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting
 
 # One name for each estimator: Schulman's k1, k2, k3, a plus where the gradient is that of k2 instead.
@@ -121,11 +122,17 @@ def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
 
 def nearest(key: str, takes: Mapping[str, KeySpec]) -> list[str]:
     """Return the keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it."""
-    from difflib import get_close_matches  # only a mistake needs it
-
     word = key.rsplit(".", 1)[-1]
     same = [name for name in takes if name.rsplit(".", 1)[-1] == word]
-    return _closest(key, same)[:2] or get_close_matches(key, list(takes), n=2, cutoff=0.85)
+    return _closest(key, same)[:2] or list(_spelled_alike(key, tuple(takes)))
+
+
+@lru_cache(maxsize=1024)  # each fix that is tried asks again for every unknown key
+def _spelled_alike(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the two names that are spelled most like a key, where any is."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    return tuple(get_close_matches(key, names, n=2, cutoff=0.85))
 
 
 def _closest(key: str, names: Iterable[str]) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 from grposweep import frameworks
-from grposweep.frameworks.base import KeySpec, text
+from grposweep.frameworks.base import text
 from grposweep.frameworks.parsing.yaml_text import convert
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.helpers import cut, show
 from grposweep.rules.registry import Change, Violation, recipe_rule
 from grposweep.setting import DOTTED, EVERY, TRL

@@ -13,19 +13,10 @@ from math import ceil
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.base import (
-    RELEASE,
-    UNSAID,
-    Field,
-    Framework,
-    KeySpec,
-    KeyTable,
-    ParsedRecipe,
-    model_size,
-)
+from grposweep.frameworks.base import RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grposweep.frameworks.parsing.yaml_text import Value, convert, resolve
 from grposweep.frameworks.writing import steps_a_rollout
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
 
 WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (str, str | None))

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from grposweep import plan
-from grposweep.frameworks.base import RELEASE, Field, Framework, KeySpec, TranslatedRecipe
+from grposweep.frameworks.base import RELEASE, Field, Framework, TranslatedRecipe
 from grposweep.frameworks.parsing.yaml_text import nest
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.schema import UNSET
 from grposweep.setting import TRL, Setting
 

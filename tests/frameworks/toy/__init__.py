@@ -2,7 +2,8 @@
 
 import re
 
-from grposweep.frameworks.base import Command, Field, Framework, KeySpec, KeyTable
+from grposweep.frameworks.base import Command, Field, Framework, KeyTable
+from grposweep.recipe import KeySpec
 from grposweep.setting import FrameworkTraits
 
 FIELDS = (

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from grposweep.frameworks.base import KeySpec, KeyTable, load_table
+from grposweep.frameworks.base import KeyTable, load_table
 from grposweep.frameworks.parsing.yaml_text import Value, convert
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
 
 ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key

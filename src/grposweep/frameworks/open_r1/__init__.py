@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from grposweep.external import ExternalTrainer
-from grposweep.frameworks.base import Framework, KeySpec, KeyTable
+from grposweep.frameworks.base import Framework, KeyTable
 from grposweep.frameworks.parsing.bash import Word
 from grposweep.frameworks.trl import keys as trl_keys
 from grposweep.frameworks.trl.recipes import (
@@ -24,6 +24,7 @@ from grposweep.frameworks.trl.recipes import (
     render,
     unsaid,
 )
+from grposweep.recipe import KeySpec
 from grposweep.registries import Lazy
 from grposweep.setting import FrameworkTraits, Version
 

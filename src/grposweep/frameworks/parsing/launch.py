@@ -15,10 +15,10 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
-from grposweep.frameworks.base import Framework, KeySpec
+from grposweep.frameworks.base import Framework
 from grposweep.frameworks.parsing.bash import Command, Values, Word, parse_script
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override
-from grposweep.recipe import Duplicate, LaunchContext
+from grposweep.recipe import Duplicate, KeySpec, LaunchContext
 
 PYTHONS = ("python", "python3")
 LAUNCHERS = {  # command: launcher, and the word that follows

@@ -11,7 +11,8 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.frameworks.base import KeySpec, KeyTable, key_span, keys_at_release, load_table, parse_release
+from grposweep.frameworks.base import KeyTable, key_span, keys_at_release, load_table, parse_release
+from grposweep.recipe import KeySpec
 from grposweep.setting import Version
 
 

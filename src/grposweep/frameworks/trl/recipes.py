@@ -18,7 +18,6 @@ from grposweep.frameworks.base import (
     UNSAID,
     Field,
     Framework,
-    KeySpec,
     KeyTable,
     NativeChange,
     TranslatedRecipe,
@@ -31,7 +30,7 @@ from grposweep.frameworks.reading import Values, collect_converted, release_defa
 from grposweep.frameworks.trl.keys import known, span
 from grposweep.frameworks.writing import in_completions, write_release
 from grposweep.plan import save_every, total_steps
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.loss import LOSSES
 from grposweep.schema import UNSET
 from grposweep.setting import TRL, Setting, Version

@@ -7,9 +7,9 @@ trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, wo
 from functools import cache
 from typing import Any
 
-from grposweep.frameworks.base import Field, KeySpec, KeyTable, load_table
+from grposweep.frameworks.base import Field, KeyTable, load_table
 from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
 
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
