@@ -1,6 +1,6 @@
 """Fetch the repositories of ``wild.jsonl`` at their commits, for `run.py`: their text files only, none of it is run.
 
-    python benchmarks/wild/fetch.py FOLDER [--verdicts wild.jsonl]
+python benchmarks/wild/fetch.py FOLDER [--verdicts wild.jsonl]
 """
 
 import argparse
