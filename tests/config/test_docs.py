@@ -37,3 +37,11 @@ def test_defaults_are_said_as_yaml_has_them() -> None:
 def test_types_are_said_in_words(kind: object, says: str) -> None:
     """As somebody who writes YAML would."""
     assert document.type_text(kind) == says
+
+
+def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--help`` is no file name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        document.main(["--help"])
+    assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ def test_the_page_explains_every_rule_once() -> None:
 
 def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
     """The command of the message above."""
-    document.main(tmp_path / "docs" / "rules.md")
+    document.main([str(tmp_path / "docs" / "rules.md")])
     assert (tmp_path / "docs" / "rules.md").read_text() == document.render()
 
 
@@ -129,3 +129,11 @@ def test_titles_tell_rules_apart() -> None:
     """No two rules have the same title."""
     titles = [rule.title for rule in document.RULES.values()]
     assert len(set(titles)) == len(titles)
+
+
+def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--help`` is no file name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        document.main(["--help"])
+    assert list(tmp_path.iterdir()) == []

@@ -64,5 +64,7 @@ def test_a_proxy_that_answers_for_the_server_is_not_waited_for_without_end(monke
     monkeypatch.setattr(requests, "get", lambda *_arguments, **_named: SimpleNamespace(status_code=503))
     with pytest.raises(UserError, match=r"http://n2:8000 after 0 s \(HTTP status 503 at /health.*no_proxy"):
         wait_for_server("http://n2:8000", 0)
-    monkeypatch.setattr(requests, "get", lambda *_arguments, **_named: SimpleNamespace(status_code=200))
-    wait_for_server("http://n2:8000", 0)
+    asked: list[str] = []
+    monkeypatch.setattr(requests, "get", lambda url, **_named: asked.append(url) or SimpleNamespace(status_code=200))
+    wait_for_server("http://n2:8000/", 0)
+    assert asked == ["http://n2:8000/health"]

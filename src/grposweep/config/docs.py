@@ -1,9 +1,9 @@
 """Writes docs/configuration.md from the schema, its docstrings and conf/: ``python -m grposweep.config.docs [FILE]``."""
 
+import argparse
 import inspect
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -91,11 +91,20 @@ def type_text(kind: Any) -> str:
     return names.get(kind, str(kind))
 
 
-def main(target: Path) -> None:
-    """Write the document."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the document to the file named on the command line."""
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md.")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        type=Path,
+        default=Path("docs/configuration.md"),
+        help="the file to write (default: %(default)s)",
+    )
+    target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(exist_ok=True)
     target.write_text(render(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/configuration.md"))
+    main()

@@ -1,7 +1,8 @@
 """Rules as text: docs/rules.md (``python -m grposweep.lint.rule_docs [FILE]``), and what ``grposweep rules`` prints."""
 
-import sys
+import argparse
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -92,11 +93,16 @@ def _first_line(rule: Rule | RecipeRule) -> str:
     return rule.explanation.split("\n", 1)[0].rstrip(".")
 
 
-def main(target: Path) -> None:
-    """Write the document."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the document to the file named on the command line."""
+    parser = argparse.ArgumentParser(description="Write docs/rules.md.")
+    parser.add_argument(
+        "target", nargs="?", type=Path, default=Path("docs/rules.md"), help="the file to write (default: %(default)s)"
+    )
+    target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(exist_ok=True)
-    target.write_text(render())
+    target.write_text(render(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/rules.md"))
+    main()

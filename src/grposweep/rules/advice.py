@@ -119,9 +119,11 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
 
     Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
     1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate that was found so means another one with float32
-    weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters in float32, TRL's own default is float32 weights under
-    autocast: none of these is concerned. A recipe of several processes may be sharded by a file that is not read: nothing
-    is said of it.
+    weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own
+    default is float32 weights under autocast: none of these is concerned. Adapters of quantized weights (QLoRA) are bfloat16
+    (trl 1.16 grpo_trainer.py). The measurement does not hold for them, so nothing is said: half of them start at zero, where
+    bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read: nothing is said of
+    it.
     """
     is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
     is_maybe_sharded = s.sharding != "none" or (bool(s.given) and s.processes != 1)

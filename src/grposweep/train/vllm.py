@@ -81,7 +81,7 @@ def wait_for_server(url: str, seconds: float) -> None:
     until = time.monotonic() + seconds
     while True:
         try:
-            status = requests.get(f"{url}/health", timeout=10).status_code
+            status = requests.get(f"{url.rstrip('/')}/health", timeout=10).status_code
             if status == requests.codes.ok:
                 return
             answer = f"HTTP status {status}"

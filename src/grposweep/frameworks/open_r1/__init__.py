@@ -7,23 +7,16 @@ src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_
 
 import re
 import shlex
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from grposweep.external import ExternalTrainer
-from grposweep.frameworks.base import Framework, KeyTable
+from grposweep.frameworks.base import KeyTable
 from grposweep.frameworks.parsing.bash import Word
+from grposweep.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grposweep.frameworks.trl import keys as trl_keys
-from grposweep.frameworks.trl.recipes import (
-    FIELDS,
-    SPECIAL,
-    collect,
-    derive_launch,
-    keys_of,
-    native_keys,
-    render,
-    unsaid,
-)
+from grposweep.frameworks.trl.recipes import render
 from grposweep.recipe import KeySpec
 from grposweep.registries import Lazy
 from grposweep.setting import FrameworkTraits, Version
@@ -143,21 +136,15 @@ def _options(words: list[Word]) -> dict[str, Word]:
 
 
 ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
-FRAMEWORK = Framework(
+FRAMEWORK = replace(
+    TRL_FRAMEWORK,
     traits=TRAITS,
     version=VERSION,
-    fields=FIELDS,
     takes=known,
     keys=ONLY,
+    commands={},
     programs=re.compile("open[_-]r1"),
     expand=expand_sbatch,
-    renamed={"warmup_ratio": "warmup_steps"},
-    collect=collect,
-    unsaid=unsaid,
-    keys_of=keys_of,
-    derived=(derive_launch,),
     render=partial(render, script=("src/open_r1/grpo.py",), options=ACCELERATE),
-    native_keys=native_keys,
-    special=SPECIAL,
     trainer=ExternalTrainer(Lazy("external.script:build"), needs_script=True),
 )
