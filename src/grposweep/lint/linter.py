@@ -140,7 +140,7 @@ def _of_recipe(
     if rule.code == "GV107" and recipe.launch:
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
-    return Diagnostic(rule.code, rule.severity, message, broken.fields, line, tuple(fixes[:3]))
+    return Diagnostic(rule.code, broken.severity or rule.severity, message, broken.fields, line, tuple(fixes[:3]))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

@@ -68,6 +68,7 @@ class Violation:
         fields: the setting fields (of a recipe rule: native keys) to blame.
         suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are sought.
         without_effect: fields whose change leaves training as it was: a fix of these alone is safe.
+        severity: that of this finding of a recipe rule, where it is not the rule's.
 
     """
 
@@ -77,6 +78,7 @@ class Violation:
     fields: tuple[str, ...] = ()
     suggestions: Iterable[Change] = ()
     without_effect: frozenset[str] = frozenset()
+    severity: Severity | None = None
 
 
 Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule holds
