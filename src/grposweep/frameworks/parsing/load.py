@@ -18,6 +18,7 @@ from grposweep.frameworks.parsing.launch import (
     count_visible_gpus,
     read_overrides,
 )
+from grposweep.frameworks.parsing.python_launched import read_launched
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
@@ -43,6 +44,16 @@ class Options:
 def load_recipe(path: Path, options: Options) -> Recipe:
     """The recipe in a file: a flat YAML (JSON is YAML), or the launch in a shell script."""
     return parse_recipe(path, load_text(path), options)
+
+
+def load_recipes(path: Path, options: Options) -> list[Recipe]:
+    """Every recipe in a file, in its order."""
+    return parse_recipes(path, load_text(path), options)
+
+
+def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
+    """Every recipe in a text that stands, or will stand, in this file; at least one."""
+    return [parse_recipe(path, text, options)]
 
 
 def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
@@ -131,6 +142,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
             config=next(iter(_config_name(start)), ""),
             visible_gpus=count_visible_gpus(start.environment),
         ),
+        code=read_launched(start.launch.program, path) if start.own is None else None,
     )
 
 
