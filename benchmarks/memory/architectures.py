@@ -112,7 +112,7 @@ def count_saved_under_autocast(a: Architecture) -> int:
         return sum(seen.values())
 
 
-def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: int) -> int:
+def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: int, batch: int = BATCH) -> int:
     """The same of adapters on frozen weights of so many bytes, on real tensors: peft moves weights about."""
     from peft import LoraConfig, get_peft_model
 
@@ -121,7 +121,7 @@ def count_saved_by_adapters(a: Architecture, targets: tuple[str, ...], width: in
     adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules=modules))
     adapted.enable_input_require_grads()  # else the first layer, here one of two, saves less
     with _watch(adapted) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
-        run(adapted.base_model.model, BATCH)
+        run(adapted.base_model.model, batch)
     return sum(seen.values())
 
 
