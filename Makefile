@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -13,6 +13,10 @@ test: $(VENV)/ready
 
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --durations 15
+
+# More damaged files than the slow tier tries.
+fuzz: $(VENV)/ready
+	GRPOSWEEP_FUZZ_EXAMPLES=2500 $(BIN)/python -m pytest -n auto --dist worksteal -m slow tests/fuzz
 
 # On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready

@@ -1,6 +1,7 @@
 """Texts that were right once: strategies that damage them, and the two lengths at which a property is tried."""
 
 import json
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-# At once in the default tier, always the same examples; many other ones in the slow tier.
-LENGTHS = pytest.mark.parametrize("examples", [25, pytest.param(2500, marks=pytest.mark.slow)])
+# The default tier has always the same examples, the slow tier other ones; `make fuzz` tries five times as many.
+MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "500"))
+LENGTHS = pytest.mark.parametrize("examples", [25, pytest.param(MANY, marks=pytest.mark.slow)])
 EACH = timedelta(seconds=2)
 
 SCRAPS = [
