@@ -57,7 +57,9 @@ def test_adapters_under_autocast_save_no_more_than_estimated(name: str, targets:
     from grposweep.memory.parts import Lora
 
     a = replace(architectures.architecture(name), layers=2, parameters=0, vocabulary=1000)
-    need = replace(architectures.build_need(a, checkpoints=False, batch=1), width=width, compute=2, lora=Lora(16, targets))
+    need = replace(
+        architectures.build_need(a, checkpoints=False, batch=1), width=width, compute=2, lora=Lora(16, targets)
+    )
     estimated = find_activations(need)[0] - need.tokens * a.hidden * width
     assert 0.9 * estimated < architectures.count_saved_by_adapters(a, targets, width, batch=1) < estimated
 
