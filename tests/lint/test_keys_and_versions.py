@@ -8,7 +8,7 @@ import pytest
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.linter import Diagnostic, lint_recipe, select_rules
-from grposweep.recipe import Duplicate, LaunchContext, Recipe
+from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe
 
 GV = select_rules(["GV"])
 
@@ -93,7 +93,7 @@ def test_a_typo_names_the_nearest_keys() -> None:
 def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
     """trl.scripts.grpo swallows it; a script of one's own may know it."""
     swallowed = findings({"betta": 1}, launch=LaunchContext("accelerate", "trl.scripts.grpo"))[0]
-    assert "ignores it without a word" in swallowed.message
+    assert "trl.scripts.grpo drops it silently" in swallowed.message
     handed_on = findings({"betta": 1}, launch=LaunchContext("trl", "trl.scripts.grpo"))[0]
     assert "accelerate launch" in handed_on.message
     own = findings({"betta": 1}, launch=LaunchContext("torchrun", "train.py"))[0]
@@ -101,6 +101,52 @@ def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
     assert [found.code for found in findings({"system_prompt": "x"}, launch=LaunchContext("torchrun", "train.py"))] == [
         "GV108"
     ]
+
+
+FLAG = {"betta": 4}  # the lines of a key that a script gives as a flag
+OWN = LaunchContext("accelerate", "train.py")
+
+
+@pytest.mark.parametrize(("version", "launcher", "program", "of_yaml", "of_flag"), [
+    ("0.18.2", "accelerate", "open_r1/grpo.py", "warning", "error"),
+    ("0.19", "accelerate", "open_r1/grpo.py", "error", "error"),
+    ("0.18.2", "accelerate", "trl.scripts.grpo", "warning", "error"),
+    ("0.21", "accelerate", "trl.scripts.grpo", "error", "error"),
+    ("0.22", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
+    ("1.0", "accelerate", "trl.scripts.grpo", "warning", "error"),
+    ("0.28", "trl", "trl.scripts.grpo", "warning", "warning"),
+    ("0.29", "trl", "trl.scripts.grpo", "error", "error"),
+])  # fmt: skip
+def test_the_parser_of_each_release_drops_a_key_or_stops(
+    version: str, launcher: str, program: str, of_yaml: str, of_flag: str
+) -> None:
+    """As trl/scripts/utils.py, scripts/grpo.py and the `trl` command of these releases do it."""
+    launch = LaunchContext(launcher, program)
+    (yaml,) = findings({"betta": 1}, version, launch=launch)
+    (flag,) = findings({"betta": 1}, version, launch=launch, lines=FLAG)
+    assert (yaml.severity, flag.severity) == (of_yaml, of_flag)
+    assert ("is lost" in yaml.message) == (of_yaml == "warning")
+
+
+def test_a_recipe_alone_is_judged_by_the_parser_of_its_release() -> None:
+    """Before TRL 0.19 nothing stops at a key of a YAML."""
+    assert [found.severity for found in findings({"torch_dtype": "auto", "beta_": 1}, "0.27")] == ["error", "error"]
+    assert [found.severity for found in findings({"dtype": "auto", "beta_": 1}, "0.18")] == ["warning", "warning"]
+
+
+def test_keys_that_the_launched_script_declares_are_known() -> None:
+    """Those of its dataclasses or options; what it does with others, it says."""
+    declares = {"max_pixels": KeySpec("int?", None)}
+    code = LaunchedCode("train.py", declares, other_keys="stop")
+    assert findings({"max_pixels": 400}, launch=OWN, lines=FLAG, code=code) == []
+    (typo,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=code)
+    assert (typo.code, typo.severity) == ("GV102", "error")
+    (lost,) = findings(
+        {"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py", declares, other_keys="dropped")
+    )
+    assert (lost.code, lost.severity) == ("GV102", "warning")
+    (unread,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py"))
+    assert (unread.code, unread.severity) == ("GV108", "warning")
 
 
 def test_own_keys_of_own_scripts_are_one_warning() -> None:

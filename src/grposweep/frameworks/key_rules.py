@@ -4,7 +4,7 @@ On dotted keys also values that their keys can hold, words that they know, and K
 knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/memory.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 from grposweep import frameworks
@@ -83,7 +83,6 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
-MOST_SHOWN = 6  # keys in one message
 
 
 def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
@@ -98,23 +97,6 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
         changes = ({key: None, other: value},) if other else ()
     harmless = frozenset(changes[0]) if changes and safe else frozenset()
     return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
-
-
-def weigh(recipe: Recipe, found: Iterable[Violation]) -> Iterator[Violation]:
-    """Yield what a rule on keys found, or one warning without fixes where the version that it was judged by is not stated."""
-    if recipe.version_source.known or recipe.vendored is not None:
-        yield from found
-        return
-    every = list(found)
-    if not every:
-        return
-    shown = ", ".join(broken.what for broken in every[:MOST_SHOWN])
-    more = f" and {len(every) - MOST_SHOWN} more" if len(every) > MOST_SHOWN else ""
-    assumed = f"{frameworks.FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)}"
-    why = every[0].why if len(every) == 1 else f"{assumed} does not take them"
-    keys = tuple(key for broken in every for key in broken.fields)
-    yield Violation(shown + more, f"{why}, but the version is assumed: nothing states it",
-                    "State it with --framework-version.", keys, severity="warning")  # fmt: skip
 
 
 @recipe_rule("GV303", "error", of=DOTTED)

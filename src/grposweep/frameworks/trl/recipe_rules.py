@@ -7,14 +7,15 @@ exists when is in keys.json, read from the releases.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks import FRAMEWORKS, open_r1
+from grposweep.frameworks import open_r1
 from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
+from grposweep.frameworks.trl.fate import fate, is_own_script, taken
 from grposweep.frameworks.trl.keys import HABITS, instead
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, set_to, show
-from grposweep.rules.registry import Violation, recipe_rule
+from grposweep.rules.registry import Severity, Violation, recipe_rule
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
 STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
@@ -28,7 +29,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
     with it, or misreads it: the text "false" counts as true.
     """
-    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
+    takes = taken(recipe)
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             found = convert(value, takes[key].type)
@@ -47,7 +48,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
     loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
     """
-    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
+    takes = taken(recipe)
     for key, value in recipe.config.items():
         if key in recipe.unresolved:
             continue
@@ -92,50 +93,49 @@ LAUNCHER_KEYS = frozenset(
      "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
      "dynamo_backend"]
 )  # fmt: skip
-OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
 @recipe_rule("GV101", "error")
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
 
-    TRL's parser stops: "Unknown arguments from config file: [...]"; ``trl grpo`` passes it on to accelerate, which stops;
-    ``python -m trl.scripts.grpo`` ignores it without a word (since 1.0), so that the setting is silently lost. Renamed keys
-    are read by their new name for every other rule.
+    What becomes of it depends on release and launch. TRL's parser drops a key of a YAML silently before 0.19: a warning, and
+    the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
+    since 0.22, and ``trl grpo`` passes it on to accelerate, which stops, since 0.29. A flag on a command line always stops,
+    except ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other rule.
     """
-    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
+    takes = taken(recipe)
     for key in recipe.config:
-        if key in takes or (keys.span(str(key)) is None and (key not in open_r1.KEYS or _is_own_script(recipe))):
+        if key in takes or (keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe))):
             continue
-        way = instead(key, recipe.config, takes)
+        way, end = instead(key, recipe.config, takes), fate(recipe, str(key))
         change = way.change
-        why = f"{_when(str(key), recipe)}; {_happens(recipe)}"
+        why = f"{_when(str(key), recipe)}; {end.text}"
         advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
         if way.why and change == {key: None}:  # a fix that only removes does not explain itself
             why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
-        yield Violation(
-            set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (), without_effect=safe
-        )
+        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (),
+                        without_effect=safe, severity=end.severity)  # fmt: skip
 
 
 @recipe_rule("GV102", "error")
 def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A key that no release of TRL takes: a typo, or another library's word.
+    """A key that no release of TRL takes, nor the script that is launched: a typo, or another library's word.
 
-    TRL's parser stops at it ("Unknown arguments from config file: [...]"), ``trl grpo`` passes it on to accelerate, which
-    stops, and ``python -m trl.scripts.grpo`` ignores it without a word (since 1.0).
+    Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
-    if not _is_own_script(recipe):
+    if not is_own_script(recipe):
         for key, near in _strangers(recipe):
-            yield _stranger(recipe, key, near, _happens(recipe))
+            end = fate(recipe, str(key))
+            yield _stranger(recipe, key, near, end.text, end.severity)
 
 
 @recipe_rule("GV108", "warning")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL does not take, in the launch of a script that may have arguments of its own."""
     launch = recipe.launch
-    if launch is None or not _is_own_script(recipe):
+    if launch is None or not is_own_script(recipe):
         return
     strangers = list(_strangers(recipe))
     for key, near in strangers:
@@ -163,36 +163,20 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
     """Keys that no release takes, with those they may have meant."""
-    takes = FRAMEWORKS[recipe.framework].takes(recipe.version)
+    takes = taken(recipe)
     for key in recipe.config:
         if key in takes or key in LAUNCHER_KEYS or key == "env":
             continue
-        if keys.span(str(key)) is None and (key not in open_r1.KEYS or _is_own_script(recipe)):
+        if keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe)):
             habit = HABITS.get(str(key))
             yield key, [habit] if habit else closest_keys(str(key), takes)
 
 
-def _stranger(recipe: Recipe, key: str, near: list[str], why: str) -> Violation:
+def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None) -> Violation:
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes)
-
-
-def _is_own_script(recipe: Recipe) -> bool:
-    """Somebody's own training script, which may read keys of its own."""
-    launch = recipe.launch
-    return launch is not None and launch.launcher != "trl" and not launch.program.endswith(OWN_PROGRAMS)
-
-
-def _happens(recipe: Recipe) -> str:
-    """What the launch of this recipe does with a key it does not take."""
-    launch = recipe.launch
-    if launch is not None and launch.launcher == "trl":
-        return "accelerate launch, which gets it from `trl grpo`, stops at it"
-    if launch is not None and launch.program.endswith("trl.scripts.grpo") and recipe.version >= (1, 0, 0):
-        return "trl.scripts.grpo ignores it without a word"
-    return "TRL's parser stops at it"
+    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity)
 
 
 def _when(key: str, recipe: Recipe) -> str:
