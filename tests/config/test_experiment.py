@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import (
-    NEWER,
     known_keys,
     load_experiment,
     render_experiment,
@@ -22,7 +21,7 @@ from grposweep.config.compose import (
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_words, choices
 from grposweep.errors import UserError
-from grposweep.schema import Experiment
+from grposweep.schema import NEWER, Experiment
 from grposweep.setting import Architecture
 
 Compose = Callable[[list[str]], DictConfig]

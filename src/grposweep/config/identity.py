@@ -8,7 +8,6 @@ depend on the hardware, so results of one cluster can be used on another.
 import hashlib
 import json
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from grposweep import plan
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import KEYS
 from grposweep.files import file_digest
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_unset, is_external, value_at
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
 from grposweep.setting import Setting
 
 
@@ -29,7 +28,6 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
     for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
-    drop_unset(content)
     content["trainer"] = trainer_content(experiment.trainer)
     _drop_what_changes_nothing(content)
     for name in AUTO_SIZES:
@@ -56,7 +54,6 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
-    drop_unset(content)
     content["trainer"] = trainer_content(base.trainer)
     _drop_what_changes_nothing(content)
     return _digest({"space": space, "base": content})
@@ -65,36 +62,21 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 def prepared_key(experiment: Experiment) -> str:
     """Return the key of ``prepared.json`` for this model and task."""
     content = _content(experiment)
-    del content["task"]["eval_generations"]  # which prompts there are does not depend on it
+    content["task"].pop("eval_generations", None)  # which prompts there are does not depend on it
     return _digest({"model": content["model"], "task": content["task"]})[:12]
 
 
-# Keys that came after identities were released: left out while they have their default, which means what was before.
-LATER = (
-    "model.mixed_precision", "model.tf32", "model.quantization", "model.attn_implementation", "model.trust_remote_code",
-    "model.use_kernels", "model.chat_template_kwargs", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config",
-)  # fmt: skip
-
-
 def _content(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment as it is hashed: later keys only if they are set, and ``auto`` types as what they come to.
+    """Return the experiment as it is hashed: newer keys only if they are set, and ``auto`` types as what they come to.
 
     The mixed precision is left out if the type of the weights implies it.
     """
     content, found = asdict(experiment), read_precision(experiment.model)
-    for key in LATER:
-        if value_at(experiment, key) == value_at(_defaults(), key):
-            section, name = key.split(".")
-            del content[section][name]
+    drop_newer(content)
     content["model"] |= {"dtype": found.weights, "mixed_precision": found.mixed}
     if found.mixed == IMPLIED.get(found.weights):
         del content["model"]["mixed_precision"]
     return content
-
-
-@cache
-def _defaults() -> Experiment:
-    return Experiment()
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
@@ -125,13 +107,15 @@ def sharding_content(trainer: Trainer) -> dict[str, Any]:
 
 def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
     """Remove when checkpoints are written, where a vLLM server is and how long it may take to start: they change no number."""
-    generation = content["generation"]
-    del content["schedule"]["checkpoint_minutes"]
-    del content["task"]["eval_generations"]  # the batch has it, as num_generations_eval
+    _drop_no_matter(content)
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
-        del generation[name]
-    if not generation["vllm_server_args"]:  # a later key: without it identities are as they were
-        del generation["vllm_server_args"]
+        del content["generation"][name]
+
+
+def _drop_no_matter(content: dict[str, Any]) -> None:
+    """Remove when checkpoints are written, and what the batch has as num_generations_eval."""
+    content["schedule"].pop("checkpoint_minutes", None)
+    content["task"].pop("eval_generations", None)
 
 
 def _digest(content: Any) -> str:
@@ -171,8 +155,7 @@ def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
-    del content["schedule"]["checkpoint_minutes"]
-    del content["task"]["eval_generations"]  # the batch has it
+    _drop_no_matter(content)
     evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
     return {**content, "batch": {**sizes(setting), **evaluated}, "trainer": trainer_content(experiment.trainer)}
 

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from grposweep.config.compose import NEWER
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
-from grposweep.schema import Experiment, value_at
+from grposweep.schema import NEWER, default_of
 from grposweep.storage import paths
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
@@ -42,7 +41,7 @@ class Difference(NamedTuple):
 
 def _default(key: str) -> Any:
     """Return what a newer key means in a configuration from before it, ABSENT for other keys."""
-    return value_at(Experiment(), key) if key in NEWER else ABSENT
+    return default_of(key) if key in NEWER else ABSENT
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:

@@ -1,0 +1,192 @@
+"""Configuration groups of how trials run: trainer, cluster, search, tracker and rules."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from grposweep.schema.learning import AUTO
+
+
+@dataclass
+class Fake:
+    """The fake trainer's script, for tests of search, launching and failure: a known optimum and staged faults."""
+
+    best_lr: float = 1e-3
+    noise: float = 0.0
+    step_seconds: float = 0.0
+    crash_at: int | None = None
+    crash_above_lr: float | None = None
+    hang_at: int | None = None
+    oom_above: int | None = None
+
+
+@dataclass
+class Trainer:
+    """Which trainer runs an attempt and what it keeps.
+
+    ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
+    ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
+    DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
+    ``offload`` keeps optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory.
+    ``deepspeed_config`` is a file of DeepSpeed's own configuration (JSON) to use instead of ours, ``fsdp_config`` are options of
+    FSDP under transformers' names, on top of ours.
+    ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
+
+    The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
+    that launches one): parameters override it, what no parameter touches stays. ``python`` is the interpreter of the program's
+    environment (null: this one), ``workdir`` the folder it runs in (null: this one), ``arguments`` come last on its
+    command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
+    says how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
+    ``launcher`` is accelerate, torchrun, python, or ``auto``: accelerate where it has ``launch_arguments`` (such as
+    ``--config_file``), torchrun for several processes, python for one.
+    """
+
+    kind: str = "trl"
+    keep: str = "best"
+    log_completions: bool = False
+    sharding: str = "none"
+    compile: bool = False
+    args: dict[str, Any] = field(default_factory=dict)
+    offload: str = "none"
+    deepspeed_config: str | None = None
+    fsdp_config: dict[str, Any] = field(default_factory=dict)
+    fake: Fake = field(default_factory=Fake)
+    recipe: str | None = None
+    python: str | None = None
+    workdir: str | None = None
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    script: str | None = None
+    takes: str = "config"
+    launcher: str = AUTO
+    launch_arguments: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Cluster:
+    """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
+
+    An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
+    ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
+    without that variable those on which no other process holds memory.
+    ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
+    that do not fit are then pruned. ``environment`` has variables for attempts and preparation, which must not change what
+    is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
+    The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
+    without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
+    limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
+    training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
+    (null: the one that submits; several words start it in a container). ``gres_type`` is the type of GPU that the job asks
+    for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary (null: a tenth of
+    ``walltime_min``, 60 to 600; 120 without it): a rollout, an optimizer step and a checkpoint must fit.
+    ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
+    ``service_partition``, ``service_account``, ``service_qos`` and ``service_mem_gb`` are for the jobs that do not train
+    (``controller=job``, ``prepare=job``); null: as the trials' jobs.
+    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
+    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is
+    a folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is).
+    ``ray_timeout`` seconds are what the nodes of a job have to join its Ray cluster (EasyR1 and verl on several nodes).
+    """
+
+    kind: str = "local"
+    processes: int = 1
+    threads: int = 1
+    warm: bool = True
+    gpus: int | str = AUTO
+    gpu: str | None = None
+    gpu_memory_gib: float | None = None
+    nodes: int = 1
+    gpus_per_node: int = 0
+    tasks_per_node: int = 1
+    cpus_per_gpu: int = 1
+    mem_gb: int | None = None
+    walltime_min: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    max_jobs: int = 8
+    setup: list[str] = field(default_factory=list)
+    container: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    python: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    gres_type: str | None = None
+    service_partition: str | None = None
+    service_account: str | None = None
+    service_qos: str | None = None
+    service_mem_gb: int | None = None
+    warn_seconds: int | None = None
+    requeue_limit: int = 20
+    controller: str = "here"
+    prepare: str = "here"
+    snapshot: bool = True
+    code: str | None = None
+    poll_seconds: float = 30.0
+    stall_min: float | None = 30.0
+    ray_timeout: int = 300
+
+
+@dataclass
+class Search:
+    """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp, ``trials`` counts started trials.
+
+    ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
+    job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
+    ``parallel`` bounds the trials that run at once (null: as many as this machine's GPUs suffice for, one
+    without a GPU; ``cluster.max_jobs`` on Slurm).
+    The objective is the mean of ``metric`` over the last ``last`` evaluations. Lists of metrics and directions are several
+    objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name to direction.
+    ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
+    more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
+    ``one_factor`` every point runs on that many seeds, the search's own among them.
+    ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
+    ``enqueue`` holds points to try first, each a mapping from parameter to value.
+    ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
+    results tell the sampler where the space, the objective and the training are the same.
+    ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
+    promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
+    ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
+    $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
+    and $GRPOSWEEP_OBJECTIVE.
+    """
+
+    sampler: str = AUTO
+    trials: int | None = None
+    budget_gpu_hours: float | None = None
+    parallel: int | None = None
+    seed: int = 0
+    seeds: int = 0
+    leaders: int = 4
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    warm_start: Any = None
+    storage: str | None = None
+    metric: Any = "eval_reward"
+    direction: Any = "maximize"
+    further: dict[str, str] = field(default_factory=dict)
+    last: int = 1
+    guards: bool = True
+    stopping: str = AUTO
+    on_end: str | None = None
+
+
+@dataclass
+class Tracker:
+    """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb`` or ``tensorboard`` (TRL's own files).
+
+    W&B has one run a trial, the sweep as its group; ``project``, ``entity``, ``mode`` (offline, online, disabled) and ``tags``
+    are W&B's words. ``grposweep sync`` sends what was kept offline.
+    """
+
+    kind: str = "none"
+    project: str = "grposweep"
+    entity: str | None = None
+    mode: str = "offline"
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Rules:
+    """Rule codes to switch off, visibly."""
+
+    ignore: list[str] = field(default_factory=list)
