@@ -30,6 +30,10 @@ class UserError(Exception):
     """Something a person set cannot work; printed as it is, without a traceback, exit code 2."""
 
 
+class NotARecipe(UserError):
+    """A file that is no GRPO recipe of a framework that grposweep reads: refused where it is named, skipped in a folder."""
+
+
 class LeaseLostError(Exception):
     """Another controller has taken this sweep over; this one stops without touching anything."""
 

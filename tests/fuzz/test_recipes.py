@@ -52,7 +52,12 @@ def lint(path: Path, text: str, fix: bool = False) -> None:
     for as_json in (False, True):
         out, err = io.StringIO(), io.StringIO()
         code = lint_files(
-            [path], LintOptions(Options(processes=8), select_rules(), as_json=as_json, fix=fix, no_color=True), out, err
+            [path],
+            LintOptions(
+                Options(processes=8), select_rules(), format="json" if as_json else "text", fix=fix, no_color=True
+            ),
+            out,
+            err,
         )
         assert code in (0, 1, 2)
         assert (code == 2) == bool(err.getvalue())

@@ -28,8 +28,18 @@ class Format(StrEnum):
     json = "json"
 
 
+class LintFormat(StrEnum):
+    """For people, for programs (an object a recipe and line), for GitHub's annotations, and for code scanners."""
+
+    text = "text"
+    json = "json"
+    github = "github"
+    sarif = "sarif"
+
+
 Files = Annotated[
-    list[Path] | None, typer.Argument(help="Recipes: flat YAML, or a script that launches one.", show_default=False)
+    list[Path] | None,
+    typer.Argument(help="Recipes, scripts that launch one, or folders of them.", show_default=False),
 ]
 Processes = Annotated[
     int | None, typer.Option(min=1, help="Training processes (GPUs of a vLLM server are none).", show_default=False)
@@ -60,8 +70,9 @@ LINES = (
 
 @command(
     "grposweep lint recipe.yaml --processes 8 --gpu A100",
-    "grposweep lint recipes/*.yaml run_verl.sh --format json",
+    "grposweep lint recipes run_verl.sh --format json",
     "grposweep lint recipe.yaml --fix",
+    "grposweep lint . --diff",
     no_args_is_help=True,
 )
 def lint(
@@ -73,20 +84,27 @@ def lint(
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
+    format: Annotated[
+        LintFormat, typer.Option(help="json is one object a recipe and line; github annotates a pull request.")
+    ] = LintFormat.text,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write safe fixes, which keep training as it is, into YAML files.")
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix: also those that change it.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also those that change it.")
     ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Write nothing: show what --fix would change.")] = False,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Only counts, by rule.")] = False,
     select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="All rules but these.", show_default=False)] = None,
     stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
     """Say what is wrong with GRPO recipes, and what to change.
 
-    Exit code: 0 no errors, 1 errors found, 2 unusable input.
+    A folder is searched for recipes, without what git ignores. A comment "# grposweep: ignore[GB101]" on or above a line
+    switches a rule off for it.
+
+    Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
     """
     from grposweep.frameworks.parsing.load import Options
     from grposweep.lint.linter import select_rules
@@ -95,19 +113,26 @@ def lint(
     gib = _gpu(gpu, gpu_memory_gib)
     options = Options(str(framework), version, processes, dataset_size, framework_version, gib, gpu)
     chosen = select_rules(select or (), ignore or ())
-    if unsafe_fixes and not fix:
-        raise UserError("--unsafe-fixes says which fixes --fix may write. Add --fix.")
+    if unsafe_fixes and not (fix or diff):
+        raise UserError("--unsafe-fixes says which fixes --fix may write, and --diff shows. Add --fix or --diff.")
+    if diff and (fix or statistics or format is not LintFormat.text):
+        raise UserError("--diff writes nothing but a diff: --fix, --statistics and --format do not go with it.")
+    if statistics and format not in (LintFormat.text, LintFormat.json):
+        raise UserError(f"--statistics are counts, which --format {format} has no form for. Use text or json.")
     if stdin_jsonl:
         from grposweep.lint.command import lint_lines
 
-        if files or fix:
-            raise UserError("--stdin-jsonl reads recipes from stdin: files and --fix do not go with it.")
+        if files or fix or diff or statistics:
+            raise UserError(
+                "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics do not go with it."
+            )
         return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
     from grposweep.lint.command import LintOptions, lint_files
 
     if not files:
         raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
-    asked = LintOptions(options, chosen, format is Format.json, fix, unsafe_fixes, no_color="NO_COLOR" in os.environ)
+    no_color = "NO_COLOR" in os.environ
+    asked = LintOptions(options, chosen, str(format), fix, unsafe_fixes, diff, statistics, no_color)
     return lint_files(files, asked, sys.stdout)
 
 

@@ -1,7 +1,7 @@
 """Write fixes into a recipe file: only if the recipe is no worse afterwards, and only the keys that change are touched."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ import yaml
 
 from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.frameworks.parsing.load import SHELLS, Options, load_text, parse_recipe
+from grposweep.frameworks.parsing.load import SHELLS, Options, load_text
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
-from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
+from grposweep.lint.judge import JudgedText, judge_text
+from grposweep.lint.linter import Diagnostic, Fix, LintResult, RuleSelection
 
 MOST_ROUNDS = 50  # each ends one problem
 PLAIN = str.maketrans("", "", "_-/.")
@@ -24,53 +25,69 @@ Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
 
 @dataclass(frozen=True)
 class FixedFile:
-    """What was written into a file, in words, and the result on it now."""
+    """A file's recipes as they are now, what was changed, in words, and the text before that."""
 
-    result: LintResult
+    judged: JudgedText
+    before: str
     changes: tuple[str, ...] = ()
     note: str = ""
 
+    @property
+    def result(self) -> LintResult:
+        """The first recipe."""
+        return self.judged.results[0]
 
-def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool) -> FixedFile:
+
+def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool, write: bool = True) -> FixedFile:
     """Apply every fix that may be applied, one at a time, each judged before the next. Write the file once."""
-    original = text = load_text(path)
-    result = lint_recipe(parse_recipe(path, text, options), selection)
-    if path.suffix in SHELLS or text.startswith("#!"):
-        wanted = any(fix for diagnostic in result.diagnostics for fix in diagnostic.fixes)
-        return FixedFile(result, note="shell scripts are not rewritten: change these by hand" if wanted else "")
+    original = load_text(path)
+    judged = judge_text(path, original, options, selection)
+    if path.suffix in SHELLS or original.startswith("#!"):
+        wanted = any(found.fixes for result in judged.results for found in result.diagnostics)
+        return FixedFile(
+            judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
+        )
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
-        step = _step(path, text, result, options, selection, unsafe)
+        step = _step(path, judged, options, selection, unsafe)
         if step is None:
             break
-        text, result, words = step
+        judged, words = step
         changes.append(words)
-    if text != original:
-        _write(path, original, text)
-    return FixedFile(result, tuple(changes))
+    if write and judged.text != original:
+        _write(path, original, judged.text)
+    return FixedFile(judged, original, tuple(changes))
 
 
 def _step(
-    path: Path, text: str, result: LintResult, options: Options, selection: RuleSelection, unsafe: bool
-) -> tuple[str, LintResult, str] | None:
-    """Return the text after the first fix that ends its problem and makes no other, the new result, and the change."""
-    for diagnostic in result.diagnostics:
-        for fix in diagnostic.fixes:
-            if "processes" in fix.change or not (fix.safe or unsafe):
-                continue
-            edited = edit(text, fix.change, nested=result.setting.framework.syntax == "dotted")
-            if edited is None or edited == text:
-                continue
-            after = lint_recipe(parse_recipe(path, edited, options), selection)
-            if _is_better(result, after, diagnostic.code):
-                return edited, after, f"{diagnostic.code}: {render_change(fix.change)}"
+    path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
+) -> tuple[JudgedText, str] | None:
+    """Return the text after the first fix that ends its problem and makes no other, judged, and the change."""
+    for result, diagnostic, fix in _all_fixes(judged):
+        if "processes" in fix.change or not (fix.safe or unsafe):
+            continue
+        edited = edit(judged.text, fix.change, nested=result.setting.framework.syntax == "dotted")
+        if edited is None or edited == judged.text:
+            continue
+        after = judge_text(path, edited, options, selection)
+        if _is_better(judged, after, diagnostic.code):
+            return after, f"{diagnostic.code}: {render_change(fix.change)}"
     return None
 
 
-def _is_better(before: LintResult, after: LintResult, code: str) -> bool:
+def _all_fixes(judged: JudgedText) -> Iterator[tuple[LintResult, Diagnostic, Fix]]:
+    for result in judged.results:
+        for diagnostic in result.diagnostics:
+            yield from ((result, diagnostic, fix) for fix in diagnostic.fixes)
+
+
+def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
     """Return whether there is one problem less of this code, and not one error more of any code."""
-    old, new = (Counter(diagnostic.code for diagnostic in result.diagnostics) for result in (before, after))
-    errors = {diagnostic.code for diagnostic in after.diagnostics if diagnostic.severity == "error"}
+    old, new = (
+        Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
+        for judged in (before, after)
+    )
+    errors = {found.code for result in after.results for found in result.diagnostics if found.severity == "error"}
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 

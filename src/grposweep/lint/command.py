@@ -7,25 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from grposweep.errors import ExitCode, UserError
+from grposweep.errors import ExitCode, NotARecipe, UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe, load_text
+from grposweep.frameworks.parsing.load import Options, build_recipe, load_text
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.apply_fixes import FixedFile, fix_file
-from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
+from grposweep.lint.folders import find_targets
+from grposweep.lint.judge import judge_text
+from grposweep.lint.linter import RuleSelection, lint_recipe
 from grposweep.lint.output import (
+    JsonReport,
+    Report,
     Screen,
+    TextReport,
+    Total,
     as_json,
     printable,
     render_error,
     render_result,
-    show_result,
-    show_total,
     writable,
 )
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
+
+SIGN = "grpo"
 
 
 def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
@@ -111,46 +117,88 @@ class LintOptions:
 
     options: Options
     selection: RuleSelection
-    as_json: bool = False
+    format: str = "text"
     fix: bool = False
     unsafe: bool = False
+    diff: bool = False
+    statistics: bool = False
     no_color: bool = False
 
 
-def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO = sys.stderr) -> int:
-    """Answer every file; the exit code says the worst of them."""
-    screen = Screen(out, lint_options.no_color)
-    results: list[LintResult] = []
-    changed = unusable = 0
-    for path in paths:
+def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
+    """Answer every file, and every recipe in a folder; the exit code says the worst of them."""
+    err = err or sys.stderr
+    report, total = open_report(lint_options, out), Total()
+    for path, found in find_targets(paths):
+        total.in_folders |= found
         try:
             fixed = _judge(path, lint_options)
         except UserError as error:
-            unusable += 1
-            if lint_options.as_json:
-                out.write(render_error(str(error), file=str(path)) + "\n")
-            err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
+            if found:
+                _leave_out(total, path, error)
+            else:
+                total.unusable += 1
+                report.refuse(path, str(error))
+                err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
             continue
-        results.append(fixed.result)
-        changed += len(fixed.changes)
-        _show(screen, path, fixed, lint_options)
-    if not lint_options.as_json:
-        show_total(screen, results, changed, unusable, lint_options.selection.ignore)
+        _add(total, path, fixed, err)
+        report.add(path, fixed)
+    report.close(total)
     out.flush()
-    if unusable:
+    if total.unusable:
         return ExitCode.BAD_INPUT
-    return ExitCode.FINISHED if all(result.ok for result in results) else ExitCode.FAILED
+    failed = total.changed if lint_options.diff else not all(result.ok for result in total.results)
+    return ExitCode.FAILED if failed else ExitCode.FINISHED
+
+
+def _leave_out(total: Total, path: Path, error: UserError) -> None:
+    """Count a file of a folder that is not judged; one that speaks of GRPO is named at the end."""
+    if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
+        total.unjudged.append(str(path))
+    else:
+        total.skipped += 1
+
+
+def _speaks_of_grpo(path: Path) -> bool:
+    try:
+        return SIGN in path.name.lower() or SIGN in load_text(path).lower()
+    except UserError:
+        return False
+
+
+def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
+    judged = fixed.judged
+    total.files += 1
+    total.results += judged.results
+    total.changed += len(fixed.changes)
+    total.silenced += judged.silenced
+    total.unused += len(judged.unused)
+    for line, code in judged.unknown:
+        text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
+        err.write(writable(f"warning: {printable(text)}\n", err))
 
 
 def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
-    if lint_options.fix:
-        return fix_file(path, lint_options.options, lint_options.selection, lint_options.unsafe)
-    return FixedFile(lint_recipe(load_recipe(path, lint_options.options), lint_options.selection))
+    options, selection = lint_options.options, lint_options.selection
+    if lint_options.fix or lint_options.diff:
+        return fix_file(path, options, selection, lint_options.unsafe, write=lint_options.fix)
+    text = load_text(path)
+    return FixedFile(judge_text(path, text, options, selection), text)
 
 
-def _show(screen: Screen, path: Path, fixed: FixedFile, lint_options: LintOptions) -> None:
-    if lint_options.as_json:
-        screen.out.write(render_result(fixed.result) + "\n")
-        return
-    lines = load_text(path).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    show_result(screen, fixed.result, lines, fixed.changes, fixed.note)
+def open_report(lint_options: LintOptions, out: TextIO) -> Report:
+    """Return what writes the answers in the form that was asked for."""
+    screen = Screen(out, lint_options.no_color)
+    if lint_options.diff:
+        from grposweep.lint.formats import DiffReport
+
+        return DiffReport(screen)
+    if lint_options.statistics:
+        from grposweep.lint.formats import StatisticsReport
+
+        return StatisticsReport(screen, lint_options.format)
+    if lint_options.format in ("github", "sarif"):
+        from grposweep.lint.formats import GithubReport, SarifReport
+
+        return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
+    return JsonReport(out) if lint_options.format == "json" else TextReport(screen, lint_options.selection.ignore)

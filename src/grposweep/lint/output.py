@@ -4,13 +4,16 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
-from grposweep.lint.apply_fixes import render_change
+from grposweep.lint.apply_fixes import FixedFile, render_change
 from grposweep.lint.linter import Diagnostic, Fix, LintResult
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 INDENT = "    "
+MOST_NAMED = 5
 
 
 class Screen:
@@ -35,18 +38,17 @@ class Screen:
                                break_long_words=False))  # fmt: skip
 
 
-def show_result(
-    screen: Screen, result: LintResult, lines: Sequence[str], changes: Iterable[str] = (), note: str = ""
-) -> None:
+def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     """One file: what was written into it, then what is left; nothing where all is well."""
-    name = printable(result.recipe.file or "-")
-    for change in changes:
+    name = printable(fixed.result.recipe.file or "-")
+    for change in fixed.changes:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
-    for diagnostic in result.diagnostics:
-        _show_diagnostic(screen, name, diagnostic, lines)
-    if note:
-        screen.say(f"{screen.paint(name, BOLD)}: {note}")
-    if result.diagnostics:
+    for result in fixed.judged.results:
+        for diagnostic in result.diagnostics:
+            _show_diagnostic(screen, name, diagnostic, lines)
+    if fixed.note:
+        screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
+    if any(result.diagnostics for result in fixed.judged.results):
         screen.say()
 
 
@@ -64,39 +66,122 @@ def _show_diagnostic(screen: Screen, name: str, diagnostic: Diagnostic, lines: S
         )
     screen.wrap(printable(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
-        screen.wrap(printable(_render(fix)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: ")
+        screen.wrap(printable(render_fix(fix)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: ")
 
 
-def _render(fix: Fix) -> str:
+def render_fix(fix: Fix) -> str:
+    """Return a fix as a user types it."""
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
     return render_change(fix.change)
 
 
-def show_total(
-    screen: Screen, results: Sequence[LintResult], changed: int, unusable: int, ignored: Sequence[str]
-) -> None:
+@dataclass
+class Total:
+    """What all files came to, for the closing line and the exit code.
+
+    ``skipped`` counts files of folders that are no recipes, ``unjudged`` are those that look like one and cannot be read.
+    """
+
+    results: list[LintResult] = field(default_factory=list)
+    files: int = 0
+    changed: int = 0
+    unusable: int = 0
+    silenced: int = 0
+    unused: int = 0
+    skipped: int = 0
+    unjudged: list[str] = field(default_factory=list)
+    in_folders: bool = False
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """All problems."""
+        return [found for result in self.results for found in result.diagnostics]
+
+
+def show_total(screen: Screen, total: Total, ignored: Sequence[str]) -> None:
     """The closing line: how many files, errors and warnings, what --fix would do, which rules were off."""
-    diagnostics = [diagnostic for result in results for diagnostic in result.diagnostics]
-    errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
-    warnings = len(diagnostics) - errors
-    total = len(results) + unusable
-    parts = [f"{_count(total, 'file')}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
-    if unusable:
-        parts.append(f"{unusable} could not be read")
-    if changed:
-        parts.append(f"{_count(changed, 'fix', 'fixes')} written")
+    errors = sum(found.severity == "error" for found in total.diagnostics)
+    warnings = len(total.diagnostics) - errors
+    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    if total.unusable:
+        parts.append(f"{total.unusable} could not be read")
+    if total.changed:
+        parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
     safe, unsafe = _fixable(
-        diagnostic for result in results if result.recipe.launch is None for diagnostic in result.diagnostics
+        found for result in total.results if result.recipe.launch is None for found in result.diagnostics
     )
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
         parts.append(f"{unsafe} fixable with --fix --unsafe-fixes")
-    colour = RED if errors or unusable else YELLOW if warnings else GREEN
+    if total.silenced:
+        parts.append(f"{total.silenced} ignored by comments")
+    colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
+    if not (total.files or total.unusable or total.in_folders):
+        screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(parts), colour))
     if ignored:
         screen.wrap(f"switched off: {', '.join(ignored)}", "")
+    if total.in_folders:
+        judged, others = _count(len(total.results), "recipe"), total.skipped
+        screen.say(
+            f"{judged} judged, {_count(others, 'file')} {'is no GRPO recipe' if others == 1 else 'are no GRPO recipes'}"
+        )
+    if total.unjudged:
+        names = ", ".join(printable(name) for name in total.unjudged[:MOST_NAMED])
+        more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
+        screen.wrap(f"not judged (name one to see why): {names}{more}", "")
+
+
+class Report(Protocol):
+    """What writes answers in one form: a file at a time, then what closes them."""
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        """Take a file that was judged."""
+
+    def refuse(self, path: Path, message: str) -> None:
+        """Take a file that cannot be judged; stderr has the message too."""
+
+    def close(self, total: Total) -> None:
+        """Finish."""
+
+
+class TextReport:
+    """Each problem with its line and its fixes, and a closing line."""
+
+    def __init__(self, screen: Screen, ignored: Sequence[str]) -> None:
+        self._screen, self._ignored = screen, ignored
+
+    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
+        lines = fixed.judged.text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+        show_file(self._screen, fixed, lines)
+
+    def refuse(self, path: Path, message: str) -> None: ...
+
+    def close(self, total: Total) -> None:
+        show_total(self._screen, total, self._ignored)
+
+
+class JsonReport:
+    """One object a recipe and line."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
+        for result in fixed.judged.results:
+            self._out.write(render_result(result) + "\n")
+
+    def refuse(self, path: Path, message: str) -> None:
+        self._out.write(render_error(message, file=str(path)) + "\n")
+
+    def close(self, total: Total) -> None: ...
+
+
+def _counted(total: Total) -> str:
+    files = _count(total.files + total.unusable, "file")
+    return files if len(total.results) == total.files else f"{_count(len(total.results), 'recipe')} in {files}"
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
@@ -104,6 +189,11 @@ def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
     written = [[fix for fix in diagnostic.fixes if "processes" not in fix.change] for diagnostic in diagnostics]
     safe = sum(any(fix.safe for fix in fixes) for fixes in written)
     return safe, sum(bool(fixes) for fixes in written) - safe
+
+
+def fixable(diagnostic: Diagnostic) -> bool:
+    """Return whether --fix could write a fix of a problem, perhaps with --unsafe-fixes."""
+    return any("processes" not in fix.change for fix in diagnostic.fixes)
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -138,6 +228,7 @@ def render_result(result: LintResult, name: Any = None) -> str:
             "problems": [
                 {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
                 | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
+                | {"safe": [fix.safe for fix in found.fixes]}
                 for found in result.diagnostics
             ],
         }

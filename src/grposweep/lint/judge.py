@@ -1,0 +1,36 @@
+"""Judge a file: all its recipes, without what its comments switch off."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grposweep.frameworks.parsing.load import Options, parse_recipe
+from grposweep.lint.comments import read_comments, silence, unknown_codes
+from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
+
+
+@dataclass(frozen=True)
+class JudgedText:
+    """The recipes of a text with their problems.
+
+    ``silenced`` counts problems that comments switched off, ``unused`` are the lines of comments that switched off nothing,
+    ``unknown`` line and code of what no rule is called.
+    """
+
+    text: str
+    results: tuple[LintResult, ...]
+    silenced: int = 0
+    unused: tuple[int, ...] = ()
+    unknown: list[tuple[int, str]] = field(default_factory=list)
+
+
+def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
+    """Judge the recipes in a text that stands, or will stand, in this file."""
+    results = [lint_recipe(recipe, selection) for recipe in [parse_recipe(path, text, options)]]
+    comments = read_comments(text)
+    if not comments:
+        return JudgedText(text, tuple(results))
+    pairs = [silence(result, comments) for result in results]
+    kept, used = tuple(result for result, _ in pairs), set[object]().union(*(used for _, used in pairs))
+    silenced = sum(len(result.diagnostics) for result in results) - sum(len(result.diagnostics) for result in kept)
+    unused = tuple(comment.line for comment in comments if comment not in used)
+    return JudgedText(text, kept, silenced, unused, unknown_codes(comments))

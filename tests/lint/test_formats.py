@@ -1,0 +1,114 @@
+"""``--format github|sarif``, ``--statistics`` and ``--diff``."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.cli.recipes import LintFormat, lint
+from grposweep.errors import UserError
+
+Write = Callable[..., Path]
+BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
+OLD = "torch_dtype: auto  # type\nnum_generations: 8\n"
+
+
+def output(capsys: pytest.CaptureFixture[str], *files: Path, **options: Any) -> tuple[int, str]:
+    """Exit code and stdout."""
+    code = lint(list(files), processes=8, **options)
+    return code or 0, capsys.readouterr().out
+
+
+def test_github_gets_an_annotation_a_problem(
+    recipe: Write, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """File from the working directory, line, rule; what would end a property is escaped."""
+    monkeypatch.chdir(here)
+    code, out = output(capsys, recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github)
+    (line,) = out.splitlines()
+    assert code == 1
+    assert line.startswith("::error title=grposweep (GB101),file=a%2Cb%3Ac.yaml,line=1::a,b:c.yaml:1: GB101 num_generations=7")
+    assert "Fix: " in line
+
+
+def test_github_is_told_of_a_file_that_cannot_be_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2."""
+    code, out = output(capsys, here / "missing.yaml", format=LintFormat.github)
+    assert code == 2
+    assert out.startswith("::error title=grposweep (not judged),file=")
+
+
+def test_sarif_has_what_its_schema_requires(recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SARIF 2.1.0: version and runs; tool.driver.name; message, and a rule at ruleIndex; an invocation that says how it ended."""
+    code, out = output(capsys, recipe(start=BAD, name="ü b.yaml"), here / "missing.yaml", format=LintFormat.sarif)
+    log = json.loads(out)
+    assert code == 2
+    assert set(log) == {"$schema", "version", "runs"}
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    driver, (invocation,) = run["tool"]["driver"], run["invocations"]
+    assert driver["name"] == "grposweep"
+    assert invocation["executionSuccessful"] is False
+    assert "No such file" in invocation["toolExecutionNotifications"][0]["message"]["text"]
+    assert all(set(rule) >= {"id", "shortDescription", "fullDescription"} for rule in driver["rules"])
+    for result in run["results"]:
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning")
+        assert isinstance(result["message"]["text"], str)
+        (place,) = (where["physicalLocation"] for where in result["locations"])
+        assert place["artifactLocation"]["uri"].endswith("/%C3%BC%20b.yaml")
+        assert place.get("region", {"startLine": 1})["startLine"] >= 1
+    assert "GB101" in {result["ruleId"] for result in run["results"]}
+
+
+def test_sarif_of_clean_files_is_a_log_too(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """With no results."""
+    code, out = output(capsys, recipe(), format=LintFormat.sarif)
+    assert (code, json.loads(out)["runs"][0]["results"]) == (0, [])
+
+
+def test_statistics_count_by_rule(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """The most frequent first, and whether --fix could end them; in JSON too."""
+    files = [recipe(start=BAD, name="a.yaml"), recipe(start=BAD + "torch_dtype: auto\n", name="b.yaml")]
+    code, out = output(capsys, *files, select=["GB101", "GV101"], statistics=True)
+    assert code == 1
+    assert [line.split("  ")[:3] for line in out.splitlines()] == [["2", "GB101", "[*]"], ["1", "GV101", "[*]"]]
+    _, out = output(capsys, *files, select=["GB101"], statistics=True, format=LintFormat.json)
+    (row,) = json.loads(out)
+    assert (row["code"], row["count"], row["fixable"]) == ("GB101", 2, 2)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+def test_a_diff_is_what_fix_would_write(end: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written, exit code 1; patch makes the same file of it as --fix."""
+    path, other = here / "r.yaml", here / "s.yaml"
+    text = OLD.replace("\n", "\r\n") if end == "\r\n" else OLD.removesuffix("\n") + end
+    for file in (path, other):
+        file.write_bytes(text.encode())
+    code, diff = output(capsys, path, select=["GV101"], diff=True)
+    assert code == 1
+    assert path.read_bytes() == text.encode()
+    output(capsys, other, select=["GV101"], fix=True)
+    subprocess.run(["git", "apply", "--unsafe-paths", "-p0", "-"], input=diff.replace(str(path), "r.yaml").encode(), cwd=here, check=True)  # fmt: skip
+    assert path.read_bytes() == other.read_bytes() != text.encode()
+
+
+def test_a_diff_of_nothing_to_fix_is_clean(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0 as ruff's, though there is a problem that has an unsafe fix only; --unsafe-fixes shows it."""
+    path = recipe(start=BAD)
+    assert output(capsys, path, select=["GB101"], diff=True) == (0, "")
+    code, out = output(capsys, path, select=["GB101"], diff=True, unsafe_fixes=True)
+    assert code == 1
+    assert "\n-num_generations: 7\n+num_generations: 8\n" in out or "\n+" in out
+
+
+@pytest.mark.parametrize("options", [{"diff": True, "fix": True}, {"diff": True, "statistics": True},
+                                     {"diff": True, "format": LintFormat.json}, {"statistics": True, "format": LintFormat.sarif},
+                                     {"stdin_jsonl": True, "diff": True}])  # fmt: skip
+def test_options_that_contradict_each_other_are_bad_input(options: dict[str, Any], recipe: Write) -> None:
+    """One message."""
+    with pytest.raises(UserError):
+        lint([recipe()], **options)
