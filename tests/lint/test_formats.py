@@ -30,7 +30,9 @@ def test_github_gets_an_annotation_a_problem(
     code, out = output(capsys, recipe(start=BAD, name="a,b:c.yaml"), select=["GB101"], format=LintFormat.github)
     (line,) = out.splitlines()
     assert code == 1
-    assert line.startswith("::error title=grposweep (GB101),file=a%2Cb%3Ac.yaml,line=1::a,b:c.yaml:1: GB101 num_generations=7")
+    assert line.startswith(
+        "::error title=grposweep (GB101),file=a%2Cb%3Ac.yaml,line=1::a,b:c.yaml:1: GB101 num_generations=7"
+    )
     assert "Fix: " in line
 
 
@@ -92,7 +94,8 @@ def test_a_diff_is_what_fix_would_write(end: str, here: Path, capsys: pytest.Cap
     assert code == 1
     assert path.read_bytes() == text.encode()
     output(capsys, other, select=["GV101"], fix=True)
-    subprocess.run(["git", "apply", "--unsafe-paths", "-p0", "-"], input=diff.replace(str(path), "r.yaml").encode(), cwd=here, check=True)  # fmt: skip
+    patch = diff.replace(str(path), "r.yaml").encode()
+    subprocess.run(["git", "apply", "-p0", "-"], input=patch, cwd=here, check=True)
     assert path.read_bytes() == other.read_bytes() != text.encode()
 
 

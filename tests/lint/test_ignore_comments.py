@@ -13,7 +13,9 @@ from grposweep.lint.linter import select_rules
 
 Write = Callable[..., Path]
 SIZES = "num_generations: 7{}\nper_device_train_batch_size: 8{}\n"
-COMMAND = "{}accelerate launch --num_processes 8 grpo.py \\\n  --num_generations 7 \\\n  --per_device_train_batch_size 8{}\n"
+COMMAND = (
+    "{}accelerate launch --num_processes 8 grpo.py \\\n  --num_generations 7 \\\n  --per_device_train_batch_size 8{}\n"
+)
 
 
 def judge(text: str, name: str = "r.yaml") -> JudgedText:
@@ -26,7 +28,9 @@ def codes(text: str, name: str = "r.yaml") -> list[str]:
     return [found.code for result in judge(text, name).results for found in result.diagnostics]
 
 
-@pytest.mark.parametrize("comment", ["ignore[GB101]", "ignore[GV101, gb101]", "ignore[GB]", "ignore", "ignore-file[GB101]"])
+@pytest.mark.parametrize(
+    "comment", ["ignore[GB101]", "ignore[GV101, gb101]", "ignore[GB]", "ignore", "ignore-file[GB101]"]
+)
 def test_a_comment_switches_a_rule_off(comment: str) -> None:
     """On the line of any key that the problem blames, by code, family or all; a comment for the file anywhere."""
     assert codes(SIZES.format("", "")) == ["GB101"]
@@ -73,4 +77,6 @@ def test_a_problem_that_is_ignored_is_not_fixed(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("torch_dtype: auto  # grposweep: ignore[GV101]\nnum_generations: 8\nevaluation_strategy: 'no'\n")
     assert len(fix_file(path, Options("trl", processes=8), select_rules(["GV101"]), unsafe=False).changes) == 1
-    assert path.read_text().startswith("torch_dtype: auto  # grposweep: ignore[GV101]\nnum_generations: 8\neval_strategy")
+    assert path.read_text().startswith(
+        "torch_dtype: auto  # grposweep: ignore[GV101]\nnum_generations: 8\neval_strategy"
+    )
