@@ -4,7 +4,8 @@
     python benchmarks/tools/trl_keys.py wheels          # writes the table; the same wheels give the same bytes
 
 A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with transformers'
-TrainingArguments under it), ModelConfig and DatasetMixtureConfig. A wheel is parsed, never imported. Each TRL release is
+TrainingArguments under it), ModelConfig and DatasetMixtureConfig. Keys that only AsyncGRPOConfig has are marked "async". A
+wheel is parsed, never imported. Each TRL release is
 paired with the newest transformers wheel that was built no later than it, and the newest release with the newest.
 """
 
@@ -23,10 +24,12 @@ ROOTS = {
     "ModelConfig": "model",
     "DatasetMixtureConfig": "data",
 }
+ASYNC = "AsyncGRPOConfig"  # of the trainer that generates asynchronously: its keys are not those of GRPOConfig
 SOURCES = (
     "trl/trainer/grpo_config.py",
     "trl/trainer/base_config.py",
     "trl/trainer/model_config.py",
+    "trl/experimental/async_grpo/async_grpo_config.py",
     "trl/scripts/grpo.py",
     "trl/scripts/utils.py",
     "trl/utils.py",
@@ -97,7 +100,8 @@ def keys(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec]:
     roots = dict(ROOTS)
     if "GRPOScriptArguments" not in classes:
         roots["ScriptArguments"] = "script"
-    return {name: (group, kind, value) for root, group in roots.items() for name, kind, value in fields(classes, root)}
+    found = {name: (group, kind, value) for root, group in roots.items() for name, kind, value in fields(classes, root)}
+    return {name: ("async", kind, value) for name, kind, value in fields(classes, ASYNC)} | found
 
 
 def pair(trl: Wheel, transformers: list[Wheel], newest: bool) -> Wheel:

@@ -149,6 +149,30 @@ def test_keys_that_the_launched_script_declares_are_known() -> None:
     assert (unread.code, unread.severity) == ("GV108", "warning")
 
 
+BATCH = {"num_generations": 8, "per_device_train_batch_size": 1, "max_steps": 10}  # on 7 processes no whole groups
+
+
+def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
+    """Its batches may hold prompts: neither an error nor a plan, and one warning says so."""
+    plain = lint_recipe(Recipe("trl", (1, 16, 0), BATCH, 7))
+    assert "GB101" in {found.code for found in plain.diagnostics if found.severity == "error"}
+    own = lint_recipe(
+        Recipe("trl", (1, 16, 0), BATCH, 7, code=LaunchedCode("t.py", trainer="MyTrainer", own_trainer=True))
+    )
+    assert [found.code for found in own.diagnostics] == ["GV112"]
+    assert "MyTrainer" in own.diagnostics[0].message
+    assert set(own.plan.values()) == {None}
+
+
+def test_keys_of_the_asynchronous_trainer_are_known_since_1_0() -> None:
+    """AsyncGRPOConfig has them; so its recipes are not judged by the batches of GRPOTrainer."""
+    keys = {"max_staleness": 4, "weight_sync_steps": 1}
+    assert [found.code for found in findings({**keys, "token_budget": 8192})] == ["GV112"]
+    old = findings(keys, "0.29")
+    assert {found.code for found in old if found.severity == "error"} == {"GV101"}
+    assert "came with TRL 1.8.0" in findings({**keys, "token_budget": 1}, "1.7")[0].message
+
+
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}

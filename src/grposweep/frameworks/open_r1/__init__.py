@@ -141,6 +141,7 @@ FRAMEWORK = replace(
     traits=TRAITS,
     version=VERSION,
     takes=known,
+    key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),
     keys=ONLY,
     commands={},
     programs=re.compile("open[_-]r1"),

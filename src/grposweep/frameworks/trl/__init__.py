@@ -23,6 +23,7 @@ FRAMEWORK = Framework(
     version=TRL,
     fields=FIELDS,
     takes=keys.known,
+    key_table=lambda recipe: keys.with_async(keys.known(recipe.version), recipe),
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
     collect=collect,

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
 from grposweep.frameworks.base import KeyTable, key_span, keys_at_release, load_table, parse_release
-from grposweep.recipe import KeySpec
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Version
+
+ASYNC = "async"  # in the table: of AsyncGRPOConfig only
 
 
 def table() -> dict[str, Any]:
@@ -46,7 +48,26 @@ def parse_version(text: str) -> Version:
 @lru_cache(maxsize=128)
 def known(version: Version) -> KeyTable:
     """Return every key that a recipe may set, for the newest release that is not newer than ``version``."""
-    return keys_at_release({name: entry["history"] for name, entry in table()["keys"].items()}, version)
+    return keys_at_release(
+        {name: known["history"] for name, known in table()["keys"].items() if known["in"] != ASYNC}, version
+    )
+
+
+@cache
+def _async_keys() -> Mapping[str, list[Any]]:
+    return {name: known["history"] for name, known in table()["keys"].items() if known["in"] == ASYNC}
+
+
+def is_async(recipe: Recipe) -> bool:
+    """Return whether a recipe is for TRL's AsyncGRPOTrainer: by the class that trains, or by keys that only it has."""
+    if recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer":
+        return True
+    return not _async_keys().keys().isdisjoint(recipe.config)
+
+
+def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
+    """Return the keys of a release, with those of AsyncGRPOConfig where the recipe is for it."""
+    return KeyTable({**takes, **keys_at_release(_async_keys(), recipe.version)}) if is_async(recipe) else takes
 
 
 @lru_cache(maxsize=1024)

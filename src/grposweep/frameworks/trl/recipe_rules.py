@@ -13,6 +13,7 @@ from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.fate import fate, is_own_script, taken
 from grposweep.frameworks.trl.keys import HABITS, instead
+from grposweep.frameworks.trl.recipes import has_own_batches
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, set_to, show
 from grposweep.rules.registry import Severity, Violation, recipe_rule
@@ -145,6 +146,19 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     if others:
         shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
         yield Violation(shown, "TRL takes none of these names", f"Fine if {launch.program} does.", others)
+
+
+@recipe_rule("GV112", "warning")
+def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
+    """A trainer that is not TRL's GRPOTrainer, and makes batches in its own way: sizes and the plan are not judged.
+
+    Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
+    counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
+    """
+    if has_own_batches(recipe):
+        name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
+        why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
+        yield Violation(f"{name} trains", why, f"Read in {name} what a batch holds.", ("per_device_train_batch_size",))
 
 
 @recipe_rule("GV109", "error")

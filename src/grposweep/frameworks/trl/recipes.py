@@ -7,7 +7,7 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/frameworks.md.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from grposweep.frameworks.base import (
 )
 from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.frameworks.reading import Values, collect_converted, release_defaults
-from grposweep.frameworks.trl.keys import known, span
+from grposweep.frameworks.trl.keys import is_async, known, span
 from grposweep.frameworks.writing import in_completions, write_release
 from grposweep.plan import save_every, total_steps
 from grposweep.recipe import KeySpec, Recipe
@@ -50,6 +50,11 @@ EXTRA = {  # read in every version: their meaning is plain, and GV101 says where
     "tp_size": KeySpec("int?", None),
     "num_processes": KeySpec("int?", None),
 }
+# What another trainer may count otherwise: many generate G completions for each prompt of a batch.
+BATCH_KEYS = frozenset(
+    ["per_device_train_batch_size", "steps_per_generation", "generation_batch_size", "per_device_eval_batch_size",
+     "num_generations_eval", "auto_find_batch_size", "accelerator_config", "accelerator_config.split_batches"]
+)  # fmt: skip
 SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and meant before
 
 
@@ -169,7 +174,13 @@ FIELDS = (
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
     """Return the keys that matter, in the types that TRL would see."""
-    return collect_converted(framework, recipe, _readable(framework, recipe.version), RENAMED, _convert)
+    found = collect_converted(framework, recipe, _readable(framework, recipe.version), RENAMED, _convert)
+    return replace(found, bad=found.bad | BATCH_KEYS) if has_own_batches(recipe) else found
+
+
+def has_own_batches(recipe: Recipe) -> bool:
+    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks say nothing of them."""
+    return is_async(recipe) or (recipe.code is not None and recipe.code.own_trainer)
 
 
 @lru_cache(maxsize=128)
