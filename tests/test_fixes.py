@@ -285,3 +285,17 @@ def test_an_absurd_number_is_answered_at_once(name: str, value: int) -> None:
             find_fixes(s, problem)
 
     executed_lines(answer, most=2_000_000)  # about 400,000 at most
+
+
+@pytest.mark.parametrize(("steps", "rollout"), [(3, 48), (5, 48), (3, 50)])
+def test_a_rollout_that_is_sized_twice_needs_two_keys(steps: int, rollout: int) -> None:
+    """7 processes with 1 completion each: neither 7 x 3 completions nor 48 are whole groups of 8 on them."""
+    s = replace(BASE, processes=7, per_device_train_batch_size=1, num_generations=8, steps_per_generation=steps,
+                generation_batch_size=rollout)  # fmt: skip
+    problem = next(problem for problem in errors(check(s)) if problem.code == "GB107")
+    fixes = [dict(fix.change) for fix in find_fixes(s, problem)]
+    assert {"generation_batch_size": None, "steps_per_generation": 8} in fixes or {
+        "generation_batch_size": 56,
+        "steps_per_generation": None,
+    } in fixes
+    assert all(not broken(changed(s, fix)) for fix in fixes if len(fix) == 2)

@@ -25,6 +25,7 @@ MOST_PAIRS = 20_000
 FARTHEST = 1024  # how far from a number its neighbours are looked for
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
+SIZED_TWICE = ("GB107", "GB501")  # two keys size the rollout
 UNKNOWN: tuple[None, ...] = (None, None, None)
 # What the hardware sees of a batch, and what neither the objective nor training reads.
 HARDWARE = frozenset(
@@ -94,6 +95,8 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
         yield ({name: n} for n in _nearest(evaluation_group(s), MOST_GENERATIONS, 2))
     else:
         yield from _suggested(problem)
+        if problem.code in SIZED_TWICE:
+            yield _by_distance(s, _sized_once(s))
     if problem.rule.counts is not None and s.processes is not None:
         yield _processes(s, problem)
 
@@ -146,6 +149,18 @@ def _rollouts(s: Setting, reach: int) -> Iterator[Change]:
     near = _within(whole, whole + reach, max(whole - reach, 1))
     yield from ({"generation_batch_size": unit * n} for n in near if unit * n != s.generation_batch_size)
     yield {"generation_batch_size": None}
+
+
+def _sized_once(s: Setting) -> Iterator[Change]:
+    """One of two keys that size the rollout left out, and the other set to whole groups."""
+    group, steps = max(s.num_generations, 1), s.steps_per_generation or 0
+    unit = s.per_device_train_batch_size * (s.processes or 1)
+    whole = (n for n in _nearest(steps, steps + max(group, 2), 1) if n * unit % group == 0)
+    yield from ({"generation_batch_size": None, "steps_per_generation": n} for n in whole)
+    for change in _rollouts(s, max(group, 2)):
+        rows = change["generation_batch_size"]
+        if rows is not None and rows % group == 0:
+            yield {"generation_batch_size": rows, "steps_per_generation": None}
 
 
 def _pairs(s: Setting, reach: int) -> Iterator[Change]:

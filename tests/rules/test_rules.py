@@ -52,6 +52,8 @@ def told(**fields: Any) -> dict[str, Any]:
     return fields | {"given": frozenset(fields)}
 
 
+PLACELESS = {"use_vllm": True, "vllm_mode": "server"} | told(vllm_gpu_memory_utilization=0.7)  # by 0.15 in the trainer
+
 # code, what breaks it over GOOD, a neighbour that does not
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GB101", {"num_generations": 7, "num_generations_eval": 8}, {"num_generations": 16}),
@@ -66,6 +68,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GB103", {"gradient_accumulation_steps": 0}, {"gradient_accumulation_steps": 1}),
     ("GB103", {"steps_per_generation": 0}, {"steps_per_generation": 4}),
     ("GB103", {"num_iterations": 0}, {"num_iterations": 2}),
+    ("GB103", {"max_completion_length": 0}, {"max_completion_length": 1}),
     ("GB104", {"prompts_per_step": 9}, {"prompts_per_step": 8}),
     ("GB105", {"auto": {"per_device_train_batch_size"}, "unsolved": {"per_device_train_batch_size"}}, {}),
     ("GB105", {"unsolved": {"gradient_accumulation_steps"}, "prompts_per_step": 3, "processes": 5}, {}),
@@ -165,6 +168,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT108", SPLIT | {"vllm_tensor_parallel_size": 4}, SPLIT | {"vllm_tensor_parallel_size": 2}),
     ("GT109", SERVED, SERVED | {"server_gpus": 2, "vllm_tensor_parallel_size": 2}),
     ("GT109", SERVED, SERVED | {"server_command": "serve"}),
+    ("GT202", V16 | PLACELESS, {"version": (0, 15, 2)} | PLACELESS),
     ("GT202", VLLM | told(vllm_server_host="x"), VLLM | told(vllm_server_host="x") | {"vllm_mode": "server"}),
     ("GT203", {"launcher": "trl", "processes": 8, **TINY, "num_generations": 64}, {"launcher": "trl", "processes": 8}),
     ("GM101", ON_GPU | {"lora": False, "max_completion_length": 1024}, ON_GPU | {"gradient_checkpointing": True}),

@@ -176,20 +176,23 @@ def the_batch_does_not_shrink_unnoticed(s: Setting) -> bool:
     return s.auto_find_batch_size and s.version < AUTO_FIND_REFUSED
 
 
-COUNTED = (*SIZES[1:], "num_iterations")  # what counts something, in the order of SIZES
+COUNTED = (*SIZES[1:], "num_iterations", "max_completion_length")  # what counts something, in the order of SIZES
 
 
 def _counting(name: str) -> tuple[Change, ...]:
-    """Counts from 1 up; a size that TRL can derive may also be left out."""
+    """Counts from 1 up; a size that TRL can derive may also be left out. A length is a usual one."""
+    if name == "max_completion_length":
+        return each(name, (256,))
     return each(name, [None, *range(1, 65)] if name in SIZES[4:] else range(1, 65))
 
 
 COUNTS_SOMETHING = "it counts something that a step cannot do without, so it must be at least 1"
 rule("GB103", "error", (*COUNTED, "auto"), every_count, of=TRL_LIKE, title="sizes are positive",
-     text="""Processes, per-device size, accumulation, steps per generation and iterations are at least 1.
+     text="""Processes, per-device size, accumulation, steps per generation, iterations and tokens of a completion are at least 1.
 
     TRL 1.16 accepts 0 and below at construction and fails at train() with messages such as "batch_size should be a
-    positive integer value, but got batch_size=0" or a misleading one about max_steps.
+    positive integer value, but got batch_size=0" or a misleading one about max_steps. Completions of 0 tokens fail at the
+    first rollout: "`max_new_tokens` must be greater than 0" (transformers), "max_tokens must be at least 1" (vLLM).
     """)(no_field(COUNTED, lambda s, name, value: value < 1 and name not in s.auto,
                   COUNTS_SOMETHING, "Set {}=1 or more.", _counting))  # fmt: skip
 

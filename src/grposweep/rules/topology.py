@@ -15,6 +15,7 @@ UNREAD = {
     "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
     "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
 }
+VLLM_HAS_A_PLACE = (0, 16)  # trl 0.15 trainer/grpo_trainer.py starts vLLM itself, on a GPU of its own
 UNMERGES_EARLY = ((1, 11, 0), (1, 17, 0))  # the first release, and the one after the newest that was read
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
@@ -167,10 +168,11 @@ def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
     return {"engines": s.server_gpus // size} if s.server_gpus > size else None
 
 
-rule("GT202", "warning", ("given", "use_vllm", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
+rule("GT202", "warning", ("given", "use_vllm", "version", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
      title="vLLM reads its options", text="A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, "
-     "tensor parallel size and model length.",
-     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm else (), "{vllm_mode}={s.vllm_mode} does not read {it}",
+     "tensor parallel size and model length. Before TRL 0.16 vLLM is in the trainer's process, and reads all of its options.",
+     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm and s.version >= VLLM_HAS_A_PLACE else (),
+              "{vllm_mode}={s.vllm_mode} does not read {it}",
               lambda s: "Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
               because=("vllm_mode",)))  # fmt: skip
 
