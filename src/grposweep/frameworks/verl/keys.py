@@ -7,7 +7,7 @@ trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, wo
 from functools import cache
 from typing import Any
 
-from grposweep.frameworks.base import Field, KeyTable, load_table
+from grposweep.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
 from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
@@ -123,26 +123,57 @@ UNREAD = {
 
 
 @cache
-def known(engine: str = "dp") -> KeyTable:
-    """Return the keys of verl with FSDP (``dp``) or ``megatron``, typed by their defaults."""
-    table = load_table(__package__)
-    values = dict(table["dp"])
-    if engine == "megatron":
-        values = {name: value for name, value in values.items() if name not in set(table["megatron_lacks"])}
-        values |= table["megatron"]
-    return KeyTable((name, KeySpec(_type(value), value)) for name, value in values.items())
+def releases() -> tuple[Version, ...]:
+    """Return the releases whose keys are known, ascending; of several post releases of one the last."""
+    return tuple(parse_release(name) for name in load_table(__package__)["releases"])
 
 
-def _type(value: Any) -> str:
-    """Return the type of a key by its default; ``any`` where that says nothing."""
-    if isinstance(value, bool):
-        return "bool?"
-    return "float?" if isinstance(value, float) else "int?" if isinstance(value, int) else "any"
+@cache
+def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
+    """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``, ``torchtitan``, ``mindspeed``."""
+    found = keys_at_release(_histories("dp"), version)
+    if engine != "dp" and version >= parse_release(load_table(__package__)["engines"][engine][0]):
+        own = _histories(engine)
+        found = KeyTable((name, key) for name, key in found.items() if name not in own)
+        found.update(keys_at_release(own, version))
+    return found
+
+
+@cache
+def _histories(engine: str) -> dict[str, list[list[Any]]]:
+    """Return the history of each key with its section before it, and with its type."""
+    return {
+        f"{section}.{name}".lstrip("."): [
+            [change[0], *(part for default in change[1:] for part in spec_of(default))] for change in changes
+        ]
+        for section, keys in load_table(__package__)[engine].items()
+        for name, changes in keys.items()
+    }
+
+
+def spec_of(default: Any) -> KeySpec:
+    """Return a key by its default, which alone tells its type: ``any`` where that says nothing."""
+    if isinstance(default, bool):
+        return KeySpec("bool?", default)
+    kinds = {float: "float?", int: "int?"}
+    return KeySpec(kinds.get(type(default), "any"), default)
+
+
+ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed")
 
 
 def engine_of(recipe: Recipe) -> str:
-    """Return which of verl's configurations a recipe builds on: ``dp`` (FSDP) or ``megatron``."""
+    """Return which of verl's configurations a recipe builds on: ``dp`` (FSDP), or that of another engine."""
     config = recipe.config
-    named = [config.get(f"{ACTOR}.strategy"), config.get("model_engine"), recipe.base]
-    is_megatron = any("megatron" in str(name) for name in named) or any(f"{MEGATRON}." in key for key in config)
-    return "megatron" if is_megatron else "dp"
+    named = " ".join(str(name) for name in (config.get("model_engine"), config.get(f"{ACTOR}.strategy"), recipe.base))
+    for engine in ENGINES:
+        if engine in named or any(key.lstrip("+").startswith(f"{ACTOR}.{engine}.") for key in config):
+            return engine
+    return "dp"
+
+
+def known_keys(recipe: Recipe) -> KeyTable:
+    """Return the keys that a recipe may set: of the source in its repository, otherwise of its release and engine."""
+    if recipe.vendored is not None:
+        return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
+    return known(recipe.version, engine_of(recipe))

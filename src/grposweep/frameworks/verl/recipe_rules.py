@@ -193,7 +193,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
         return  # another trainer, whose configuration has more keys
     if _is_not_at_hand(recipe):
         return
-    known = verl.known(verl.engine_of(recipe))
+    known = verl.known_keys(recipe)
     for key, value in recipe.config.items():
         plain = key.lstrip("+~")
         if plain.split("@")[0].split("/")[0] in GROUPS and "." not in plain.split("@")[0]:
@@ -213,7 +213,7 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
 
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
     """
-    known = verl.known(verl.engine_of(recipe))
+    known = verl.known_keys(recipe)
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key.startswith("+") and not key.startswith("++") and plain in known:
@@ -311,6 +311,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         )
 
 
-recipe_variant("GV303", VERL, lambda recipe: find_mistyped(recipe, verl.known(verl.engine_of(recipe)), _looser))
+recipe_variant("GV303", VERL, lambda recipe: find_mistyped(recipe, verl.known_keys(recipe), _looser))
 recipe_variant("GV305", VERL, lambda recipe: find_unknown_words(recipe, _words(recipe)))
 recipe_variant("GK310", VERL, _dead_keys)
