@@ -33,6 +33,11 @@ class KeyTable(dict[str, KeySpec]):
         """The default of each key."""
         return {name: key.default for name, key in self.items()}
 
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """The sections that dotted keys stand in."""
+        return frozenset(name[:at] for name in self for at, letter in enumerate(name) if letter == ".")
+
 
 class ParsedRecipe(NamedTuple):
     """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from grposweep import plan
 from grposweep.frameworks.base import Field, NativeChange
-from grposweep.frameworks.parsing.yaml_text import resolve
+from grposweep.frameworks.parsing.yaml_text import convert, resolve
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
 from grposweep.recipe import KeySpec, Recipe
@@ -120,19 +120,37 @@ def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
     return any(takes[name].default == {} for name in above if name in takes)
 
 
-def nearest(key: str, takes: Mapping[str, KeySpec]) -> list[str]:
-    """Return the keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it."""
-    word = key.rsplit(".", 1)[-1]
-    same = [name for name in takes if name.rsplit(".", 1)[-1] == word]
-    return _closest(key, same)[:2] or list(_spelled_alike(key, tuple(takes)))
+def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
+    """Return the keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it.
+
+    They stand in the sections of the key, or in a longer path with these, and can hold its value.
+    """
+    *sections, word = key.split(".")
+    near = [name for name in takes if set(sections) <= set(name.split(".")[:-1]) and _holds(takes[name], value)]
+    same = [name for name in near if name.rsplit(".", 1)[-1] == word]
+    if same:
+        return _closest(key, same)[:2]
+    beside = {name.rsplit(".", 1)[-1]: name for name in sorted(near, key=len, reverse=True)}  # the shortest path counts
+    return [beside[name] for name in _spelled_alike(word, tuple(sorted(beside)))]
+
+
+def _holds(spec: KeySpec, value: Any) -> bool:
+    """Return whether a key can hold a value, by its type or, where that says nothing, its default."""
+    if value is None or (isinstance(value, str) and "$" in value):
+        return True
+    if isinstance(spec.default, str) and "${" not in spec.default:
+        return isinstance(value, str)
+    if isinstance(spec.default, (list, dict)):
+        return isinstance(value, type(spec.default))
+    return convert(value, spec.type.removeprefix("auto ")).trouble != "type"
 
 
 @lru_cache(maxsize=1024)  # each fix that is tried asks again for every unknown key
-def _spelled_alike(key: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the two names that are spelled most like a key, where any is."""
+def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the two names that are spelled most like a word, where any is."""
     from difflib import get_close_matches  # only a mistake needs it
 
-    return tuple(get_close_matches(key, names, n=2, cutoff=0.85))
+    return tuple(get_close_matches(word, names, n=2, cutoff=0.85))
 
 
 def _closest(key: str, names: Iterable[str]) -> list[str]:

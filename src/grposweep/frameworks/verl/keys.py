@@ -1,7 +1,7 @@
-"""Which keys verl takes, the words that they hold, and the key behind each field of a setting.
+"""Which keys verl takes by release and engine, and the key behind each field of a setting.
 
-``keys.json`` is written by benchmarks/tools/verl_keys.py from verl's own configuration. Sources: verl 0.9.1
-trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/replica.py.
+``keys.json`` is written by benchmarks/tools/verl_keys.py from verl's own configurations. What rules ask of a release they ask of
+its keys, so that verl's source in a repository (``Recipe.vendored``) is judged by what it has.
 """
 
 from functools import cache
@@ -50,19 +50,19 @@ FIELDS = (  # in the order of a written recipe
     Field("kl_reward_estimator", "algorithm.kl_penalty", write=estimator_word),
     Field("loss_type", f"{ACTOR}.policy_loss.loss_mode", fixable=False),
     Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
-    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0),
-    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0),
+    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
+    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
     clip("delta", f"{ACTOR}.clip_ratio_c"),
     unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
     unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
     unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
-    Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0),
+    Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0, before={(0, 8, 0): f"{ACTOR}.grad_clip"}),
     Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?"),
     frequency("save_steps", "trainer.save_freq"),
     frequency("eval_steps", "trainer.test_freq"),
     Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
-    Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type"),
+    Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type", before={(0, 6, 0): f"{OPTIM}.warmup_style"}),
     Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's word
     Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
     Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
@@ -87,39 +87,9 @@ FIELDS = (  # in the order of a written recipe
     Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
 )  # fmt: skip
-_ESTIMATORS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full")
-_PLUS = tuple(f"{word}+" for word in _ESTIMATORS)
-CHOICES: dict[str, tuple[str, ...]] = {
-    "algorithm.adv_estimator": (
-        "grpo", "gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "rloo", "opo", "grpo_passk", "gpg",
-        "rloo_vectorized", "grpo_vectorized", "optimal_token_baseline", "tir_optimal_token_baseline", "gdpo",
-    ),
-    "algorithm.kl_penalty": (*_ESTIMATORS, *_PLUS),
-    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
-    f"{ACTOR}.kl_loss_type": (*_ESTIMATORS, *_PLUS),
-    f"{ACTOR}.loss_agg_mode": (
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm",
-    ),
-    f"{ACTOR}.policy_loss.loss_mode": (
-        "vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo", "bypass_mode",
-    ),
-    f"{OPTIM}.lr_scheduler_type": ("constant", "cosine"),
-    f"{OPTIM}.warmup_style": ("constant", "cosine"),
-    f"{ROLLOUT}.name": ("vllm", "sglang", "trtllm"),
-    f"{ROLLOUT}.mode": ("async",),
-}  # fmt: skip
-# A choice that only counts where a switch is on.
-SWITCHES = {
-    "algorithm.kl_ctrl.type": "algorithm.use_kl_in_reward",
-    f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss",
-}
-# What verl takes and nothing in it reads, with what is read instead.
-UNREAD = {
-    f"{ACTOR}.grad_clip": f"{OPTIM}.clip_grad",
-    f"{ACTOR}.clip_ratio": f"{ACTOR}.clip_ratio_low",
-    "algorithm.filter_groups.max_num_gen_batches": "algorithm.filter_groups.max_inflight_gen_batches",
-    "data.val_batch_size": "",
-}
+OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
+REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward where it is not in the loss
+AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and others that follow it: a prompt has so many completions for each of rollout.n
 
 
 @cache
@@ -177,3 +147,20 @@ def known_keys(recipe: Recipe) -> KeyTable:
     if recipe.vendored is not None:
         return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
     return known(recipe.version, engine_of(recipe))
+
+
+def is_own_trainer(recipe: Recipe) -> bool:
+    """Return whether verl's own ``main_ppo`` trains, whose checks are known; a configuration alone may be for it."""
+    if recipe.code is not None and recipe.code.own_trainer:
+        return False
+    return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
+
+
+def is_v1(recipe: Recipe) -> bool:
+    """Return whether the trainer is that of 0.9 (V1), which pads batches and fetches prompts in portions."""
+    return is_own_trainer(recipe) and "trainer.use_v1" in known_keys(recipe)
+
+
+def sizes_per_gpu_only(keys: KeyTable) -> bool:
+    """Return whether the workers read micro-batches per GPU only, and clip by ``optim.clip_grad``: since 0.8."""
+    return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys

@@ -29,9 +29,23 @@ from grposweep.frameworks.dotted import (
     warmup_change,
     write_common,
 )
-from grposweep.frameworks.reading import Values
-from grposweep.frameworks.verl.keys import ACTOR, CONTROL, MEGATRON, MODEL, OPTIM, ROLLOUT, TRAITS, engine_of
+from grposweep.frameworks.reading import Values, values_of
+from grposweep.frameworks.verl.keys import (
+    ACTOR,
+    AGENTS,
+    CONTROL,
+    MEGATRON,
+    MODEL,
+    OPTIM,
+    REWARD_SWITCH,
+    ROLLOUT,
+    TRAITS,
+    engine_of,
+    is_own_trainer,
+    known_keys,
+)
 from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwritten
+from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
 # What verl averages the loss over, as the losses of TRL that do the same.
@@ -41,6 +55,7 @@ WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.
 MODES = ("cispo", "sapo", "gspo", "dppo_tv", "dppo_kl", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "bypass_mode")
 SHARED = {"tensor_parallel_size": "tensor_model_parallel_size", "pipeline_parallel_size": "pipeline_model_parallel_size",
           "context_parallel_size": "context_parallel_size"}  # fmt: skip
+DISTILLATION = "distillation.distillation_loss"
 TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
 COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
 
@@ -56,8 +71,8 @@ def keys_of(found: Values) -> dict[str, str]:
         keys["per_device_train_batch_size"] = f"{ACTOR}.ppo_micro_batch_size"
     if found.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
         keys["warmup_steps"] = f"{OPTIM}.lr_warmup_steps_ratio"
-    if found.flag("algorithm.use_kl_in_reward") and not found.flag(f"{ACTOR}.use_kl_loss"):
-        keys["kl_placement"] = keys["loads_reference"] = "algorithm.use_kl_in_reward"
+    if kl_places(found) == (False, True) and has_reward_switch(found):
+        keys["kl_placement"] = keys["loads_reference"] = REWARD_SWITCH
     return keys
 
 
@@ -112,9 +127,34 @@ def refills(found: Values) -> bool:
     return not is_synchronous or any(found.flag(key) for key in wanted)
 
 
+def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the completions of a prompt that are compared, and by what estimator where a lone one is meant to be.
+
+    Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` without
+    these. Distillation without task rewards has no advantages; another trainer may form groups of its own.
+    """
+    agents, step = max(found.whole(AGENTS, 1), 1), fields["prompts_per_step"]
+    sizes = {"num_generations": fields["num_generations"] * agents, "prompts_per_step": step // agents or step}
+    distils = found.flag("distillation.enabled") and not found.flag(f"{DISTILLATION}.use_task_rewards", True)
+    others = {"distillation": distils, "the trainer's own": not is_own_trainer(found.recipe)}
+    estimator = next((name for name, counts in others.items() if counts and sizes["num_generations"] == 1), None)
+    return {**(sizes if agents > 1 else {}), **({"advantage_estimator": estimator} if estimator else {})}
+
+
+def has_reward_switch(found: Values) -> bool:
+    """Return whether KL in the reward has a switch of its own, since 0.4; before, it is there without KL in the loss."""
+    return REWARD_SWITCH in found.given or REWARD_SWITCH in known_keys(found.recipe)
+
+
+def kl_places(found: Values) -> tuple[bool, bool]:
+    """Return whether KL is in the loss, and in the reward."""
+    in_loss = found.flag(f"{ACTOR}.use_kl_loss")
+    return in_loss, found.flag(REWARD_SWITCH) if has_reward_switch(found) else not in_loss
+
+
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the two places of a KL term, each with its switch; a reference is loaded for either, whatever the coefficient."""
-    in_loss, in_reward = found.flag(f"{ACTOR}.use_kl_loss"), found.flag("algorithm.use_kl_in_reward")
+    in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
     if in_loss:
@@ -132,7 +172,10 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss in TRL's words: by what they average over, where the mode is the plain one."""
-    mode, average = found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"), found.word(f"{ACTOR}.loss_agg_mode")
+    mode, average = (
+        found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
+        found.word(f"{ACTOR}.loss_agg_mode", "token-mean"),
+    )
     is_plain = mode in ("vanilla", "gspo")
     return {
         "loss_type": AVERAGES.get(average, average) if is_plain else mode,
@@ -156,14 +199,16 @@ def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-DERIVED = (derive_processes, derive_topology, derive_kl, derive_loss, derive_length, derive_sizes,
+DERIVED = (derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,
            derive_shared(f"{OPTIM}.betas"))  # fmt: skip
 
 
-def _placed(value: Any, *_: Any) -> dict[str, Any]:
+def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
+    if not has_reward_switch(values_of(recipe)):
+        return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
     return {
         f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
-        "algorithm.use_kl_in_reward": value in ("reward", "both"),
+        REWARD_SWITCH: value in ("reward", "both"),
     }
 
 

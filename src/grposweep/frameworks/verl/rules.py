@@ -2,7 +2,8 @@
 
 Symbols as in ``rules.rollout_batch``. Sources: verl 0.9.1 utils/config.py, workers/config/actor.py,
 workers/engine_workers.py:267, workers/engine/utils.py:125, trainer/ppo/v1/trainer_base.py (_balance_batch,
-_next_train_batch).
+_next_train_batch); verl 0.2 to 0.7 trainer/ppo/ray_trainer.py (_validate_config), workers/fsdp_workers.py, which rounds
+a step of a rank down, workers/actor/dp_actor.py, which splits it into micro-batches of any rest.
 """
 
 from functools import partial
@@ -30,6 +31,9 @@ VERL = frozenset({"verl"})
 CHECKED = (*SIZED, *SPLIT, "dynamic_batching")
 LOGGED = ("experience_batch_size", "reference_batch_size")
 Facts = dict[str, object]
+# Since when verl checks that a rollout holds a step, exempts dynamic micro-batches from the check of a rollout, splits batches
+# by one engine without a rest, and pads them.
+HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
 variant(
     "GB302", VERL, lambda s: find_lone_completion(s, "verl takes the reward itself for the advantage, without a word")
@@ -45,7 +49,7 @@ def _shared_alike(s: Setting) -> bool:
     return rollout_completions(s) % _unit(s) == 0
 
 
-@rule("GB401", "error", (*CHECKED, "engine"), "by trial", of=VERL,
+@rule("GB401", "error", (*CHECKED, "engine", "version"), "by trial", of=VERL,
       blames=("prompts_per_rollout", "num_generations", "processes"),
       why="its {completions} completions are no multiple of {unit} {made_of}",
       instead="Choose {prompts_per_rollout} x {num_generations} as a multiple of {unit}.",
@@ -53,10 +57,11 @@ def _shared_alike(s: Setting) -> bool:
 def a_rollout_is_shared_alike(s: Setting) -> Facts | None:
     """The completions of a rollout, P G, must be a multiple of all processes (FSDP), or of R m (Megatron).
 
-    With sequence parallelism FSDP counts all processes too. verl at start, unless micro-batches are dynamic:
+    With sequence parallelism FSDP counts all processes too. verl at start, since 0.6 unless micro-batches are dynamic:
     "real_train_batch_size (1030) must be divisible by minimal possible batch size (8)".
     """
-    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or _shared_alike(s):
+    is_exempt = s.dynamic_batching and s.version >= EXEMPTS
+    if is_exempt or not is_sized(s) or ranks(s) is None or _shared_alike(s):
         return None
     made_of = f"({ranks(s)} data ranks x {s.per_device_train_batch_size})" if s.engine == "megatron" else "processes"
     return {"completions": rollout_completions(s), "unit": _unit(s), "made_of": made_of}
@@ -67,23 +72,25 @@ def _smaller_steps(s: Setting) -> tuple[Change, ...]:
     return (*each("prompts_per_step", steps), {"prompts_per_rollout": s.prompts_per_step})
 
 
-@rule("GB402", "error", (*SIZED, "dynamic_batching"), of=VERL, blames=("prompts_per_step", "prompts_per_rollout"),
+@rule("GB402", "error", (*SIZED, "dynamic_batching", "version"), of=VERL, blames=("prompts_per_step", "prompts_per_rollout"),
       why="a rollout has only {prompts_per_rollout=} prompts", instead="Set {prompts_per_step}={s.prompts_per_rollout}.",
       to=_smaller_steps)  # fmt: skip
 def a_rollout_holds_a_step(s: Setting) -> bool:
     """A rollout must hold a step: P is at least p, and both count prompts.
 
-    verl at start, unless micro-batches are dynamic (see GB406): "train_batch_size (64) must be >=
+    verl at start, since 0.3, unless micro-batches are dynamic (see GB406): "train_batch_size (64) must be >=
     actor.ppo_mini_batch_size (256)". The default of ``ppo_mini_batch_size`` is 256.
     """
-    return not s.dynamic_batching and is_sized(s) and (s.prompts_per_rollout or 0) < (s.prompts_per_step or 0)
+    is_checked = s.version >= HOLDS_STEP and not s.dynamic_batching and is_sized(s)
+    return is_checked and (s.prompts_per_rollout or 0) < (s.prompts_per_step or 0)
 
 
 def _step_splits(s: Setting) -> bool:
     return step_completions(s) % (ranks(s) or 1) == 0
 
 
-@rule("GB403", "error", (*SIZED, *SPLIT), "by trial", of=VERL, blames=("prompts_per_step", "num_generations", "processes"),
+@rule("GB403", "error", (*SIZED, *SPLIT, "version"), "by trial", of=VERL,
+      blames=("prompts_per_step", "num_generations", "processes"),
       why="its {completions} completions cannot be split over {ranks} data ranks ({on_ranks})",
       instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
       to=other_sizes("prompts_per_step", "num_generations", accepts=_step_splits))  # fmt: skip
@@ -91,18 +98,22 @@ def a_step_is_shared_alike(s: Setting) -> Facts | None:
     """The completions of a step, p G, must be a multiple of the data ranks R.
 
     verl at the first update, minutes after the start, with dynamic micro-batches too: "Got mini_batch_size={p G} and
-    self.engine.get_data_parallel_size()={R}".
+    self.engine.get_data_parallel_size()={R}". Before 0.8 a rank's step is rounded down without a word.
     """
-    if not is_sized(s) or ranks(s) is None or _step_splits(s):
+    if s.version < ONE_ENGINE or not is_sized(s) or ranks(s) is None or _step_splits(s):
         return None
     return {"completions": step_completions(s), "ranks": ranks(s), "on_ranks": on_ranks(s)}
 
 
 def _micro_fits(s: Setting) -> bool:
-    return _step_splits(s) and per_rank(s) % s.per_device_train_batch_size == 0
+    return _step_is_split(s) and per_rank(s) % s.per_device_train_batch_size == 0
 
 
-@rule("GB404", "error", CHECKED, "by trial", of=VERL,
+def _step_is_split(s: Setting) -> bool:
+    return s.version < ONE_ENGINE or _step_splits(s)
+
+
+@rule("GB404", "error", (*CHECKED, "version"), "by trial", of=VERL,
       blames=("per_device_train_batch_size", "prompts_per_step", "num_generations", "processes"),
       why="it does not divide the {per_rank} completions of a step on each data rank "
           "({s.prompts_per_step} prompts x {s.num_generations} / {ranks})",
@@ -111,9 +122,10 @@ def _micro_fits(s: Setting) -> bool:
 def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Facts | None:
     """A step on one data rank, p G / R completions, must be a multiple of ``ppo_micro_batch_size_per_gpu``.
 
-    verl at the first update: "data size must be divisible by force_group_size * micro_batch_size_per_gpu".
+    verl at the first update: "data size must be divisible by force_group_size * micro_batch_size_per_gpu". Before 0.8 when
+    the workers are set up: "normalized ppo_mini_batch_size 6 should be divisible by ppo_micro_batch_size_per_gpu 4".
     """
-    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s) or _micro_fits(s):
+    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_is_split(s) or _micro_fits(s):
         return None
     return {"per_rank": per_rank(s), "ranks": ranks(s)}
 
@@ -127,14 +139,14 @@ def _divides(name: str, count: int, s: Setting) -> bool:
     return count % int(getattr(s, name)) == 0
 
 
-@rule("GB405", "error", (*CHECKED, *LOGGED, "loads_reference"), "by trial", of=VERL)
+@rule("GB405", "error", (*CHECKED, *LOGGED, "loads_reference", "version"), "by trial", of=VERL)
 def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     """A rollout's completions on one data rank must be a multiple of the micro-batches for log-probabilities.
 
     verl after the first rollout, for the policy and, where there is one, for the reference: "data size must be divisible
-    by force_group_size * micro_batch_size_per_gpu".
+    by force_group_size * micro_batch_size_per_gpu". Before 0.8 the last micro-batch may be smaller.
     """
-    if s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
+    if s.version < ONE_ENGINE or s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
         return None
     count = _padded(s)
     for name in LOGGED if s.loads_reference else LOGGED[:1]:
@@ -150,20 +162,21 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     return None
 
 
-@rule("GB406", "warning", (*SIZED, "dynamic_batching"), of=VERL, blames=("prompts_per_rollout", "prompts_per_step"),
+@rule("GB406", "warning", (*SIZED, "dynamic_batching", "version"), of=VERL, blames=("prompts_per_rollout", "prompts_per_step"),
       why="it is no multiple of {prompts_per_step=}: of the last step of a rollout {padding} of {s.prompts_per_step} prompts "
-          "are padding",
+          "{are}",
       instead="Choose a multiple of {s.prompts_per_step}.")  # fmt: skip
 def no_step_is_padded(s: Setting) -> Facts | None:
     """A rollout should be whole steps, P a multiple of p: verl fills the last step of a rollout with samples that teach nothing.
 
     Losses that average over sequences still divide by the nominal number of them, so that step is weaker. With dynamic
-    micro-batches even P < p passes verl's validation.
+    micro-batches even P < p passes verl's validation. Before 0.9 there is no padding: the last step is smaller, or Megatron's
+    workers stop.
     """
     prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
     if not is_sized(s) or is_whole_steps(s) or (prompts < step and not s.dynamic_batching):  # the last: GB402
         return None
-    return {"padding": -prompts % step}
+    return {"padding": -prompts % step, "are": "are padding" if s.version >= PADS else "are missing"}
 
 
 @rule("GS303", "warning", (*plan.TOTAL_STEPS_READS, "unsolved"), of=VERL, blames=("max_steps", "epochs"),
