@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grposweep import frameworks
 from grposweep import translate as own
+from grposweep.frameworks.parsing.load import Options, parse_recipe
 from grposweep.setting import Setting
 from support import PROJECT, Ended, grposweep
 
@@ -75,6 +77,25 @@ def test_the_command_in_a_study_of_our_own_bears_a_blank_in_a_path(monkeypatch: 
     monkeypatch.setattr(own, "COMMAND", command)
     text = own.write_own(Setting())[0]["sweeps/translated.yaml"]
     assert shlex.split(text.splitlines()[1].removeprefix("# ")) == list(command)
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("dtype: bfloat16", {"dtype": "bfloat16"}),
+        ("torch_dtype: float32", {"dtype": "float32", "mixed_precision": "bf16"}),
+        ("fp16: true", {"dtype": "float32", "mixed_precision": "fp16"}),
+        ("dtype: auto", {"mixed_precision": "bf16"}),
+        ("", {}),
+    ],
+)
+def test_our_own_study_has_the_types_of_the_recipe(line: str, wanted: dict[str, str]) -> None:
+    """TRL computes in bfloat16 unless a recipe says otherwise; the type of a model's files is not known here."""
+    recipe = parse_recipe(Path("recipe.yaml"), f"{RECIPE}{line}\n", Options("trl", None, 1, None))
+    translation = own.translate(frameworks.read(recipe).setting, "grposweep", recipe)
+    study = yaml.safe_load(translation.files["sweeps/translated.yaml"])
+    assert study["model"] == {"path": "Qwen/Qwen2.5-7B", **wanted}
+    assert any("set model.dtype" in lost for lost in translation.losses) == (line == "dtype: auto")
 
 
 @pytest.mark.slow

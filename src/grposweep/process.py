@@ -6,7 +6,7 @@ alone), and end it when its parent dies.
 
 External programs start processes in sessions of their own, and Ray's leave their parents. So neither process groups nor
 parents reach them all: a mark in their environment does. Run as a script this module is their guard: it kills them when the
-process that holds its standard input ends.
+process that holds its standard input ends, or (``--of PID``) when a process ends.
 """
 
 import contextlib
@@ -231,9 +231,35 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
 
 def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
     """Start a process that kills all marked ones and removes folders when this process ends, or closes its input."""
-    command = [sys.executable, "-I", __file__, mark, *map(str, folders)]
+    return _run_guard([mark, *map(str, folders)], subprocess.PIPE)
+
+
+def end_children_with(pid: int) -> dict[str, str]:
+    """Start a process that kills the marked ones when process ``pid`` ends; return the mark for their environment.
+
+    The kernel's signal at a parent's death reaches one process and not its children, such as the engines of a vLLM server.
+    """
+    if sys.platform != "linux":
+        return {}
+    mark = os.urandom(16).hex()
+    _run_guard(["--of", str(pid), mark], subprocess.DEVNULL)
+    return {MARK: mark}
+
+
+def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
+    """Run this module as a script."""
+    command = [sys.executable, "-I", __file__, *arguments]
     with signals_blocked(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def _wait_for_end(pid: int) -> None:
+    """Return when a process has ended, also as a zombie."""
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([ended], [], [])
 
 
 @contextlib.contextmanager
@@ -250,7 +276,12 @@ def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # until its other end is closed
-    kill_group(sys.argv[1])
-    for folder in sys.argv[2:]:
+    arguments = sys.argv[1:]
+    if arguments[0] == "--of":
+        _wait_for_end(int(arguments[1]))
+        arguments = arguments[2:]
+    else:
+        sys.stdin.buffer.read()  # until its other end is closed
+    kill_group(arguments[0])
+    for folder in arguments[1:]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ import yaml
 
 from grposweep import frameworks, plan
 from grposweep.check import check, errors
+from grposweep.config.precision import IMPLIED
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
@@ -25,6 +26,7 @@ from grposweep.frameworks.trl.keys import span
 from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
 from grposweep.frameworks.writing import in_completions
 from grposweep.plan import save_every, total_steps
+from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting
 
 PLAN_NUMBERS = {
@@ -68,30 +70,46 @@ PLACED = frozenset(
 )  # fmt: skip
 
 
-def write_own(s: Setting) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Files for a folder that ``--config-dir`` names, and what they cannot say."""
+def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return files for a folder that ``--config-dir`` names, and what they cannot say; ``types`` are keys of the model."""
     sized, undivided = in_completions(s)
     fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
     values = own_values(fits, every=True)
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
-    study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values)}
+    study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values, types or {})}
     head = (
         f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and parameters.\n"
     )
     return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
 
 
-def _study(s: Setting, values: Mapping[str, Any]) -> dict[str, Any]:
+def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
     """What is no group's: the learning rate, the seed, the model's name, the processes."""
     found = {name: values[name] for name in ("lr", "seed") if name in values}
-    model: dict[str, Any] = {} if s.model_name_or_path is None else {"path": s.model_name_or_path}
+    model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
     if s.lora:
         model["lora"] = {"enabled": True}
     found |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
     found |= {"trainer": {"args": arguments}} if arguments else {}
     return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
+
+
+def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
+    """Return our keys for the numeric types that a recipe of TRL or Open-R1 sets; empty if it leaves them to TRL.
+
+    Weights are float32 and computed in bfloat16 if nothing else is set (trl model_config.py; base_config.py since 0.19).
+    """
+    config = recipe.config
+    if not s.framework.follows_trl or not {"dtype", "torch_dtype", "bf16", "fp16"} & config.keys():
+        return {}
+    weights = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    in_half = config.get("bf16", recipe.version >= (0, 19, 0)) is not False
+    mixed = "fp16" if config.get("fp16") is True else "bf16" if in_half else "none"
+    if weights not in IMPLIED:  # auto: the type of the model's files, which a recipe does not say
+        return {"mixed_precision": mixed}
+    return {"dtype": weights} | ({} if mixed == IMPLIED[weights] else {"mixed_precision": mixed})
 
 
 def _frequencies(s: Setting) -> dict[str, Any]:
@@ -163,7 +181,7 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     broken = errors(check(setting))
-    translation = translate(setting, target)
+    translation = translate(setting, target, recipe)
     if folder is None:
         sys.stdout.write(render(translation, f"{path} ({recipe.framework})", target))
     else:
@@ -174,10 +192,12 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     return int(bool(broken or translation.changed))
 
 
-def translate(setting: Setting, target: str) -> Translation:
-    """A setting in a framework's words, or in ours."""
+def translate(setting: Setting, target: str, recipe: Recipe | None = None) -> Translation:
+    """Return a setting in a framework's keys or in ours, with the types that its recipe sets."""
     if target == OWN:
-        files, losses = write_own(setting)
+        files, losses = write_own(setting, {} if recipe is None else model_types(recipe, setting))
+        if recipe is not None and "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
+            losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
         return Translation(files, shlex.join(COMMAND), losses)
     written = frameworks.write(setting, target)
     after = read_back(written, target, setting)

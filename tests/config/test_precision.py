@@ -64,10 +64,14 @@ def test_a_setting_holds_both_types() -> None:
         (["model.attn_implementation=flash_attention_2"], r"this model in float32\. Set model\.dtype=auto"),
         (["model.quantization=4bit"], r"model\.quantization=4bit: .*Set model\.lora\.enabled=true"),
         (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"not divided among ranks"),
-        (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set model\.quantization=4bit"),
+        (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set generation\.use_vllm=false"),
+        (
+            ["model.quantization=4bit", LORA, "generation.use_vllm=true"],
+            r"without their scales, and rounds the frozen weights",
+        ),
         (
             ["model.quantization=8bit", LORA, "generation.use_vllm=true", "generation.vllm_mode=server"],
-            r"the server would sample from these\. Set generation\.use_vllm=false",
+            r"Set generation\.use_vllm=false, or model\.quantization=null",
         ),
     ],
 )
@@ -75,6 +79,12 @@ def test_what_cannot_be_trained_is_bad_input(overrides: list[str], words: str) -
     """One message, with what to set instead."""
     with pytest.raises(UserError, match=words):
         check_words(build(*overrides))
+
+
+def test_types_of_other_trainers_are_their_own() -> None:
+    """ms-swift reads its types from its recipe; the fake trainer has none."""
+    for kind in ("ms-swift", "verl", "fake"):
+        check_words(build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
+from grposweep.storage.provenance import collect_provenance, difference
 
 
 def build(*overrides: str) -> Experiment:
@@ -90,3 +91,12 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
     assert identity(write(there, zero_optimization={"stage": 2}, wall_clock_breakdown=True)) != first
     offloaded = build("trainer.sharding=zero2", "trainer.offload=optimizer")
     assert experiment_id(offloaded, read_setting(offloaded)) != first
+
+
+def test_a_changed_file_of_deepspeeds_is_named_when_a_sweep_is_resumed(tmp_path: Path) -> None:
+    """As changed rewards and prompts are."""
+    path = tmp_path / "zero.json"
+    experiment = build("trainer.sharding=zero2", write(path, zero_optimization={"stage": 2}))
+    before = collect_provenance(experiment)
+    write(path, zero_optimization={"stage": 2, "overlap_comm": False})
+    assert difference(before, collect_provenance(experiment)) == f"{path} has changed"

@@ -3,6 +3,8 @@
 import errno
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +194,28 @@ def test_a_server_that_ends_early_ends_its_trial(tmp_path: Path) -> None:
     assert not (folder / "result.json").exists()
 
 
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from grposweep.process import SpawnedProcesses
+folder = Path(sys.argv[1])
+SpawnedProcesses().start(["serve", str(folder)], {}, folder / "vllm.log")
+time.sleep(60)
+"""
+
+
+def test_the_engines_of_a_server_end_with_a_killed_controller(tmp_path: Path) -> None:
+    """The kernel ends the server alone; its engine would keep the GPU's memory."""
+    folder = served(tmp_path / "trials" / "0000-a", f"sleep 60 & echo $! > {tmp_path}/engine; wait")
+    controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder)])
+    engine = tmp_path / "engine"
+    wait_for(lambda: engine.exists() and engine.read_text().endswith("\n"), seconds=30)
+    assert is_running(int(engine.read_text()))
+    controller.kill()
+    controller.wait()
+    wait_for(lambda: not is_running(int(engine.read_text())), seconds=10)
+
+
 class Staged:
     """Processes that end when a test says so; ``full`` is how many start before the disk is full."""
 
@@ -367,6 +391,22 @@ def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None
     assert visible_gpus(1) == ["1"]
     with pytest.raises(UserError, match=r"cluster\.gpus=2: only 1 are free"):
         visible_gpus(2)
+
+
+def test_a_driver_that_fails_is_no_silent_training_on_the_cpu(
+    machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """GPUs that were asked for are an error, others one line. A driver without GPUs is a machine without."""
+    machine()
+    tool = tmp_path / "tools" / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
+    with pytest.raises(UserError, match=r"cluster\.gpus=2: nvidia-smi fails \(Driver/library version mismatch\)"):
+        visible_gpus(2)
+    assert visible_gpus("auto") == []
+    assert capfd.readouterr().err.count("Trials run on the CPU") == 1
+    tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    assert visible_gpus("auto") == []
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("tool", ["rocm-smi", "amd-smi"])

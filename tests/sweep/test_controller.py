@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.errors import UserError
 from grposweep.files import write_json
 from grposweep.schema import Cluster
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping
+from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
+from grposweep.sweep.start import check_unfinished
 from grposweep.train.records import MetricsFile
-from toy_launcher import Place, open_controller
+from toy_launcher import Place, composed, open_controller
 
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 
@@ -97,3 +100,13 @@ def test_a_warning_that_comes_too_late_for_a_rollout_is_said_once(tmp_path: Path
         controller.tick()
     found = [line for line in controller.outcomes.news if "cluster.warn_seconds=300" in line]
     assert len(found) == said
+
+
+def test_an_unfinished_trial_goes_on_with_the_values_that_it_was_recorded_with(place: Place, tmp_path: Path) -> None:
+    """An option of a searched group may stand for other values in another release; more processes are the user's choice."""
+    folder = SweepFolder(tmp_path)
+    controller = open_controller(folder, place, NoStopping(), RATES)
+    controller.tick()
+    check_unfinished(folder, controller.study, Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")))
+    with pytest.raises(UserError, match=r"trial 0 \(lr=0\.001\) was recorded with other values"):
+        check_unfinished(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))

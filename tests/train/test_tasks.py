@@ -8,6 +8,7 @@ from datasets import Dataset
 
 from grposweep.errors import UserError
 from grposweep.schema import Task
+from grposweep.train import hub
 from grposweep.train.tasks import load_data
 
 GSM8K = [
@@ -84,6 +85,19 @@ def test_gsm8k_offline_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(UserError, match="HF_HOME"):
         load_data(Task(kind="gsm8k", subset="main"))
+
+
+def test_a_node_with_the_model_and_without_the_dataset_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial stays off the network because its model is there; only a cache of the node's own lacks the other."""
+    for name in (*hub.OFFLINE, hub.WENT_OFFLINE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    hub.go_offline()
+    with pytest.raises(UserError, match=r"has the model and not this dataset .* HF_HUB_OFFLINE=0"):
+        load_data(Task(kind="gsm8k", path="someone/nothing", subset="main"))
+    for name in (*hub.OFFLINE, hub.WENT_OFFLINE):
+        monkeypatch.delenv(name)
 
 
 def test_jsonl_holds_out_the_end_of_a_fixed_shuffle_and_keeps_other_columns(tmp_path: Path) -> None:

@@ -41,6 +41,15 @@ def read_precision(model: Model) -> Precision:
     return Precision(COMPUTED.get(mixed, "float32") if model.lora.enabled else "float32", mixed)
 
 
+def check_types(experiment: Experiment) -> None:
+    """Raise UserError for numeric types that TRL cannot train here; those of another trainer are its own recipe's."""
+    if experiment.trainer.kind != "trl":
+        return
+    check_precision(experiment.model, experiment.cluster)
+    check_generation(experiment)
+    check_quantization(experiment)
+
+
 def check_precision(model: Model, cluster: Cluster | None = None) -> None:
     """Raise UserError for types that cannot be trained together, or that the GPU named in ``cluster.gpu`` does not compute."""
     if model.dtype not in (AUTO, *IMPLIED):
@@ -83,7 +92,12 @@ def check_generation(experiment: Experiment) -> None:
 
 
 def check_quantization(experiment: Experiment) -> None:
-    """Raise UserError if quantized weights would have to be trained, sharded, or generated from by an engine that cannot."""
+    """Raise UserError if quantized weights would have to be trained, sharded, or sent to vLLM.
+
+    TRL merges the adapter into the base, sends ``param.data`` and unmerges. With bitsandbytes that is the packed integers
+    without their scales, and each merge and unmerge rounds the base again. Sources: trl 1.16 generation/vllm_generation.py,
+    _iter_named_params; peft tuners/lora/bnb.py; https://github.com/huggingface/trl/issues/4973 (open: vLLM refuses the shapes).
+    """
     model, generation, sharding = experiment.model, experiment.generation, experiment.trainer.sharding
     named = f"model.quantization={model.quantization}"
     if model.quantization is None:
@@ -96,13 +110,11 @@ def check_quantization(experiment: Experiment) -> None:
         raise UserError(
             f"{named} and trainer.sharding={sharding}: quantized weights are not divided among ranks here. Set zero2."
         )
-    if generation.use_vllm and generation.vllm_mode == "server":
+    if generation.use_vllm:
         raise UserError(
-            f"{named} and generation.vllm_mode=server: TRL would send the packed integers of the weights, and the server would "
-            "sample from these. Set generation.use_vllm=false, or model.quantization=null."
+            f"{named} and generation.use_vllm=true: TRL sends vLLM the packed integers of the weights without their scales, and "
+            "rounds the frozen weights again each time. Set generation.use_vllm=false, or model.quantization=null."
         )
-    if model.quantization == "8bit" and generation.use_vllm:  # trl vllm_generation.py
-        raise UserError(f"{named}: vLLM in the training processes takes 4 bits only. Set model.quantization=4bit.")
 
 
 def no_bfloat16(gpu: str) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.precision import check_generation, check_precision, check_quantization
+from grposweep.config.precision import check_types
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trainer_args import check_args
 from grposweep.errors import UserError
@@ -120,7 +120,7 @@ def check_words(experiment: Experiment) -> None:
     if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
         raise UserError(
             f"task.path={experiment.task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
-            "Set task=jsonl or task=gsm8k beside it."
+            "Set task=jsonl or task=gsm8k as well."
         )
     name = experiment.name
     if name is not None and ("/" in name or name.strip(".") == ""):
@@ -129,9 +129,7 @@ def check_words(experiment: Experiment) -> None:
         raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
     check_ranges(experiment)
     check_args(experiment.trainer)
-    check_precision(experiment.model, experiment.cluster)
-    check_generation(experiment)
-    check_quantization(experiment)
+    check_types(experiment)
     check_sharding_options(experiment.trainer)
     check_fsdp_options(experiment)
     check_server(experiment.generation)

@@ -55,17 +55,23 @@ def choose_gpus(free: Sequence[int], count: int) -> list[int]:
 
 
 def _free_gpus(setting: int | str) -> list[str]:
-    """Return the GPUs that nvidia-smi lists and no other process uses; empty without nvidia-smi."""
+    """Return the GPUs that nvidia-smi lists and no other process uses; empty without nvidia-smi.
+
+    Raises UserError if nvidia-smi fails and the user has asked for GPUs. With ``auto`` the failure is printed.
+    """
     if shutil.which("nvidia-smi") is None:
         _refuse_amd(setting)
         return []
+    gpus, failure = _query("gpu=index,uuid,memory.used,memory.total")
+    if failure:
+        _report_failure(setting, failure)
+        return []
     processes, ours, own = defaultdict(list), Counter[str](), _own_processes()
-    for uuid, pid, used in _query("compute-apps=gpu_uuid,pid,used_memory"):
+    for uuid, pid, used in _query("compute-apps=gpu_uuid,pid,used_memory")[0]:
         if pid in own:
             ours[uuid] += _mib(used)
         elif _mib(used) > BUSY_MIB:
             processes[uuid].append(pid)
-    gpus = _query("gpu=index,uuid,memory.used,memory.total")
     busy = {
         index: f"process {', '.join(processes[uuid])}" if uuid in processes else f"{used} of {total} MiB are used"
         for index, uuid, used, total in gpus
@@ -87,18 +93,29 @@ def _free_gpus(setting: int | str) -> list[str]:
     return free
 
 
-def _query(what: str) -> list[list[str]]:
-    """Return the rows of an nvidia-smi query; empty if it fails, as it does on machines without a driver."""
+NO_DEVICES = "No devices were found"  # nvidia-smi's words where the driver works; it fails all the same
+
+
+def _report_failure(setting: int | str, failure: str) -> None:
+    """Raise UserError if GPUs were asked for; print a line if they are optional."""
+    text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
+    if setting != AUTO:
+        raise UserError(f"{text}. Repair the driver, set {VISIBLE} to the GPUs to use, or cluster.gpus=0.")
+    print(f"{text}. Trials run on the CPU. Repair the driver, or set {VISIBLE} to the GPUs to use.", file=sys.stderr)
+
+
+def _query(what: str) -> tuple[list[list[str]], str]:
+    """Return the rows of an nvidia-smi query, and why it failed; empty if it did not."""
     command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    columns = what.count(",") + 1
-    rows = (
-        [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()] if not done.returncode else []
-    )
-    return [row for row in rows if len(row) == columns]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
+    if done.returncode:
+        said = f"{done.stdout} {done.stderr}"
+        return [], "" if NO_DEVICES in said else " ".join(said.split())[:200] or f"exit code {done.returncode}"
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == what.count(",") + 1], ""
 
 
 def _mib(text: str) -> int:

@@ -70,10 +70,10 @@ def collect_provenance(experiment: Experiment) -> dict[str, Any]:
 
 
 def own_files(experiment: Experiment) -> list[str]:
-    """Prompts, rewards and scripts that a person keeps in files of their own: what they hold decides what a trial is worth."""
+    """Return the user's own files whose content decides what a trial learns: prompts, rewards, scripts, recipes, DeepSpeed's."""
     task, trainer = experiment.task, experiment.trainer
     rewards = [place for place in (spec.rpartition(":")[0] for spec in task.rewards) if place.endswith(".py")]
-    named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe]
+    named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe, trainer.deepspeed_config]
     return sorted({path for path in named if path and Path(path).is_file()})
 
 

@@ -7,7 +7,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -19,8 +19,10 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from grposweep.check import errors
-from grposweep.config.identity import prepared_key
+from grposweep.config.compose import load_experiment
+from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
+from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import VERSION, is_draft, write_text
 from grposweep.fixes import render_problem
@@ -38,7 +40,7 @@ from grposweep.search.space import Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
 from grposweep.sweep.controller import Controller
@@ -284,6 +286,7 @@ def build_controller(
     """Build the controller of a sweep: open and repair its study, tell it what earlier runs found, print what was found."""
     base, validator = judged.base, judged.validator
     study = _open(console, folder, judged)
+    check_unfinished(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
     _teach(study, folder, judged, warm)
@@ -310,6 +313,36 @@ def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> Swee
         console.print(repair, style="yellow", markup=False, soft_wrap=True)
         logger.warning("repaired: %s", repair)
     return study
+
+
+def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
+    """Raise UserError if an unfinished trial would go on with other values than it was recorded with.
+
+    A sweep's identity holds the names of a searched group's options, and not the keys that an option stands for. So another
+    release may read ``model=qwen3_0_6b`` as another precision. A trial on another number of processes is the user's choice.
+    """
+    for trial in study.started:
+        if trial.state.is_finished():
+            continue
+        verdict = validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
+        recorded = str(trial.user_attrs["experiment"])
+        if recorded not in _identities(verdict, folder.trial(trial.number, recorded)):
+            point = " ".join(f"{name}={label}" for name, label in trial.params.items())
+            raise UserError(
+                f"trial {trial.number} ({point}) was recorded with other values than these options stand for now. Compare its "
+                "config.yaml, set what has changed as it was (such as model.dtype=bfloat16), or start a sweep under another name."
+            )
+
+
+def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
+    """Yield the ids that a point may be recorded under: as it is now, without preparation, on the recorded processes."""
+    experiment = verdict.experiment
+    yield experiment_id(experiment, verdict.setting)
+    yield experiment_id(experiment, read_setting(experiment))  # a dry run records trials without preparation
+    if (trial.path / paths.CONFIG).exists():
+        cluster = replace(experiment.cluster, processes=load_experiment(trial.path / paths.CONFIG).cluster.processes)
+        moved = replace(experiment, cluster=cluster)
+        yield experiment_id(moved, read_setting(moved))
 
 
 def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm: WarmStart) -> None:

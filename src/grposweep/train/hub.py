@@ -25,6 +25,7 @@ OTHER_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "t
 FOLDERS = ("additional_chat_templates",)
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+WENT_OFFLINE = "GRPOSWEEP_OFFLINE"  # set by `go_offline`, not by the user
 SECONDS = 1.0  # between two looks at a download
 
 
@@ -62,7 +63,7 @@ def go_offline() -> None:
     loaded = {"huggingface_hub.constants": "HF_HUB_OFFLINE", "datasets.config": "HF_HUB_OFFLINE"}
     if any(name in os.environ for name in OFFLINE):
         return
-    os.environ.update(dict.fromkeys(OFFLINE, "1"))
+    os.environ.update(dict.fromkeys((*OFFLINE, WENT_OFFLINE), "1"))
     for module, name in loaded.items():  # in a process that was forked after its imports
         if module in sys.modules:
             setattr(sys.modules[module], name, True)

@@ -16,6 +16,7 @@ from typing import Any
 from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
 from grposweep.errors import UserError
+from grposweep.process import end_children_with
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
 from grposweep.train.process import port_for_weights
@@ -24,10 +25,14 @@ POLL_SECONDS = 1.0
 
 
 def serve(folder: Path) -> None:
-    """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``."""
+    """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``.
+
+    Its engines are processes of their own, and end with it.
+    """
     experiment = load_experiment(folder / paths.CONFIG)
     if experiment.generation.vllm_server_command is not None:
-        os.execvp("bash", ["bash", "-c", experiment.generation.vllm_server_command])
+        command = ["bash", "-c", experiment.generation.vllm_server_command]
+        os.execvpe("bash", command, {**os.environ, **end_children_with(os.getpid())})
     from grposweep.train.attempt import prepared_weights, read_own_setting
     from grposweep.train.models import locate  # torch; only here
 
@@ -35,7 +40,8 @@ def serve(folder: Path) -> None:
     length = read_own_setting(folder, experiment).vllm_max_model_length
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.
-    os.execve(sys.executable, command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
+    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **end_children_with(os.getpid())}
+    os.execve(sys.executable, command, environment)
 
 
 def server_command(experiment: Experiment, path: str, port: int, length: int | None = None) -> list[str]:
