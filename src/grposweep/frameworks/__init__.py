@@ -4,7 +4,7 @@ A framework is a `Framework` named ``FRAMEWORK`` in a folder of its own, and a l
 framework is detected by its keys and by the programs and paths it names, never by what is importable here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +12,7 @@ from grposweep import registries
 from grposweep.errors import UserError
 from grposweep.external import ExternalProgram, Trial
 from grposweep.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release
+from grposweep.frameworks.signs import has_sign, refuse_others, refuse_own_keys, refuse_without_sign
 from grposweep.memory.catalog import known_model
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
@@ -82,16 +83,53 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
     """Return the framework of a recipe by its keys (or, of dotted keys, their first words), or by its paths and programs.
 
     The last framework that matches wins; without any it is TRL, whose words all others share.
+
+    Raises NotARecipe for a configuration of a framework that is not read.
     """
+    found = _by_keys(config)
+    if not found and not has_sign(config):
+        refuse_others(config)
+    return found or _by_paths(paths) or next(iter(FRAMEWORKS))
+
+
+def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
+    """Return the framework of a file's keys, where they, or the programs that take them, say that it is a GRPO recipe.
+
+    ``paths`` name the file: a folder of a framework's name tells frameworks apart, but makes no recipe of a file.
+
+    Raises NotARecipe where nothing says so.
+    """
+    programs = tuple(programs)
+    name = detect(config, *programs, *paths)
+    framework = FRAMEWORKS[name]
+    if framework.is_dotted:
+        sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
+        if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
+            refuse_without_sign(config)
+    elif framework.traits.follows_trl:
+        refuse_without_sign(config, programs)
+        if not programs:
+            from grposweep.frameworks.trl.keys import HABITS, span  # it builds on this module
+
+            own = framework.takes(framework.version)
+            refuse_own_keys(config, lambda key: key in own or key in HABITS or span(key) is not None)
+    return name
+
+
+def _by_keys(config: Mapping[str, Any]) -> str:
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
-    known = [FRAMEWORKS[name] for name in reversed(list(FRAMEWORKS))]
-    by_keys = (framework.name for framework in known if not framework.keys.isdisjoint(words))
-    by_paths = (
-        framework.name
-        for framework in known
-        if framework.programs and any(framework.programs.search(path) for path in paths)
+    return next((each.name for each in _latest_first() if not each.keys.isdisjoint(words)), "")
+
+
+def _by_paths(paths: Iterable[str]) -> str:
+    known = [framework for framework in _latest_first() if framework.programs]
+    return next(
+        (each.name for each in known if any(each.programs and each.programs.search(path) for path in paths)), ""
     )
-    return next(by_keys, None) or next(by_paths, next(iter(FRAMEWORKS)))
+
+
+def _latest_first() -> list[Framework]:
+    return [FRAMEWORKS[name] for name in reversed(list(FRAMEWORKS))]
 
 
 def version_of(name: str, wanted: Version | None, own: str | None = None) -> Version:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
-from grposweep.frameworks import FRAMEWORKS, detect, takes, version_of
+from grposweep.errors import NotARecipe, UserError
+from grposweep.frameworks import FRAMEWORKS, detect, recognise, takes, version_of
 from grposweep.frameworks.parsing.launch import (
     SHIPPED,
     LaunchCommand,
@@ -20,11 +20,13 @@ from grposweep.frameworks.parsing.launch import (
 )
 from grposweep.frameworks.parsing.python_launched import read_launched
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
+from grposweep.frameworks.signs import refuse_launch
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
+FEW_KEYS = 12
 MOST_KEYS = 2000  # verl's longest configuration has about 700
 
 
@@ -61,7 +63,7 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     if path.suffix in SHELLS or text.startswith("#!"):
         return _from_script(path, text, options)
     flat = parse_yaml(text)
-    framework = detect(flat.config, str(path)) if options.framework == "auto" else options.framework
+    framework = recognise(flat.config, [str(path)]) if options.framework == "auto" else options.framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
 
@@ -89,7 +91,9 @@ def load_text(path: Path) -> str:
 
 def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
     """A recipe for the framework that was asked for or is told by keys and paths, its version filled in."""
-    framework = detect(config, *paths) if options.framework == "auto" else options.framework
+    framework = options.framework
+    if framework == "auto":  # an object of a few keys, which a program made, is one of TRL's unless they say otherwise
+        framework = detect(config, *paths) if len(config) <= FEW_KEYS else recognise(config, paths)
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
     version = version_of(framework, options.version, options.own_version)
@@ -108,14 +112,36 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     )
 
 
+def _find_launch(text: str, options: Options) -> LaunchCommand:
+    """Return the launch in a script. A framework that is not read is named by it, or by the script where there is none."""
+    try:
+        start = LaunchParser(FRAMEWORKS.values()).find(text)
+    except UserError:
+        refuse_launch(text)
+        raise
+    if options.framework == "auto":
+        refuse_launch(" ".join(["-m", start.launch.program, *(word.text for word in start.after)]))
+    return start
+
+
+def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchCommand, text: str) -> str:
+    """Return the framework of a launch, by what it sets and starts."""
+    try:
+        return recognise(config, [str(path), *_config_name(start)], [start.launch.program])
+    except NotARecipe:
+        refuse_launch(text)  # its options may stand in arrays that are not known
+        raise
+
+
 def _from_script(path: Path, text: str, options: Options) -> Recipe:
-    start = LaunchParser(FRAMEWORKS.values()).find(text)
+    start = _find_launch(text, options)
     if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
-        return _from_overrides(path, start, options)
+        return _from_overrides(path, start, text, options)
     flat = _config_of(start, path)
     base = {**flat.config}
-    named = (str(path), start.launch.program, *_config_name(start))
-    framework = detect({**base, **start.options}, *named) if options.framework == "auto" else options.framework
+    framework = options.framework
+    if framework == "auto":
+        framework = _recognise_launch({**base, **start.options}, path, start, text)
     config = {**base, **build_config(start, takes(framework, version_of(framework, options.version)))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble = _processes(start, path)
@@ -146,12 +172,12 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     )
 
 
-def _from_overrides(path: Path, start: LaunchCommand, options: Options) -> Recipe:
+def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:
     """The overrides of a command line, over the configuration that it names, where that is found."""
     said = read_overrides(start)
     framework = options.framework
     if framework == "auto":
-        framework = detect(said.config, start.launch.program, str(path))
+        framework = _recognise_launch(said.config, path, start, text)
     base = _base_of(said, framework, path, options)
     return build_recipe(
         {**base.config, **said.config},
