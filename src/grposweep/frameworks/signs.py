@@ -5,7 +5,7 @@ Sources: the example files and command lines of each framework's own repository.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -135,13 +135,8 @@ OTHERS = {
          "undesirable_weight", "orpo_alpha", "simpo_gamma", "cpo_alpha", "loss_weights", "truncation_mode", "max_length"]),
 }  # fmt: skip
 # One of them alone says nothing: every trainer on preferences has a beta, every generation a temperature.
-TOGETHER = (
-    "max_completion_length",
-    "beta temperature",
-    "beta max_prompt_length",
-    "use_vllm learning_rate",
-    "vllm_mode",
-)
+TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "use_vllm learning_rate", "vllm_mode")
+LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
 MOST_OWN = 5  # keys that may be mistakes
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
@@ -156,12 +151,22 @@ def refuse_others(config: Mapping[str, Any]) -> None:
             raise NotARecipe(f"this is {_article(name)} {name} configuration, which grposweep does not read.")
 
 
+def refuse_toml(text: str) -> None:
+    """Raise NotARecipe for a TOML text, which no framework that is read has recipes in."""
+    import tomllib  # only a TOML file needs it
+
+    with suppress(ValueError, RecursionError):  # broken or nested without end: its kind is all there is to say
+        refuse_others(tomllib.loads(text))
+    raise NotARecipe("it is TOML, and no framework that grposweep reads has recipes in TOML.")
+
+
 def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
     """Raise NotARecipe for flat keys of which none says that this is a GRPO training, nor the program that takes them."""
     named = [PurePosixPath(program.replace(".", "/")) for program in programs]
-    if any("grpo" in str(program).lower() for program in named) or has_sign(config):
-        return
     words = _words(config)
+    is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
+    if is_tuned or any("grpo" in str(program).lower() for program in named) or has_sign(config):
+        return
     found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
     found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
     advice = "Name the recipe, and --processes." if found[:1] == [KINDS[0][0]] else ""
@@ -179,13 +184,18 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
 def has_sign(config: Mapping[str, Any]) -> bool:
     """Return whether flat keys are those of a GRPO training, perhaps one of them misspelled."""
     words = {str(key) for key in config}
-    if words & GROUPS:
+    loss = config.get("loss_type")
+    if words & GROUPS or str(loss[0] if isinstance(loss, list) and loss else loss) in LOSSES:
         return True
     if any(words & keys for keys in OTHERS.values()):
         return False
-    return _stand_together(TOGETHER, words) or bool(
-        words & TRAINS and any(get_close_matches(word, GROUPS, 1, 0.88) for word in words)
-    )
+    return _stand_together(TOGETHER, words) or (bool(words & TRAINS) and _is_misspelled(words))
+
+
+def _is_misspelled(words: Iterable[str]) -> bool:
+    from difflib import get_close_matches  # only a file without a sign needs it
+
+    return any(get_close_matches(word, GROUPS, 1, 0.88) for word in words)
 
 
 def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> None:

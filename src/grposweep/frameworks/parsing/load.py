@@ -20,7 +20,7 @@ from grposweep.frameworks.parsing.launch import (
 )
 from grposweep.frameworks.parsing.python_launched import read_launched
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
-from grposweep.frameworks.signs import refuse_launch
+from grposweep.frameworks.signs import refuse_launch, refuse_toml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
@@ -62,6 +62,8 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     """The recipe in a text that stands, or will stand, in this file."""
     if path.suffix in SHELLS or text.startswith("#!"):
         return _from_script(path, text, options)
+    if path.suffix == ".toml":
+        refuse_toml(text)
     flat = parse_yaml(text)
     framework = recognise(flat.config, [str(path)]) if options.framework == "auto" else options.framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
