@@ -35,19 +35,21 @@ SIGNATURES = (
         "NeMo-RL",
         ("grpo policy", "grpo loss_fn", "policy loss_fn", "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt",
          "defaults grpo", "defaults policy"),
-        _launch(r"(?:-m )?nemo_rl\.|\+{0,2}(?:grpo\.(?:num_|max_)\w+|policy\.(?:model_name|\w+_cfg\.\S+)|cluster\.\w+)="),
+        _launch(
+            r"(?:-m )?nemo_rl\.|\+{0,2}(?:grpo\.(?:num_|max_)\w+|policy\.(?:model_name|\w{1,40}_cfg\.\S{1,80})|cluster\.\w+)="
+        ),
         ("nemo_rl",),
     ),
     Signature(
         "prime-rl",
         ("orchestrator", "rollouts_per_example", "trainer_gpu_ids", "inference_gpu_ids"),
-        _launch(r"uv run (?:--\S+ )*(?:rl|orchestrator|trainer) .*@|(?:-m )?prime_rl\.|src/prime_rl/"),
+        _launch(r"uv run (?:--\S{1,40} ){0,9}(?:rl|orchestrator|trainer) .{0,200}@|(?:-m )?prime_rl\.|src/prime_rl/"),
         ("prime_rl",),
     ),
     Signature(
         "SkyRL",
         ("generator trainer", "trainer.placement", "generator environment"),
-        _launch(r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+=|\+{0,2}trainer\.(?:placement|policy)\.\S+="),
+        _launch(r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+=|\+{0,2}trainer\.(?:placement|policy)\.\S{1,80}="),
         ("skyrl", "skyrl_train", "skyrl_agent"),
     ),
     Signature(
@@ -59,13 +61,13 @@ SIGNATURES = (
     Signature(
         "ROLL",
         ("actor_train actor_infer", "num_return_sequences_in_group", "actor_train.worker_cls"),
-        re.compile(r"\bstart_(?:rlvr|agentic|dpo|sft|distill)\w*pipeline\.py\b|\broll\.pipeline\."),
+        re.compile(r"\bstart_(?:rlvr|agentic|dpo|sft|distill)\w{0,40}pipeline\.py\b|\broll\.pipeline\."),
         ("roll",),
     ),
     Signature(
         "AReaL",
         ("gconfig", "allocation_mode actor", "allocation_mode cluster", "stats_logger trial_name"),
-        _launch(r"-m (?:areal|realhf)\b|\S*\bareal[./](?:launcher|infra|scheduler)\b|\S*/main_a?sync_ppo\.py|allocation_mode="),
+        re.compile(r"-m (?:areal|realhf)\b|\bareal[./](?:launcher|infra|scheduler)\b|/main_a?sync_ppo\.py|\ballocation_mode="),
         ("areal", "realhf"),
     ),
     Signature(
@@ -91,13 +93,13 @@ SIGNATURES = (
     Signature(
         "LLaMA-Factory",
         ("finetuning_type", "stage template", "stage cutoff_len", "stage do_train"),
-        _launch(r"(?:llamafactory-cli|lmf) \w+|\S*\bllamafactory[./]\w+|\S*src/train_bash\.py"),
+        re.compile(r"\b(?:llamafactory-cli|lmf) \w|\bllamafactory[./]\w|\bsrc/train_bash\.py"),
         ("llamafactory", "llmtuner"),
     ),
     Signature(
         "open-instruct",
         ("dataset_mixer_list", "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "oe_eval_max_length"),
-        re.compile(r"\bopen_instruct/\w+\.py\b|-m open_instruct\b|--num_(?:unique_prompts|samples_per_prompt)_rollout\b"),
+        re.compile(r"\bopen_instruct/\w{1,80}\.py\b|-m open_instruct\b|--num_(?:unique_prompts|samples_per_prompt)_rollout\b"),
         ("open_instruct",),
     ),
 )  # fmt: skip
