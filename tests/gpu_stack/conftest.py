@@ -19,7 +19,7 @@ from train.conftest import make_trial, metrics_of  # noqa: F401 - make_trial is 
 
 PATCHES = Path(__file__).with_name("patches")
 SECONDS = 600.0  # that one attempt may take on busy cores, with a vLLM server that starts
-# What vLLM needs on a CPU beside TRL; its first two are of our patches.
+# What vLLM needs on a CPU in addition to TRL; its first two are of our patches.
 VLLM = {
     "GPU_STACK_VLLM": "1",
     "GPU_STACK_DTYPE": "float32",

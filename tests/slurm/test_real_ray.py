@@ -26,7 +26,7 @@ NODES = (
 
 
 def ray_processes() -> list[str]:
-    """Return the command lines of all processes of Ray, whoever started them."""
+    """Return the command lines of all processes of Ray, those of other sweeps among them."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

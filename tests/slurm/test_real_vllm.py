@@ -1,4 +1,4 @@
-"""A vLLM server beside the ranks of a real Slurm job: its place, the wait for it, its end. A stub, and vLLM's CPU build."""
+"""A vLLM server next to the ranks of a real Slurm job: its place, the wait for it, its end. A stub, and vLLM's CPU build."""
 
 import os
 import shlex

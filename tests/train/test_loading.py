@@ -53,7 +53,7 @@ def test_an_optional_key_that_is_not_set_is_left_to_trl(make_trial: MakeTrial) -
 
 
 def test_loading_options_reach_from_pretrained(make_trial: MakeTrial) -> None:
-    """Beside the type of the weights; null and false are left out."""
+    """In addition to the type of the weights; null and false are left out."""
     given = arguments(make_trial, "model.attn_implementation=eager", "model.use_kernels=true")
     assert given["model_init_kwargs"] == {"dtype": "float32", "attn_implementation": "eager", "use_kernels": True}
 

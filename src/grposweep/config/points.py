@@ -182,7 +182,7 @@ def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Sessi
     base = follow(OmegaConf.create(asdict(recorded)))
 
     def compose(wanted: list[str]) -> DictConfig:
-        """What ``wanted`` names anew, for its section to be taken out; the recorded trial otherwise."""
+        """Return the options that ``wanted`` names, composed again to take their sections; without any, the recorded trial."""
         chosen = [text for text in wanted if text.partition("=")[0] in GROUPS]
         return session.compose(chosen) if chosen else base
 

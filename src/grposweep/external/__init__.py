@@ -82,12 +82,12 @@ class Trial:
 
 
 def interpreter(trainer: "Trainer") -> str:
-    """The program's own Python; a path is from here, whatever folder the program runs in."""
+    """The program's own Python; a path is from here, also if the program runs in another folder."""
     python = trainer.python or sys.executable
     return os.path.abspath(python) if os.sep in python else python  # noqa: PTH100 - links lead out of an environment
 
 
-RECIPE = "recipe.yaml"  # in a trial's folder: somebody's recipe with the point's dials in it, native keys
+RECIPE = "recipe.yaml"  # in a trial's folder: the user's recipe with the point's parameters in it, native keys
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Field:
 
     ``rollouts``: the key counts rollouts, and the field optimizer steps. ``before`` maps a release to the key that was used
     until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key. Of the rows of a
-    release, those with ``always`` are written whatever the default, and those without ``plain`` by functions only.
+    release, those with ``always`` are written also where they have their default, and those without ``plain`` by functions only.
     """
 
     name: str

@@ -74,7 +74,7 @@ def values_of(recipe: Recipe) -> Values:
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
-    """Return the values of a recipe under today's names, whatever sign an override has; a deleted key has no default."""
+    """Return the values of a recipe under today's names, without the signs of overrides; a deleted key has no default."""
     takes, renamed = framework.known_keys(recipe), framework.renamed
     given: dict[str, Any] = {}
     for written, value in recipe.config.items():

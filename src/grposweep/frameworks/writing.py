@@ -139,7 +139,7 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     plain = s.replace({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain, ()
-    # All processes are data ranks from here on, which also says that B counts completions, whatever the version is.
+    # All processes are data ranks from here on, which also says that B counts completions in every version.
     plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = plan.completions_per_rollout(s), plan.completions_per_step(s)
     if not s.processes or not rollout or not step:

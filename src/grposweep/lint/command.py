@@ -1,4 +1,4 @@
-"""Lint recipe files, or recipes as JSON lines: each is answered in order, whatever happens to the others."""
+"""Lint recipe files, or recipes as JSON lines: each is answered in order, also if others fail."""
 
 import json
 import sys

@@ -29,7 +29,7 @@ DEFAULT_SHARE = 0.3  # trl 0.18 and later
 OWN_LENGTH = (0, 26)  # before, TRL told vLLM max_prompt_length + max_completion_length
 FRAGMENTATION = 0.06  # of what is allocated and freed again
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
-MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # beyond which nobody asks
+MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # more is no realistic question
 PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
 
 

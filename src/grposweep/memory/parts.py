@@ -16,7 +16,7 @@ from grposweep.plan import micro_steps_per_generation
 from grposweep.setting import Architecture, Setting
 
 FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16
-ASSUMED_PROMPT_TOKENS = 512  # where nobody has counted them
+ASSUMED_PROMPT_TOKENS = 512  # where they are not counted
 READS = (  # the fields of a setting behind an estimate, for rules that say what they read
     "architecture", "weights_dtype", "gradient_checkpointing", "lora", "lora_rank", "lora_targets", "autocast_dtype",
     "sharding", "optim", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",

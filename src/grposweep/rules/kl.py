@@ -26,7 +26,7 @@ DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
 def no_coefficient_with_kl_off(s: Setting) -> bool:
     """A KL coefficient while KL is off: a person who set it expects it to count.
 
-    Ours: ``kl=none`` says that no KL was meant, so ``kl.beta`` beside it is a contradiction (and, swept, a dead parameter).
+    Ours: ``kl=none`` says that no KL was meant, so a ``kl.beta`` with it is a contradiction (and, swept, a dead parameter).
     """
     return s.kl_enabled is False and s.beta != 0
 
@@ -193,7 +193,7 @@ def coefficients(s: Setting) -> list[tuple[str, float]]:
       blames=("kl_placement", "kl_reward_coefficient"),
       what="{kl_reward_coefficient=} in the reward",
       why="GRPO divides by the deviation of each group, so where all answers are equally good KL noise alone decides, "
-          "whatever the coefficient",
+          "at every coefficient",
       instead="Put KL into the loss.")  # fmt: skip
 def the_kl_of_the_reward_is_not_normalised_away(s: Setting) -> bool:
     """KL in the reward, which GRPO then divides by the deviation of the group: its coefficient stops to matter.

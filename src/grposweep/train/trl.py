@@ -259,7 +259,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     if attempt.ranks > 1:
         _alive.append(trainer)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
-        # The engine has seeded this process with its group's number, whatever our seed. It draws from torch's generator.
+        # The engine has seeded this process with its group's number and not with our seed. It draws from torch's generator.
         accelerate.utils.set_seed(attempt.experiment.seed + sampling_group(attempt, arguments))
     if trainer.use_vllm and trainer.vllm_mode == "server" and model.peft_config is not None:
         copy_merged_weights(trainer.vllm_generation)

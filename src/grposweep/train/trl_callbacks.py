@@ -1,7 +1,7 @@
 """Our side of transformers' training loop: lines of metrics, the heartbeat, and when to evaluate, save and stop.
 
 Each optimizer step reports where its time went, tokens per second, peak memory, and how far it moved the weights. EasyR1's
-guide to stable training recommends that last number beside the gradient norm: AdamW divides the gradient's size away, and
+guide to stable training recommends that last number in addition to the gradient norm: AdamW divides the gradient's size away, and
 in bfloat16 a small learning rate may move nothing at all.
 """
 

@@ -87,7 +87,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the warmup (rollouts, which win, or the share of all) and the epochs, which do not count beside steps."""
+    """Return the warmup (rollouts, which win, or the share of all) and the epochs, which do not count where steps are set."""
     steps = found.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
     is_overridden = fields["max_steps"] is not None and "trainer.total_epochs" not in found.given
     return {

@@ -293,7 +293,7 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _when(key: str, recipe: Recipe) -> str:
-    """The life of a key, beside the release judged by."""
+    """The releases that have a key, and the release judged by."""
     now, seen = text(recipe.version), easyr1.span(key)
     if seen is None:
         return "no EasyR1 has such a key"
@@ -323,7 +323,9 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
         now = recipe.config.get(other, known[other].default) if other in known else None
-        why = f"EasyR1 overwrites it with {other}={show(now)}" if other else "EasyR1 computes it, whatever is set"
+        why = (
+            f"EasyR1 overwrites it with {other}={show(now)}" if other else "EasyR1 computes it and ignores what is set"
+        )
         advice = f"Set {other} instead." if other else "Remove it."
         yield Violation(f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key}))
 

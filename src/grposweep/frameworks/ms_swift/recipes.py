@@ -1,6 +1,6 @@
 """ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key behind each field of a setting, how it is read, and written.
 
-A written recipe states every number that decides the training, whatever the default. Sources: ms-swift 4.6.0
+A written recipe states every number that decides the training, also defaults. Sources: ms-swift 4.6.0
 arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/args_mixin.py and arguments.py,
 dataset/dataset_meta.py, cli/main.py. What ms-swift cannot do is compared in docs/frameworks.md.
 """
@@ -141,7 +141,7 @@ def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
         "vllm_mode": "",
         "use_bias_correction_kl": False,
         "kl_estimator": "k3",
-        "dataloader_drop_last": True,  # rlhf_trainers/arguments.py sets it, whatever the recipe says
+        "dataloader_drop_last": True,  # rlhf_trainers/arguments.py sets it and ignores the recipe
         "vllm_importance_sampling_correction": False,
     }
 
@@ -162,7 +162,7 @@ def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the length and the rate: steps override epochs, and ``max_epochs`` ends the run early, whatever counts."""
+    """Return the length and the rate: steps override epochs, and ``max_epochs`` ends the run early in both cases."""
     said = found.said
     steps, epochs, most = read_steps(said.get("max_steps")), said.get("num_train_epochs", 3.0), said.get("max_epochs")
     fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in said else epochs}
@@ -362,4 +362,4 @@ def losses(s: Setting) -> Iterator[str]:
         yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
     yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
     if s.framework != TRAITS:
-        yield "old log-probabilities are always computed anew, and the advantages' deviation has 1e-4 added"
+        yield "old log-probabilities are always computed again, and the advantages' deviation has 1e-4 added"

@@ -194,7 +194,7 @@ def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Sev
 
 
 def _when(key: str, recipe: Recipe) -> str:
-    """The life of a key, beside the version asked for."""
+    """The releases that have a key, and the version asked for."""
     now = f"TRL {text(recipe.version)}"
     seen = keys.span(key)
     if seen is None:

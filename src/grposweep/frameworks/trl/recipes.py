@@ -1,6 +1,6 @@
 """TRL's and Open-R1's recipes: the key behind each field of a setting, how it is read, and how it is written.
 
-A written recipe states every number that decides the training, whatever the default. Sources: trl trainer/grpo_config.py by
+A written recipe states every number that decides the training, also defaults. Sources: trl trainer/grpo_config.py by
 release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 README (its launch). The estimators' gradients and
 the defaults of EasyR1, verl and ms-swift are compared in docs/frameworks.md.
 """

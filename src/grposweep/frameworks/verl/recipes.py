@@ -121,7 +121,7 @@ def _fully_asynchronous(found: Values) -> int:
 
 
 def refills(found: Values) -> bool:
-    """Return whether prompts are fetched one by one, to replace dropped groups, whatever ``gen_batch_size`` says."""
+    """Return whether prompts are fetched one by one, to replace dropped groups; ``gen_batch_size`` does not count then."""
     is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
     wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
     return not is_synchronous or any(found.flag(key) for key in wanted)
@@ -153,7 +153,7 @@ def kl_places(found: Values) -> tuple[bool, bool]:
 
 
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the two places of a KL term, each with its switch; a reference is loaded for either, whatever the coefficient."""
+    """Return the two places of a KL term, each with its switch; a reference is loaded for either, also if its coefficient is 0."""
     in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}

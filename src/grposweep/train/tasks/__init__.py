@@ -94,7 +94,7 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
 
 
 def _load_parquet(path: Path, key: str) -> list[Row]:
-    import pyarrow.parquet  # type: ignore[import-untyped]  # no stubs; beside its only use: JSON lines need no arrow
+    import pyarrow.parquet  # type: ignore[import-untyped]  # no stubs; at its only use: JSON lines need no arrow
 
     try:
         return list(pyarrow.parquet.read_table(path).to_pylist())
