@@ -1,4 +1,4 @@
-"""What vLLM's CPU build needs in addition to TRL, and the negative controls of its tests. Nothing is imported before it is used."""
+"""What vLLM's CPU build needs besides TRL, and the negative controls of its tests. Nothing is imported before it is used."""
 
 import contextlib
 import os

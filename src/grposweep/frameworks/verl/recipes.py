@@ -153,7 +153,7 @@ def kl_places(found: Values) -> tuple[bool, bool]:
 
 
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the two places of a KL term, each with its switch; a reference is loaded for either, also if its coefficient is 0."""
+    """Return the two places of a KL term, each with its switch. Either loads a reference, also at coefficient 0."""
     in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
