@@ -84,7 +84,8 @@ class Recipe:
     the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
     ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``vendored`` are the keys and defaults
-    of the framework's own source in the repository, which count instead of a release's.
+    of the framework's own source in the repository, which count instead of a release's. Lines of a notebook count on through
+    its code cells; ``cells`` are number and first line of each.
     """
 
     framework: str
@@ -103,8 +104,19 @@ class Recipe:
     version_source: VersionSource = NOT_STATED
     vendored: Mapping[str, KeySpec] | None = None
     code: LaunchedCode | None = None
+    cells: tuple[tuple[int, int], ...] = ()
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # worked out once
 
     def line(self, key: str) -> int | None:
         """The line that sets a key, from 1; None where the recipe has no lines."""
         return self.lines.get(key)
+
+    @property
+    def in_python(self) -> bool:
+        """Whether it is a call in Python, whose arguments no parser reads: an unknown key is a TypeError."""
+        return self.launch is None and (self.file or "").endswith((".py", ".ipynb"))
+
+    def place(self, line: int) -> tuple[int | None, int]:
+        """Return the cell of a line, and the line in it; outside of notebooks no cell, and the line itself."""
+        number, first = next(((cell, start) for cell, start in reversed(self.cells) if start <= line), (None, 1))
+        return number, line - first + 1

@@ -31,6 +31,8 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     for key, value in recipe.unresolved.items():
         if key not in (value, "num_processes") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
+        if key != value and value in recipe.unresolved:
+            continue  # said once of the words that may hold it
         why = "it is not known from the script alone, so nothing that depends on it was checked"
         instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
         yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))

@@ -18,14 +18,15 @@ from grposweep.frameworks.parsing.launch import (
     count_visible_gpus,
     read_overrides,
 )
-from grposweep.frameworks.parsing.python_launched import read_launched
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
 from grposweep.frameworks.signs import refuse_launch, refuse_toml
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
+PYTHON = (".py", ".ipynb")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
+LARGEST_NOTEBOOK = 20 * 2**20  # with the pictures that it printed
 FEW_KEYS = 12
 MOST_KEYS = 2000  # verl's longest configuration has about 700
 
@@ -55,11 +56,26 @@ def load_recipes(path: Path, options: Options) -> list[Recipe]:
 
 def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
     """Every recipe in a text that stands, or will stand, in this file; at least one."""
+    if path.suffix in PYTHON:
+        from grposweep.frameworks.parsing.python_configs import recipes_of
+
+        return recipes_of(path, text, options)
     return [parse_recipe(path, text, options)]
 
 
+def shown_text(path: Path, text: str) -> str:
+    """The text whose lines a recipe counts: of a notebook the code of its cells."""
+    if path.suffix != ".ipynb":
+        return text
+    from grposweep.frameworks.parsing.python_text import code_cells
+
+    return "\n".join(source for _, source in code_cells(text))
+
+
 def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
-    """The recipe in a text that stands, or will stand, in this file."""
+    """The recipe in a text that stands, or will stand, in this file; the first of several in Python."""
+    if path.suffix in PYTHON:
+        return parse_recipes(path, text, options)[0]
     if path.suffix in SHELLS or text.startswith("#!"):
         return _from_script(path, text, options)
     if path.suffix == ".toml":
@@ -76,13 +92,14 @@ def load_text(path: Path) -> str:
         if path.is_dir():
             raise UserError("it is a folder. Name the files in it.")
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            largest = LARGEST_NOTEBOOK if path.suffix == ".ipynb" else LARGEST
+            data = file.read(largest + 1)
     except OSError as error:
         raise UserError(f"it cannot be read: {error.strerror or error}.") from None
     except ValueError as error:  # a null byte in the name
         raise UserError(f"it cannot be read: {error}.") from None
-    if len(data) > LARGEST:
-        raise UserError(f"it has more than {LARGEST // 2**20} MiB, so it is no recipe.")
+    if len(data) > largest:
+        raise UserError(f"it has more than {largest // 2**20} MiB, so it is no recipe.")
     if b"\0" in data:
         raise UserError("it is binary, not text.")
     try:
@@ -136,6 +153,8 @@ def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchComman
 
 
 def _from_script(path: Path, text: str, options: Options) -> Recipe:
+    from grposweep.frameworks.parsing.python_launched import read_launched
+
     start = _find_launch(text, options)
     if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
         return _from_overrides(path, start, text, options)

@@ -41,13 +41,14 @@ def read_launched(program: str, script: Path) -> LaunchedCode | None:
         return _with_imported(repository, module)
 
     declares = next(filter(None, (_declared(repository, inner) for inner in near())), {})
-    trainers = next(filter(None, ([*_trainers(repository, inner)] for inner in near())), [])
-    own = next((name for name, is_own in trainers if is_own), "")
+    trainer, own_trainer = next(
+        (found for inner in near() if (found := read_trainers(repository, inner))[0]), ("", False)
+    )
     return LaunchedCode(
         file=str(module.path),
         declares=declares,
-        trainer=own or next((name for name, _ in trainers), ""),
-        own_trainer=bool(own),
+        trainer=trainer,
+        own_trainer=own_trainer,
         other_keys=next(filter(None, map(_other_keys, near())), ""),
     )
 
@@ -182,6 +183,13 @@ def _other_keys(module: Module) -> Literal["", "stop", "dropped"]:
         elif name in ("parse_args", "parse_known_args"):
             found.add("stop" if name == "parse_args" else "dropped")
     return found.pop() if len(found) == 1 else ""
+
+
+def read_trainers(repository: Repository, module: Module) -> tuple[str, bool]:
+    """Return the class that a file trains with, and whether it is not TRL's; of several one that is not."""
+    trainers = list(_trainers(repository, module))
+    own = next((name for name, is_own in trainers if is_own), "")
+    return own or next((name for name, _ in trainers), ""), bool(own)
 
 
 def _trainers(repository: Repository, module: Module) -> Iterator[tuple[str, bool]]:

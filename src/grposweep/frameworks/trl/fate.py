@@ -45,6 +45,8 @@ def is_own_script(recipe: Recipe) -> bool:
 def fate(recipe: Recipe, key: str) -> Fate:
     """Return what becomes of a key of a recipe that its launch does not take."""
     launch, version = recipe.launch, recipe.version
+    if recipe.in_python:
+        return Fate("GRPOConfig() raises a TypeError")
     is_flag = launch is not None and key in recipe.lines  # of a YAML that a script names there are no lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, stops at it")
