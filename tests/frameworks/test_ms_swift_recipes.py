@@ -10,8 +10,8 @@ from grposweep.errors import UserError
 from grposweep.frameworks.ms_swift import keys as ms_swift
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.lint.linter import LintResult, lint_recipe
-from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grposweep.recipe import Recipe, VersionSource
+from grposweep.setting import Setting, Version
 
 
 def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:
@@ -181,3 +181,53 @@ def test_held_out_prompts_that_fill_no_batch_are_never_scored() -> None:
     sizes = {"per_device_eval_batch_size": 8, "split_dataset_ratio": 0.01}
     assert "2 of 10 held-out prompts" in lint(4, 1000, per_device_train_batch_size=8, **sizes)["GE502"]
     assert "GE501" in lint(4, 100, per_device_train_batch_size=8, **sizes)
+
+
+@pytest.mark.parametrize(("release", "key"), [
+    ((3, 10, 3), "train_type"), ((4, 0, 4), "train_type"), ((4, 0, 0), "tuner_type"), ((3, 3, 1), "num_infer_workers"),
+    ((3, 5, 3), "vllm_device"), ((3, 12, 6), "overwrite_output_dir"), ((3, 10, 0), "kl_in_reward"),
+])  # fmt: skip
+def test_a_release_takes_its_own_words(release: Version, key: str) -> None:
+    """As the arguments of that release, whose parser lets no other key pass."""
+    assert key in ms_swift.known(release)
+    config = {"rlhf_type": "grpo", key: ms_swift.known(release)[key].default or "x"}
+    assert "GV501" not in {found.code for found in lint_recipe(Recipe("ms-swift", release, config, 8)).diagnostics}
+
+
+@pytest.mark.parametrize(("release", "key", "near"), [
+    ((4, 1, 0), "train_type", "tuner_type"), ((3, 10, 3), "tuner_type", "train_type"), ((3, 9, 3), "kl_in_reward", "3.10.0"),
+])  # fmt: skip
+def test_a_word_of_another_release_is_named_with_its_own(release: Version, key: str, near: str) -> None:
+    """Its successor or predecessor, or the release that it came with."""
+    recipe = Recipe("ms-swift", release, {"rlhf_type": "grpo", key: "full"}, 8,
+                    version_source=VersionSource("asked", "--framework-version", ""))  # fmt: skip
+    (found,) = (found for found in lint_recipe(recipe).diagnostics if found.code == "GV501")
+    assert near in found.message or near in found.fixes[0].change
+
+
+def test_the_tuner_of_release_3_is_read() -> None:
+    """``train_type: full`` has the learning rate of full training, and no adapter."""
+    s = frameworks.read(Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)).setting
+    assert (s.lora, s.learning_rate) == (False, 1e-5)
+    assert (
+        frameworks.read(
+            Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})
+        ).setting.scale_rewards
+        == "none"
+    )
+
+
+@pytest.mark.parametrize("config", [
+    {"use_vllm": True, "micro_batch_size": 2, "global_batch_size": 16},
+    {"use_vllm": True, "micro_batch_size": 2, "colocate_groups": [["train", "rollout"]], "rollout": {"gpus": 4}},
+])  # fmt: skip
+def test_vllm_needs_no_mode_with_megatron(config: dict[str, Any]) -> None:
+    """`megatron rlhf`, with --use_ray too, does not run the check of `swift rlhf`."""
+    assert "GT502" in lint(use_vllm=True)
+    assert "GT502" not in lint(**config)
+
+
+def test_vllm_needs_no_mode_before_3_11_1() -> None:
+    """The mode follows from the server's address there."""
+    recipe = Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "use_vllm": True}, 8)
+    assert "GT502" not in {found.code for found in lint_recipe(recipe).diagnostics}

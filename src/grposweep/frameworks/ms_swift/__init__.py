@@ -21,7 +21,8 @@ FRAMEWORK = Framework(
     traits=keys.TRAITS,
     version=keys.VERSION,
     fields=FIELDS,
-    takes=lambda _: keys.known(),
+    takes=keys.known,
+    releases=keys.releases,
     keys=frozenset(
         ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]
     ),

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grposweep.frameworks.ms_swift.keys import is_megatron, known, read_value, spelled
+from grposweep.frameworks.ms_swift.recipes import RENAMED
 from grposweep.frameworks.ms_swift.rules import MS_SWIFT
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule
+from grposweep.setting import Version
 
 NEEDED = ("dataset", "reward_funcs")  # on a whole command line; a YAML may leave them to it
 Values = Mapping[str, Any]  # every key, its default where it is not set
@@ -19,13 +21,14 @@ Values = Mapping[str, Any]  # every key, its default where it is not set
 
 @dataclass(frozen=True)
 class Conflict:
-    """Keys that do not go together: when, why, and what to change; the first key is the one to show."""
+    """Keys that do not go together since a release: when, why, what to change; the first key is the one to show."""
 
     keys: tuple[str, ...]
     applies: Callable[[Values], bool]
     why: str
     change: Mapping[str, Any] | None = None  # native keys, None removing one
     instead: str = ""
+    since: Version = (3, 1, 1)
 
 
 def _teaches(v: Values) -> bool:
@@ -49,15 +52,15 @@ REFUSED = (
     Conflict(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
                                            or _teaches(v) or v["vllm_mode"] == "server"),
          "nothing rewards a completion; ms-swift 4.6.0 trains all the same, on advantages of 0 (its own check for it never "
-         "fires)", instead="Name reward_funcs or a reward_model."),
+         "fires)", instead="Name reward_funcs or a reward_model.", since=(4, 0, 0)),
     Conflict(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
-         "warmup_steps is set as well, and ms-swift refuses the two together", {"warmup_ratio": None}),
+         "warmup_steps is set as well, and ms-swift refuses the two together", {"warmup_ratio": None}, since=(4, 0, 0)),
     Conflict(("warmup_ratio",), lambda v: not v["warmup_steps"] and (v["warmup_ratio"] or 0) >= 1,
-         "a share is below 1; warmup_steps counts steps", instead="Set warmup_steps."),
+         "a share is below 1; warmup_steps counts steps", instead="Set warmup_steps.", since=(4, 0, 0)),
     Conflict(("truncation_strategy",), lambda v: v["truncation_strategy"] in ("right", "split"),
          "GRPO cuts prompts on the left, or deletes long ones", {"truncation_strategy": "left"}),
     Conflict(("cached_dataset",), lambda v: bool(v["cached_dataset"] or v["cached_val_dataset"]),
-         "GRPO generates its data, and ms-swift refuses cached ones", instead="Name it as dataset."),
+         "GRPO generates its data, and ms-swift refuses cached ones", instead="Name it as dataset.", since=(3, 8, 0)),
     Conflict(("loss_type",), lambda v: isinstance(v["loss_type"], list) and len(v["loss_type"]) > 1,
          "several losses are for DPO only", instead="Choose one of them."),
     Conflict(("loss_weights",), lambda v: bool(v["loss_weights"]), "weights of losses are for DPO only", {"loss_weights": None}),
@@ -75,7 +78,7 @@ REFUSED = (
     Conflict(("async_generate", "multi_turn_scheduler"), lambda v: bool(v["async_generate"] and v["multi_turn_scheduler"]),
          "generating ahead does not go with several turns", {"async_generate": False}),
     Conflict(("vllm_reasoning_parser",), lambda v: v["vllm_reasoning_parser"] is not None,
-         "ms-swift refuses it for GRPO", {"vllm_reasoning_parser": None}),
+         "ms-swift refuses it for GRPO", {"vllm_reasoning_parser": None}, since=(4, 0, 0)),
     Conflict(("delta", "use_liger_kernel"), _with_liger("delta"), "the Liger loss has no two-sided clipping",
          {"use_liger_kernel": False}),
     Conflict(("sequence_parallel_size", "use_liger_kernel"), _with_liger("sequence_parallel_size"),
@@ -99,13 +102,13 @@ REFUSED = (
          "a teacher's signal is per token, which this loss cannot take", {"loss_type": "grpo"}),
     Conflict(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
          "4.6.0 takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at the first "
-         "step", {"off_policy_sequence_mask_delta": None}),
+         "step", {"off_policy_sequence_mask_delta": None}, since=(4, 6, 0)),
     Conflict(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
          "without rewards no group has a deviation to filter by", {"dynamic_sample": False}),
     Conflict(("padding_free", "attn_impl"), lambda v: bool(v["padding_free"]) and "flash" not in str(v["attn_impl"]),
-         "without padding a flash attention is needed", instead="Set attn_impl=flash_attn."),
+         "without padding a flash attention is needed", instead="Set attn_impl=flash_attn.", since=(3, 12, 0)),
     Conflict(("deepspeed", "fsdp"), lambda v: bool(v["deepspeed"] and v["fsdp"]), "there is one sharding: DeepSpeed, or FSDP",
-         {"fsdp": None}),
+         {"fsdp": None}, since=(4, 0, 0)),
     Conflict(("sdar_loss_coef", "advantage_reweight"),
          lambda v: (v["sdar_loss_coef"] or 0) > 0 and v["advantage_reweight"] == "rlsd",
          "there is one distillation: SDAR, or RLSD", {"sdar_loss_coef": None}),
@@ -194,7 +197,7 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
     So ``kl_coef`` is PPO's penalty, and GRPO's stays at ``beta``, 0.04 unless set. arguments/rlhf_args.py.
     """
     for key, value in recipe.config.items():
-        name = spelled(str(key))
+        name = spelled(str(key), recipe.version)
         method = next((method for method, names in OTHER_METHODS.items() if name in names), None)
         if method is not None:
             meant = MEANT.get(name)
@@ -209,6 +212,8 @@ def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
         return
     values, given = _values(recipe)
     for trap in traps:
+        if recipe.version < trap.since:
+            continue
         if given.isdisjoint(trap.keys) and not (recipe.launch and trap.keys[0] in NEEDED):
             continue
         if trap.applies(values):
@@ -221,17 +226,18 @@ def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
 
 def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     """Every key as ms-swift reads it, defaults for what is not set or cannot be read; and those that are set."""
-    takes, given = known(), set[str]()
-    values: dict[str, Any] = {name: key.default for name, key in takes.items()}
+    takes, given = known(recipe.version), set[str]()
+    values: dict[str, Any] = {**known().defaults, **takes.defaults}  # what a release does not have is as if not set
     for key, value in recipe.config.items():
-        name = spelled(str(key))
+        name = spelled(str(key), recipe.version)
         if (
             name in takes
             and str(key) not in recipe.unresolved
             and not (found := read_value(value, takes[name].type)).trouble
         ):
+            name = RENAMED.get(name, name)
             values[name] = found.value
             given.add(name)
     if "loss_type" not in given:
         values["loss_type"] = ["grpo"]
-    return values, given | {spelled(str(key)) for key in recipe.unresolved}
+    return values, given | {spelled(str(key), recipe.version) for key in recipe.unresolved}

@@ -1,6 +1,7 @@
 """Which keys `swift rlhf` takes, and how its parser reads them.
 
-``keys.json`` is written by benchmarks/tools/ms_swift_keys.py from ms-swift's own parser. Sources of the rest: ms-swift 4.6.0
+``keys.json`` is written by benchmarks/tools/ms_swift_keys.py: the newest release from ms-swift's own parser, and what others
+had otherwise from their source, from 3.1.1, the first with GRPO. Sources of the rest: ms-swift 4.6.0
 cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
 
 The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from grposweep.frameworks.base import KeyTable, load_table
+from grposweep.frameworks.base import KeyTable, key_span, load_table, parse_release
 from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
@@ -23,7 +24,8 @@ ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
 
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
-VERSION: Version = (4, 6, 0)  # that the table of keys was read from
+VERSION: Version = (4, 6, 0)  # the newest in the table, whose parser was asked
+PLACE_IS_CHECKED: Version = (3, 11, 1)  # from here on vllm_mode has no default
 
 
 def table() -> dict[str, Any]:
@@ -32,24 +34,50 @@ def table() -> dict[str, Any]:
 
 
 @cache
-def known() -> KeyTable:
-    """Return every key, with its type and default."""
-    return KeyTable((name, KeySpec(entry[0], entry[1])) for name, entry in table()["keys"].items())
+def releases() -> tuple[Version, ...]:
+    """Return every release with GRPO that the table knows, ascending."""
+    return tuple(parse_release(name) for name in table()["releases"])
 
 
-def choices(name: str) -> tuple[str, ...]:
+@lru_cache(maxsize=128)
+def _entries(version: Version) -> Mapping[str, list[Any]]:
+    """Return type, default and choices of each key, for the newest release that is not newer than a version."""
+    found: dict[str, list[Any]] = dict(table()["keys"])
+    for name, changes in table()["earlier"].items():
+        found.pop(name, None)
+        last: list[Any] = next((change[1:] for change in reversed(changes) if parse_release(change[0]) <= version), [])
+        if last:
+            found[name] = last
+    return found
+
+
+@lru_cache(maxsize=128)
+def known(version: Version = VERSION) -> KeyTable:
+    """Return every key that a release takes, with its type and default."""
+    return KeyTable((name, KeySpec(entry[0], entry[1])) for name, entry in _entries(version).items())
+
+
+def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
     """Return the words that a key may hold; none where it may hold any."""
-    entry = table()["keys"][name]
+    entry = _entries(version)[name]
     return tuple(entry[2]) if len(entry) > 2 else ()
 
 
+@lru_cache(maxsize=1024)
+def span(name: str) -> tuple[Version, Version | None] | None:
+    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    if name not in table()["earlier"]:
+        return (releases()[0], None) if name in table()["keys"] else None
+    return key_span(table()["earlier"][name])
+
+
 @lru_cache(maxsize=4096)
-def spelled(name: str) -> str:
+def spelled(name: str, version: Version = VERSION) -> str:
     """Return a key as the parser understands it: dashes for underscores, and the beginning of one key only."""
     plain = name.replace("-", "_")
-    if plain in known() or plain == ENVIRONMENT:
+    if plain in known(version) or plain == ENVIRONMENT:
         return plain
-    meant = [key for key in known() if key.startswith(plain)]
+    meant = [key for key in known(version) if key.startswith(plain)]
     return meant[0] if len(meant) == 1 else plain
 
 

@@ -8,24 +8,26 @@ Megatron's own count of micro-batches.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grposweep.frameworks.base import closest_keys
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     choices,
     completions,
     data_ranks,
     is_megatron,
-    known,
     read_numbers,
     read_value,
+    span,
     spelled,
 )
 from grposweep.frameworks.ms_swift.rules import MS_SWIFT
 from grposweep.frameworks.trl.keys import HABITS
 from grposweep.frameworks.trl.recipe_rules import WANTED
-from grposweep.recipe import Recipe
+from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.helpers import set_to, show
 from grposweep.rules.registry import Violation, recipe_rule
+from grposweep.setting import Version
 
 # What older releases called it, or other libraries do.
 RENAMES = {
@@ -44,7 +46,8 @@ RENAMES = {
     "vllm_server_url": "vllm_server_base_url",
     "kl_coef": "beta",
 }
-SAME_VALUE = frozenset(["train_type", "sft_type", "model_name_or_path", "model_id_or_path", "dataset_name", "dtype",
+OLDER = {"tuner_type": "train_type"}  # before 4.0
+SAME_VALUE = frozenset(["train_type", "tuner_type", "sft_type", "model_name_or_path", "model_id_or_path", "dataset_name", "dtype",
                         "vllm_max_model_length", "custom_register_path"])  # fmt: skip
 GONE = {
     "vllm_device": "vLLM shares the training GPUs (vllm_mode: colocate), or is a server of its own",
@@ -65,24 +68,36 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
         return
+    takes = FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
-        name = spelled(str(key))
-        if name in known() or name == ENVIRONMENT:
+        name = spelled(str(key), recipe.version)
+        if name in takes or name == ENVIRONMENT:
             continue
-        near = _near(name)
+        near = _near(name, takes)
         advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
-        why = f"ms-swift takes no such key{f': {GONE[name]}' if name in GONE else ''}"
+        why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
         changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
         same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
         yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same)
 
 
-def _near(name: str) -> list[str]:
+def _life(name: str, version: Version) -> str:
+    """Why a key is not there: its successor, or the releases that have it."""
+    if name in GONE:
+        return f": {GONE[name]}"
+    seen = span(name)
+    if seen is None:
+        return ""
+    first, last = seen
+    return f": it came with {text(first)}" if version < first else f": {text(last)} removed it" if last else ""
+
+
+def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
     """The keys that may have been meant."""
     if name in GONE and name not in RENAMES:
         return []
-    meant = RENAMES.get(name) or HABITS.get(name, "")
-    return [meant] if meant in known() else closest_keys(name, known())
+    meant = RENAMES.get(name) or OLDER.get(name) or HABITS.get(name, "")
+    return [meant] if meant in takes else closest_keys(name, takes)
 
 
 @recipe_rule("GV502", "error", of=MS_SWIFT)
@@ -92,18 +107,18 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
     default. A number in quotes, or one that YAML takes for text (``1e-6``), is fine here.
     """
-    takes = {} if is_megatron(recipe) else known()
+    takes = {} if is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
-        name = spelled(str(key))
+        name = spelled(str(key), recipe.version)
         if name not in takes or str(key) in recipe.unresolved:
             continue
-        trouble = _trouble(name, value, takes[name].type)
+        trouble = _trouble(name, value, takes[name].type, recipe.version)
         if trouble:
             why, changes = trouble
             yield Violation(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
 
 
-def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any], ...]] | None:
+def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
     """Why a value cannot be read, and what may mend it."""
     if value is None:
         return "ms-swift gets null as the word None", ({name: None},)
@@ -114,7 +129,7 @@ def _trouble(name: str, value: Any, kind: str) -> tuple[str, tuple[dict[str, Any
         whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
         wanted = WANTED.get(kind.rstrip("?"), "one value")
         return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
-    allowed = choices(name)
+    allowed = choices(name, version)
     if allowed and str(found.value) not in allowed:
         near = closest_keys(str(found.value), allowed)
         return f"there are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])

@@ -17,6 +17,7 @@ from grposweep.frameworks.base import (
     UNSAID,
     Field,
     Framework,
+    KeyTable,
     NativeChange,
     TranslatedRecipe,
     model_size,
@@ -55,8 +56,14 @@ RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read as what they
 COMMAND = ("swift", "rlhf", "recipe.yaml")
 
 
-def _first(values: list[Any] | None) -> Any:
-    return values[0] if values else None
+def _first(values: Any) -> Any:
+    """Return the first of several values; older releases take one."""
+    return next(iter(values), None) if isinstance(values, list) else values
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the values of a key that older releases take one of."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 # What decides the training, in the order of a recipe; every other key is written where it is not the default.
@@ -125,7 +132,9 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         raise UserError(
             f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
         )
-    found = collect_converted(framework, recipe, known(), RENAMED, read_value, spelled)
+    version = recipe.version
+    takes = KeyTable(framework.known_keys(recipe))
+    found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
     return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
 
 
@@ -177,8 +186,10 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss; scaling and the place of KL follow from the estimator where they are not set, or from some losses."""
     values = found.said
     estimator = values.get("advantage_estimator", "grpo")
-    losses = values.get("loss_type") or ["grpo"]
+    losses = _listed(values.get("loss_type")) or ["grpo"]
     scaling = values.get("scale_rewards") or SCALES.get(estimator, "group")
+    if isinstance(values.get("scale_rewards"), bool):  # before 3.10
+        scaling = "group" if values["scale_rewards"] else "none"
     in_reward = values.get("kl_in_reward", estimator != "grpo") and scaling != "gdpo"
     beta = values.get("beta", BETA)
     mode = values.get("rollout_importance_sampling_mode")
@@ -191,7 +202,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
         "kl_reward_coefficient": beta if in_reward else 0.0,
         "kl_reward_estimator": "k1" if in_reward else None,
         "loads_reference": beta != 0,
-        "rewards": len(values.get("reward_funcs") or []) + len(values.get("reward_model") or []),
+        "rewards": len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model"))),
         "vllm_importance_sampling_correction": mode is not None,
     }
     if mode is not None:
@@ -274,7 +285,7 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 
 def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
-    written = write_release(framework, s, known(), release_defaults(framework, version))
+    written = write_release(framework, s, known(version), release_defaults(framework, version))
     found = {name: value for name, value in written.items() if value is not None}  # null is the word None there
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)

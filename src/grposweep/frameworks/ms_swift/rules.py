@@ -4,6 +4,7 @@ Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL 
 """
 
 from grposweep import plan
+from grposweep.frameworks.ms_swift.keys import PLACE_IS_CHECKED
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
 from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, divides_the_processes, multiples, one_of, only
@@ -186,7 +187,7 @@ def the_correction_leaves_the_penalty_alone(s: Setting) -> bool:
     return s.vllm_importance_sampling_correction and s.kl_placement == "loss" and s.beta != 0
 
 
-@rule("GL503", "error", ("loss_type",), of=MS_SWIFT, blames=("loss_type",),
+@rule("GL503", "error", ("loss_type", "version"), of=MS_SWIFT, blames=("loss_type",),
       why="ms-swift 4.6.0 takes every run for one with a teacher, and refuses this loss at its first step",
       instead="Set {loss_type}=grpo, or use another release.", to=({"loss_type": "grpo"},))  # fmt: skip
 def the_loss_survives_its_first_step(s: Setting) -> bool:
@@ -195,7 +196,7 @@ def the_loss_survives_its_first_step(s: Setting) -> bool:
     rlhf_trainers/rollout_mixin.py _setup_teacher takes every run without a teacher for self-distillation, and grpo_trainer.py
     then refuses these losses. Measured: "ValueError: OPD-RL (teacher) does not support loss_type='real'".
     """
-    return s.loss_type in ("real", "fipo")
+    return s.loss_type in ("real", "fipo") and s.version == (4, 6, 0)
 
 
 def _sharing_counts(s: Setting) -> int:
@@ -210,15 +211,20 @@ rule("GT501", "error", ("processes", "sequence_parallel_size"), _sharing_counts,
     """)(divides_the_processes("sequence_parallel_size", lambda size, _: range(size, 0, -1)))  # fmt: skip
 
 
-@rule("GT502", "error", ("given", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"), of=MS_SWIFT)
+@rule(
+    "GT502",
+    "error",
+    ("given", "version", "keys", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"),
+    of=MS_SWIFT,
+)
 def vllm_has_a_named_place(s: Setting) -> Violation | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 
     arguments/rlhf_args.py _init_rollout: "vllm_mode is required when use_vllm is true", "vllm_mode is not supported when
     use_vllm is false", and for a server an assertion without words. In experiments of ours the mode always has a value, which
-    is written where it counts.
+    is written where it counts. Since 3.11.1; before, the mode follows from the address. Megatron's back-end does not check it.
     """
-    if not s.given:
+    if not s.given or s.version < PLACE_IS_CHECKED or s.key("per_device_train_batch_size") == "micro_batch_size":
         return None
     if s.use_vllm and not s.vllm_mode:
         what, why = f"{s.key('use_vllm')}=true", f"{s.key('vllm_mode')} is not set, and has no default"
