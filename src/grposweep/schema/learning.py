@@ -48,7 +48,7 @@ class Model:
     are trained, the type of the mixed precision for those under an adapter. ``mixed_precision`` is bf16, fp16 (GPUs older than
     Ampere) or none; null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16). Without a GPU all is float32.
     ``tf32`` lets float32 products use TensorFloat-32 (null: as torch is set). ``quantization`` (4bit, 8bit) is bitsandbytes' of
-    the frozen weights under LoRA (QLoRA).
+    the frozen weights under LoRA (QLoRA), without vLLM.
 
     ``attn_implementation`` (null: transformers chooses), ``trust_remote_code`` and ``use_kernels`` (kernels of the hub) are
     from_pretrained's, ``chat_template_kwargs`` variables of the tokenizer's chat template.

@@ -67,7 +67,8 @@ class Cluster:
 
     An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
     ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
-    without that variable those on which no other process holds memory.
+    without that variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` says so and trains on the
+    CPU, and a number is refused.
     ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
     that do not fit are then pruned. ``environment`` has variables for attempts and preparation, which must not change what
     is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
