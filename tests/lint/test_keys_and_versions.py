@@ -138,7 +138,7 @@ def test_keys_that_the_launched_script_declares_are_known() -> None:
     """Those of its dataclasses or options; what it does with others, it says."""
     declares = {"max_pixels": KeySpec("int?", None)}
     code = LaunchedCode("train.py", declares, other_keys="stop")
-    assert findings({"max_pixels": 400}, launch=OWN, lines=FLAG, code=code) == []
+    assert findings({"max_pixels": "400"}, launch=OWN, lines=FLAG, code=code) == []
     (typo,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=code)
     assert (typo.code, typo.severity) == ("GV102", "error")
     (lost,) = findings(

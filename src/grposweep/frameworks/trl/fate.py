@@ -19,6 +19,9 @@ COMMAND_HANDS_ON = (0, 29)  # since then `trl grpo` hands what it does not take 
 OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
+ANYTHING = KeySpec("any", None)
+
+
 class Fate(NamedTuple):
     """What becomes of a key that is not taken: in words, and "warning" where training goes on without it."""
 
@@ -27,9 +30,12 @@ class Fate(NamedTuple):
 
 
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
-    """Return every key that a recipe may set: the release's (or the vendored source's), and those of the launched script."""
+    """Return every key that a recipe may set: the release's (or the vendored source's), and those of the launched script.
+
+    A script reads its own keys in its own way, so their values are not judged.
+    """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
-    return {**takes, **recipe.code.declares} if recipe.code else takes
+    return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
 def is_own_script(recipe: Recipe) -> bool:
