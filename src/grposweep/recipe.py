@@ -33,6 +33,7 @@ class VersionSource(NamedTuple):
 
 
 NOT_STATED = VersionSource()
+BY_CALLER = VersionSource("asked", "the caller")  # of a recipe that code builds, with the version that it wants
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Recipe:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
-    version_source: VersionSource = NOT_STATED
+    version_source: VersionSource = BY_CALLER
     vendored: Mapping[str, KeySpec] | None = None
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()

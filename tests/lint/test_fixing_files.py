@@ -17,6 +17,7 @@ from support import Ended
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
 
+NEWEST = ("--framework-version", "1.16")
 OLD = """\
 # An old recipe, well commented
 model_name_or_path: 'Qwen/Qwen2.5-1.5B-Instruct'   # quotes stay
@@ -56,7 +57,7 @@ reward_funcs:
 def test_safe_fixes_keep_comments_order_quotes_and_line_ends(mark: str, end: str, lint: Lint, recipe: Write) -> None:
     """Byte for byte, but for the keys that are fixed."""
     path = recipe(start=(mark + OLD).replace("\n", end))
-    ended = lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV")
+    ended = lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV", *NEWEST)
     assert (ended.code, ended.err) == (0, "")
     assert path.read_bytes() == (mark + FIXED).replace("\n", end).encode()
     assert "recipe.yaml: fixed GV101: torch_dtype removed, dtype: bfloat16" in ended.out
@@ -98,7 +99,7 @@ def test_an_evaluation_size_is_a_safe_fix(lint: Lint, recipe: Write) -> None:
 def test_duplicates_lose_those_that_do_not_count(lint: Lint, recipe: Write) -> None:
     """The last line stays as it is."""
     path = recipe("beta: 0.1 # first\nepsilon: 0.3\nbeta: 0.0 # last\n")
-    assert lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV").code == 0
+    assert lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV", *NEWEST).code == 0
     assert path.read_text().endswith("save_steps: 100\nepsilon: 0.3\nbeta: 0.0 # last\n")
 
 
@@ -106,7 +107,7 @@ def test_scripts_are_not_rewritten_and_that_is_said(lint: Lint, here: Path) -> N
     """Bash is not YAML."""
     script = "accelerate launch --num_processes 8 train_grpo.py --torch_dtype bfloat16\n"
     (here / "run.sh").write_text(script)
-    ended = lint("run.sh", "--fix")
+    ended = lint("run.sh", "--fix", *NEWEST)
     assert (here / "run.sh").read_text() == script
     assert "shell scripts are not rewritten" in ended.out
 
@@ -116,7 +117,7 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
     path = recipe("torch_dtype: auto\n", "real.yaml")
     path.chmod(0o640)
     (here / "link.yaml").symlink_to("real.yaml")
-    assert lint("link.yaml", "--processes", "8", "--fix").code == 0
+    assert lint("link.yaml", "--processes", "8", "--fix", *NEWEST).code == 0
     assert (here / "link.yaml").is_symlink()
     assert "dtype: auto\n" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o640
@@ -125,7 +126,7 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
 def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> None:
     """One object a file, as without --fix."""
     recipe("torch_dtype: auto\n")
-    answer = json.loads(lint("recipe.yaml", "--processes", "8", "--fix", "--format", "json").out)
+    answer = json.loads(lint("recipe.yaml", "--processes", "8", "--fix", "--format", "json", *NEWEST).out)
     assert answer["ok"] is True
 
 

@@ -14,6 +14,7 @@ from support import PROJECT, Ended, environment
 
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
+NEWEST = ("--framework-version", "1.16")
 PLAN = ["completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step",
         "steps_per_rollout", "rollouts_per_epoch", "dropped_prompts", "total_steps"]  # fmt: skip
 
@@ -40,17 +41,17 @@ def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Writ
 def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, recipe: Write) -> None:
     """A renamed key is; one whose value had an effect is not."""
     recipe(start="torch_dtype: bfloat16\nmax_prompt_length: 512\n")
-    out = lint("recipe.yaml", "--processes", "8").out
+    out = lint("recipe.yaml", "--processes", "8", *NEWEST).out
     assert "\n    fix (safe): torch_dtype removed, dtype: bfloat16\n" in out
     assert "\n    fix: max_prompt_length removed\n" in out
     assert "1 fixable with --fix (1 more with --unsafe-fixes)" in out
 
 
 def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None:
-    """One object a file: id, file, framework, processes, ok, plan, problems with fixes."""
+    """One object a file: id, file, framework, version, processes, ok, plan, problems with fixes."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     answer = json.loads(lint("recipe.yaml", "--processes", "7", "--format", "json").out)
-    assert list(answer) == ["id", "file", "framework", "processes", "ok", "plan", "problems"]
+    assert list(answer) == ["id", "file", "framework", "version", "processes", "ok", "plan", "problems"]
     assert (answer["file"], answer["framework"], answer["processes"], answer["ok"]) == ("recipe.yaml", "trl", 7, False)
     assert list(answer["plan"]) == PLAN
     problem = next(item for item in answer["problems"] if item["code"] == "GB101")
@@ -152,7 +153,7 @@ def test_a_terminal_without_unicode_gets_escapes(recipe: Write) -> None:
     done = subprocess.run(command, capture_output=True, check=False, text=True,
                           env=environment(PYTHONPATH=str(PROJECT / "src"), PYTHONIOENCODING="ascii"))  # fmt: skip
     assert done.returncode == 2
-    assert "GV102" in done.stdout
+    assert "GV110" in done.stdout
     assert "gr\\xf6\\xdfe" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -168,7 +169,7 @@ def test_byte_order_marks_and_windows_line_ends_are_read(start: str, end: str, l
 def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) -> None:
     """By code or family, together or apart; what is off is said."""
     recipe("torch_dtype: bfloat16\n", start="num_generations: 8\nper_device_train_batch_size: 1\n")
-    assert lint("recipe.yaml", "--processes", "7", "--select", "GV").out.count(" error\n") == 1
+    assert lint("recipe.yaml", "--processes", "7", "--select", "GV", *NEWEST).out.count(" error\n") == 1
     ended = lint("recipe.yaml", "--processes", "7", "--ignore", "GV101,GB101")
     assert ended.code == 0
     assert "switched off: GB101, GV101" in ended.out
@@ -196,7 +197,7 @@ def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> 
     """TRL 0.16 knows no accumulation in its divisibility rule, and has a max_prompt_length."""
     recipe("max_prompt_length: 512\n", start="per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n")
     old = lint("recipe.yaml", "--processes", "7", "--trl-version", "0.16", "--select", "GB,GV").out
-    new = lint("recipe.yaml", "--processes", "7", "--select", "GB,GV").out
+    new = lint("recipe.yaml", "--processes", "7", "--select", "GB,GV", *NEWEST).out
     assert ("GB101" in old, "GV101" in old) == (True, False)
     assert ("GB101" in new, "GV101" in new) == (False, True)
 

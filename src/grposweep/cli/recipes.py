@@ -11,7 +11,6 @@ import typer
 from grposweep.cli.app import choices, command
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
-from grposweep.setting import Version
 
 if TYPE_CHECKING:  # their members are only known when the registry is read
     Framework: TypeAlias = str
@@ -46,11 +45,13 @@ Processes = Annotated[
 ]
 TrlVersion = Annotated[
     str | None,
-    typer.Option(metavar="X.Y[.Z]", help="TRL to judge by, 0.14 to 1.16.", show_default="1.16; 0.18 for open-r1"),
+    typer.Option(metavar="X.Y[.Z]", help="The same, for recipes of TRL and Open-R1.", hidden=True),
 ]
 FrameworkVersion = Annotated[
     str | None,
-    typer.Option(metavar="X.Y[.Z]", help="EasyR1 or verl to judge by.", show_default="EasyR1 0.3.3, verl 0.9.1"),
+    typer.Option(
+        metavar="X.Y[.Z]", help="The framework's version to judge by.", show_default="what the repository says"
+    ),
 ]
 DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
 Gpu = Annotated[
@@ -109,9 +110,9 @@ def lint(
     from grposweep.frameworks.parsing.load import Options
     from grposweep.lint.linter import select_rules
 
-    version = _version(trl_version)
     gib = _gpu(gpu, gpu_memory_gib)
-    options = Options(str(framework), version, processes, dataset_size, framework_version, gib, gpu)
+    trl = _version(trl_version)
+    options = Options(str(framework), None, processes, dataset_size, framework_version, gib, gpu, trl)
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not (fix or diff):
         raise UserError("--unsafe-fixes says which fixes --fix may write, and --diff shows. Add --fix or --diff.")
@@ -172,9 +173,8 @@ def plan(
     from grposweep.cli.plan import show_plan, training_processes
     from grposweep.frameworks.parsing.load import Options
 
-    version = _version(trl_version)
     ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-    options = Options(str(framework), version, ranks, dataset_size, framework_version)
+    options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
     return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
 
 
@@ -187,6 +187,8 @@ def fit(
     gpu_memory_gib: GpuMemory = None,
     framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
+    trl_version: TrlVersion = None,
+    framework_version: FrameworkVersion = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Say how large a batch, how long a completion and how many generations fit a GPU, or each of the common ones.
@@ -196,7 +198,7 @@ def fit(
     from grposweep.cli.plan import show_fit
     from grposweep.frameworks.parsing.load import Options
 
-    options = Options(str(framework), None, processes)
+    options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
 
 
@@ -214,6 +216,7 @@ def translate(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
     vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
     trl_version: TrlVersion = None,
+    framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Write a recipe in another framework's words, with its launch command and what gets lost.
@@ -225,7 +228,8 @@ def translate(
     from grposweep.translate import translate_file
 
     ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
-    return translate_file(file, str(to), Options(str(framework), _version(trl_version), ranks, dataset_size), output)
+    options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
+    return translate_file(file, str(to), options, output)
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:
@@ -235,12 +239,12 @@ def _gpu(name: str | None, gib: float | None) -> float | None:
     return gib if gib is not None or name is None else memory_of(name, "--gpu")
 
 
-def _version(wanted: str | None) -> Version | None:
-    """The TRL release to judge by; one that is newer than the table counts as its newest, which is said."""
+def _version(wanted: str | None) -> str | None:
+    """The TRL release to judge by, checked; one that is newer than the table counts as its newest, which is said."""
     from grposweep.frameworks.base import text
     from grposweep.frameworks.trl.keys import parse_version, releases
 
     version = None if wanted is None else parse_version(wanted)
     if version is not None and version > releases()[-1]:
         print(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", file=sys.stderr)
-    return version
+    return wanted

@@ -76,7 +76,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 @lru_cache(maxsize=16)
 def installed_version(python: str, framework: str) -> Version:
     """The TRL that an interpreter would import, for frameworks that are TRL; otherwise the framework's own."""
-    known = frameworks.version_of(framework, None)
+    known = frameworks.version_of(framework)
     if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
         return known
     try:

@@ -74,6 +74,11 @@ def takes(framework: str, version: Version) -> Mapping[str, KeySpec]:
     return find_framework(framework).takes(version)
 
 
+def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
+    """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
+    return FRAMEWORKS[recipe.framework].known_keys(recipe)
+
+
 def write(setting: Setting, framework: str) -> TranslatedRecipe:
     """Return a setting as a recipe of a framework."""
     return find_framework(framework).write(setting)
@@ -132,12 +137,19 @@ def _latest_first() -> list[Framework]:
     return [FRAMEWORKS[name] for name in reversed(list(FRAMEWORKS))]
 
 
-def version_of(name: str, wanted: Version | None, own: str | None = None) -> Version:
-    """Return the release to judge by: as asked (``wanted`` of TRL, ``own`` of another framework), or the default."""
+def version_of(name: str, wanted: str | None = None) -> Version:
+    """Return the release of a framework that is asked for, or its default.
+
+    Raises UserError for text that is no version, and for releases before the first that can be judged.
+    """
     framework = find_framework(name)
-    if own is not None and framework.releases is not None:
-        return _own_version(own, framework)
-    return wanted if wanted is not None and framework.traits.follows_trl else framework.version
+    if wanted is None:
+        return framework.version
+    if framework.traits.follows_trl:
+        from grposweep.frameworks.trl.keys import parse_version  # a framework, which builds on this package
+
+        return parse_version(wanted)
+    return _own_version(wanted, framework)
 
 
 def _own_version(text: str, framework: Framework) -> Version:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
@@ -116,6 +117,25 @@ class Command:
     passes_on: bool = False
 
 
+class Vendored(NamedTuple):
+    """The keys and defaults in a framework's own source, as far as they could be read, and the version that it states."""
+
+    keys: Mapping[str, KeySpec] | None
+    version: Version | None = None
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """How a framework's own source is recognised and read in a repository; nothing of it is executed.
+
+    ``marker`` is the path of a file that only this source has, below the folder that holds the package. ``read`` gets that
+    folder and the recipe, whose version is the default.
+    """
+
+    marker: str
+    read: Callable[[Path, Recipe], Vendored]
+
+
 @dataclass(frozen=True, eq=False)
 class Framework:
     """All that one framework needs to be detected, read, judged, planned, fixed, translated and swept.
@@ -144,6 +164,10 @@ class Framework:
         base_config: the configuration behind a name that is not at hand; None where it is needed.
         config_defaults: of a configuration of Hydra's, on which a written recipe builds.
         environment_key: the key of a recipe that holds variables of the environment.
+        misfits: returns the keys of a recipe that its release refuses, where that takes more than a look into the table.
+        passed_on: keys that a recipe may set for its launcher, beside those of any release.
+        packages: the distributions that a repository pins for it, by their names on PyPI.
+        vendor: how its own source is found and read where a repository contains it.
         trainer: what starts it as an external trainer.
 
     """
@@ -171,6 +195,10 @@ class Framework:
     base_config: Callable[[str, Version], Mapping[str, Any] | None] | None = None
     config_defaults: tuple[str, ...] = ()
     environment_key: str = ""
+    misfits: Callable[[Recipe], Iterable[str]] | None = None
+    passed_on: frozenset[str] = frozenset()
+    packages: tuple[str, ...] = ()
+    vendor: "Vendor | None" = None
     trainer: ExternalTrainer | None = None
 
     def __post_init__(self) -> None:
@@ -198,7 +226,9 @@ class Framework:
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
     def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
-        """Return the keys that a recipe may set."""
+        """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
+        if recipe.vendored is not None:
+            return recipe.vendored
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
 
     def keys_at(self, version: Version) -> dict[str, str]:

@@ -9,7 +9,7 @@ from math import ceil, gcd
 from typing import Any
 
 from grposweep import plan
-from grposweep.frameworks.base import Field, NativeChange
+from grposweep.frameworks.base import Field, KeyTable, NativeChange
 from grposweep.frameworks.parsing.yaml_text import convert, resolve
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
@@ -113,7 +113,7 @@ def warmup_change(key: str) -> NativeChange:
 
 def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
     """Return whether a key exists, names a section, or stands under a key whose own keys are free (an empty mapping)."""
-    if key in takes or any(name.startswith(f"{key}.") for name in takes):
+    if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
         return True
     parts = key.split(".")
     above = (".".join(parts[:n]) for n in range(1, len(parts)))

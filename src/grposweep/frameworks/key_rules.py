@@ -101,14 +101,14 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
     return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
 
 
-@recipe_rule("GV303", "error", of=DOTTED)
+@recipe_rule("GV303", "error", of=DOTTED, by_release=True)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: words for a number, a fraction for a count, nothing where something must be.
 
     EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
     so it fails where the number is used.
     """
-    yield from find_mistyped(recipe, frameworks.takes(recipe.framework, recipe.version))
+    yield from find_mistyped(recipe, frameworks.known_keys(recipe))
 
 
 def find_mistyped(
@@ -127,7 +127,7 @@ def find_mistyped(
             yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
 
 
-@recipe_rule("GV305", "error", of=DOTTED)
+@recipe_rule("GV305", "error", of=DOTTED, by_release=True)
 def words_are_known(_: Recipe) -> tuple[Violation, ...]:
     """A word that its key does not know: an estimator, a loss, a schedule, an engine.
 

@@ -169,9 +169,11 @@ def _sorted_rows(
 @lru_cache(maxsize=128)
 def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
     """Return the fields of a recipe that sets nothing, for a framework whose rows follow the release."""
-    if framework.unsaid is None:
-        return {}
-    takes = framework.takes(version)
+    return {} if framework.unsaid is None else _fields_unsaid(framework, version, framework.takes(version))
+
+
+def _fields_unsaid(framework: Framework, version: Version, takes: Mapping[str, KeySpec]) -> Mapping[str, Any]:
+    assert framework.unsaid is not None
     values = {name: key.default for name, key in takes.items() if key.default is not None or key.type.endswith("?")}
     empty = Recipe(framework.name, version, {})
     found = Values(empty, values, values, frozenset(), frozenset())
@@ -184,7 +186,10 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     own = framework.keys_of(found) if framework.keys_of else {}
     keys |= own
     said = read_rows(framework, found, keys)
-    fields = {**release_defaults(framework, recipe.version), **said}
+    defaults = release_defaults(framework, recipe.version)
+    if recipe.vendored is not None and framework.unsaid is not None:
+        defaults = _fields_unsaid(framework, recipe.version, recipe.vendored)
+    fields = {**defaults, **said}
     fields.setdefault("processes", None)
     if recipe.processes is not None:
         fields["processes"] = recipe.processes

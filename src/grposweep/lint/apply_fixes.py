@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import SHELLS, Options, load_text
+from grposweep.frameworks.parsing.version_source import Judged
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grposweep.lint.judge import JudgedText, judge_text
 from grposweep.lint.linter import Diagnostic, Fix, LintResult, RuleSelection
@@ -47,6 +48,9 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         return FixedFile(
             judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
         )
+    if len(judged.results) == 1:  # an edit must not change the version by which the next fix is judged
+        recipe = judged.results[0].recipe
+        options = replace(options, judged=Judged(recipe.version, recipe.version_source, recipe.vendored))
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
         step = _step(path, judged, options, selection, unsafe)

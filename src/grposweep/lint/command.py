@@ -11,7 +11,6 @@ from grposweep.errors import ExitCode, NotARecipe, UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_text
-from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.apply_fixes import FixedFile, fix_file
 from grposweep.lint.folders import find_targets
 from grposweep.lint.judge import judge_text
@@ -75,15 +74,17 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
     framework = record.get("framework") or options.framework
     if framework not in ("auto", *FRAMEWORKS):
         raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
-    version = record.get("trl_version")
+    own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
+    is_told = own is not None or trl is not None
     told = Options(
         framework,
-        parse_version(version) if version is not None else options.version,
+        None if is_told else options.version,
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
-        str(own) if (own := record.get("framework_version")) is not None else options.own_version,
+        (None if own is None else str(own)) if is_told else options.own_version,
         _gpu(record, options.gpu_gib),
         str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
+        (None if trl is None else str(trl)) if is_told else options.trl_version,
     )
     return build_recipe(config, told)
 

@@ -9,6 +9,7 @@ from grposweep.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, 
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
 from grposweep.frameworks import ParsedRecipe
+from grposweep.frameworks.version_rules import find
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
@@ -99,7 +100,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     ]
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
-            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in rule.judge(recipe)]
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 

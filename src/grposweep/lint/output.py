@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.base import text
+from grposweep.frameworks.parsing.version_source import BY_DEFAULT
 from grposweep.lint.apply_fixes import FixedFile, render_change
 from grposweep.lint.linter import Diagnostic, Fix, LintResult
+from grposweep.recipe import BY_CALLER, Recipe
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 INDENT = "    "
@@ -48,8 +52,18 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
             _show_diagnostic(screen, name, diagnostic, lines)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
-    if any(result.diagnostics for result in fixed.judged.results):
+    troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
+    for version in dict.fromkeys(map(describe_version, troubled)):
+        screen.say(screen.paint(f"{INDENT}judged by {printable(version)}", DIM))
+    if troubled:
         screen.say()
+
+
+def describe_version(recipe: Recipe) -> str:
+    """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
+    source = recipe.version_source
+    why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
+    return f"{FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)} ({why})"
 
 
 def _show_diagnostic(screen: Screen, name: str, diagnostic: Diagnostic, lines: Sequence[str]) -> None:
@@ -121,6 +135,12 @@ def show_total(screen: Screen, total: Total, ignored: Sequence[str]) -> None:
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(parts), colour))
+    for version in dict.fromkeys(
+        describe_version(result.recipe)
+        for result in total.results
+        if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER)
+    ):
+        screen.say(screen.paint(f"judged by {printable(version)}", DIM))
     if ignored:
         screen.wrap(f"switched off: {', '.join(ignored)}", "")
     if total.in_folders:
@@ -222,6 +242,7 @@ def render_result(result: LintResult, name: Any = None) -> str:
             "id": name,
             "file": recipe.file,
             "framework": recipe.framework,
+            "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
             "processes": result.setting.processes,
             "ok": result.ok,
             "plan": result.plan,

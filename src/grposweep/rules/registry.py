@@ -69,6 +69,7 @@ class Violation:
         suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are sought.
         without_effect: fields whose change leaves training as it was: a fix of these alone is safe.
         severity: that of this finding of a recipe rule, where it is not the rule's.
+        certain: true in every release, so that it counts where the version is not known.
 
     """
 
@@ -79,6 +80,7 @@ class Violation:
     suggestions: Iterable[Change] = ()
     without_effect: frozenset[str] = frozenset()
     severity: Severity | None = None
+    certain: bool = False
 
 
 Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule holds
@@ -320,24 +322,34 @@ RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecipeRule(Documented):
-    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values."""
+    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values.
+
+    ``by_release``: what it finds depends on the release. Where the version is not known, GV110 says it in one warning.
+    """
 
     judge: RecipeJudge
+    by_release: bool = False
 
 
 RECIPE_RULES: dict[str, RecipeRule] = {}
 RECIPE_VARIANTS: dict[str, list[tuple[frozenset[str], RecipeJudge]]] = {}
 
 
-def recipe_rule(code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY) -> Callable[[RecipeJudge], RecipeJudge]:
-    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys."""
+def recipe_rule(
+    code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY, *, by_release: bool = False
+) -> Callable[[RecipeJudge], RecipeJudge]:
+    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys.
+
+    ``by_release`` marks a rule whose findings depend on the framework's release (see `RecipeRule`).
+    """
 
     def add(judge: RecipeJudge) -> RecipeJudge:
         assert code not in REGISTRY, f"{code} is taken"
         assert code not in RECIPE_RULES, f"{code} is taken"
         RECIPE_RULES[code] = RecipeRule(
-            code=code, severity=severity, of=of, name=judge.__name__, text=judge.__doc__ or "", judge=judge
-        )
+            code=code, severity=severity, of=of, name=judge.__name__, text=judge.__doc__ or "", judge=judge,
+            by_release=by_release,
+        )  # fmt: skip
         choose_for_recipes.cache_clear()
         return judge
 

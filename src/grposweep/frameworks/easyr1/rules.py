@@ -7,6 +7,7 @@ and config.py (OmegaConf over dataclasses), by release in keys.json.
 
 from collections.abc import Iterator
 
+from grposweep.frameworks import known_keys
 from grposweep.frameworks.base import text
 from grposweep.frameworks.dotted import is_taken, nearest
 from grposweep.frameworks.easyr1 import keys as easyr1
@@ -275,14 +276,14 @@ SUCCESSORS = {
 KL_WORDS = ("kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
 
 
-@recipe_rule("GV301", "error", of=EASYR1)
+@recipe_rule("GV301", "error", of=EASYR1, by_release=True)
 def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that EasyR1 does not take: a typo, another framework's word, or one of another release.
 
     EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is one
     of release 0.2, where it is the coefficient of the KL loss; since 0.3.0 ``algorithm.kl_coef`` is all there is.
     """
-    known = easyr1.known(recipe.version)
+    known = known_keys(recipe)
     for key in recipe.config:
         if is_taken(key, known):
             continue
@@ -317,7 +318,7 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
     computed.
     """
-    known = easyr1.known(recipe.version)
+    known = known_keys(recipe)
     for key, value in recipe.config.items():
         if key not in known or not known[key].type.startswith("auto"):
             continue
@@ -362,6 +363,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
 
 
-recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, easyr1.known(recipe.version)))
+recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
 recipe_variant("GV305", EASYR1, lambda recipe: find_unknown_words(recipe, easyr1.CHOICES))
 recipe_variant("GK310", EASYR1, _dead_keys)

@@ -39,6 +39,7 @@ FRAMEWORK = Framework(
     render=render,
     native_keys=native_keys,
     special=SPECIAL,
+    packages=("ms-swift",),
     environment_key=keys.ENVIRONMENT,
     trainer=ExternalTrainer(build),
 )

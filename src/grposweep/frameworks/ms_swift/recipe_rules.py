@@ -59,7 +59,7 @@ GONE = {
 }
 
 
-@recipe_rule("GV501", "error", of=MS_SWIFT)
+@recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that `swift rlhf` does not take: a typo, another library's word, or one of an older release.
 
@@ -100,7 +100,7 @@ def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
     return [meant] if meant in takes else closest_keys(name, takes)
 
 
-@recipe_rule("GV502", "error", of=MS_SWIFT)
+@recipe_rule("GV502", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` is the word None.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import NotARecipe, UserError
-from grposweep.frameworks import FRAMEWORKS, detect, recognise, takes, version_of
+from grposweep.frameworks import FRAMEWORKS, detect, recognise, takes
 from grposweep.frameworks.parsing.launch import (
     SHIPPED,
     LaunchCommand,
@@ -18,6 +18,7 @@ from grposweep.frameworks.parsing.launch import (
     count_visible_gpus,
     read_overrides,
 )
+from grposweep.frameworks.parsing.version_source import Judged, Wanted, find_version
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
 from grposweep.frameworks.signs import refuse_launch, refuse_toml
 from grposweep.recipe import Recipe
@@ -33,15 +34,28 @@ MOST_KEYS = 2000  # verl's longest configuration has about 700
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says beside the files."""
+    """What the command line says beside the files.
+
+    Of versions ``own_version`` is for any framework (``--framework-version``), ``trl_version`` for those that follow TRL;
+    ``version`` is a release that the caller has parsed, of the framework that it names. ``judged`` is a version that was
+    found before: an edited text of the same file is judged by it again.
+    """
 
     framework: str = "auto"
     version: Version | None = None
     processes: int | None = None
     train_prompts: int | None = None
-    own_version: str | None = None  # of EasyR1 or verl
+    own_version: str | None = None
     gpu_gib: float | None = None  # memory of the GPU to judge by
     gpu: str | None = None  # its name
+    trl_version: str | None = None
+    judged: Judged | None = None
+
+    def find_version(self, framework: str, config: Mapping[str, Any], path: Path | None, **more: Any) -> Judged:
+        """Return the version to judge a recipe by, and what says so."""
+        if self.judged is not None:
+            return self.judged
+        return find_version(framework, config, Wanted(self.own_version, self.trl_version, self.version), path, **more)
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
@@ -115,12 +129,15 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
         framework = detect(config, *paths) if len(config) <= FEW_KEYS else recognise(config, paths)
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
-    version = version_of(framework, options.version, options.own_version)
     if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
-    return Recipe(framework, version, config, processes, options.train_prompts, options.gpu_gib, options.gpu, **more)
+    file = more.get("file")
+    judged = options.find_version(framework, config, None if file is None else Path(file),
+                                  base=more.get("base", ""), code=more.get("code"))  # fmt: skip
+    return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
+                  version_source=judged.source, vendored=judged.vendored, **more)  # fmt: skip
 
 
 def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
@@ -163,7 +180,9 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     framework = options.framework
     if framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
-    config = {**base, **build_config(start, takes(framework, version_of(framework, options.version)))}
+    code = read_launched(start.launch.program, path) if start.own is None else None
+    judged = options.find_version(framework, {**base, **start.options}, path, code=code)
+    config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble = _processes(start, path)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
@@ -178,7 +197,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
         config.pop("num_processes", None)
     return build_recipe(
         config,
-        replace(options, framework=framework),
+        replace(options, framework=framework, judged=judged),
         processes=processes,
         file=str(path),
         lines={name: line for name, line in start.lines.items() if name in config},
@@ -189,7 +208,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
             config=next(iter(_config_name(start)), ""),
             visible_gpus=count_visible_gpus(start.environment),
         ),
-        code=read_launched(start.launch.program, path) if start.own is None else None,
+        code=code,
     )
 
 
@@ -217,7 +236,7 @@ def _base_of(said: Overrides, framework: str, script: Path, options: Options) ->
     if not said.base:
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
-    own = fallback(said.base, version_of(framework, None, options.own_version)) if fallback else None
+    own = fallback(said.base, options.find_version(framework, said.config, script).version) if fallback else None
     if "$" in said.base and own is None:
         raise UserError(f"{said.base}: only a running shell knows which file that is. Lint the configuration itself.")
     found = find_near(said.base, script)

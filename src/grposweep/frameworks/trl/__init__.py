@@ -33,5 +33,8 @@ FRAMEWORK = Framework(
     render=partial(render, script=("-m", "trl.scripts.grpo")),
     native_keys=native_keys,
     special=SPECIAL,
+    releases=keys.releases,
+    passed_on=keys.PASSED_ON,
+    packages=("trl",),
     trainer=ExternalTrainer(Lazy("external.script:build"), kind="script", needs_script=True),
 )

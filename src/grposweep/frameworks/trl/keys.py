@@ -82,6 +82,12 @@ def transformers(version: Version) -> str:
     return str(names[max(bisect_right(releases(), version) - 1, 0)])
 
 
+# `trl grpo` hands these to accelerate launch, also from the YAML; ``env`` it reads itself.
+PASSED_ON = frozenset(
+    ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
+     "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
+     "dynamo_backend", "env"]
+)  # fmt: skip
 RENAMES = {  # old word: new word, with the same meaning
     "evaluation_strategy": "eval_strategy",
     "torch_dtype": "dtype",

@@ -12,7 +12,7 @@ from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.fate import fate, is_own_script, taken
-from grposweep.frameworks.trl.keys import HABITS, instead
+from grposweep.frameworks.trl.keys import HABITS, PASSED_ON, instead
 from grposweep.frameworks.trl.recipes import has_own_batches
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, set_to, show
@@ -42,7 +42,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
                                 ({key: found.value},), frozenset({key}))  # fmt: skip
 
 
-@recipe_rule("GV104", "error")
+@recipe_rule("GV104", "error", by_release=True)
 def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
 
@@ -88,15 +88,9 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
     return None
 
 
-# `trl grpo` hands these to accelerate launch, also from the YAML.
-LAUNCHER_KEYS = frozenset(
-    ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
-     "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
-     "dynamo_backend"]
-)  # fmt: skip
 
 
-@recipe_rule("GV101", "error")
+@recipe_rule("GV101", "error", by_release=True)
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
 
@@ -120,7 +114,7 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
                         without_effect=safe, severity=end.severity)  # fmt: skip
 
 
-@recipe_rule("GV102", "error")
+@recipe_rule("GV102", "error", by_release=True)
 def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A key that no release of TRL takes, nor the script that is launched: a typo, or another library's word.
 
@@ -179,7 +173,7 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
     """Keys that no release takes, with those they may have meant."""
     takes = taken(recipe)
     for key in recipe.config:
-        if key in takes or key in LAUNCHER_KEYS or key == "env":
+        if key in takes or key in PASSED_ON:
             continue
         if keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe)):
             habit = HABITS.get(str(key))
@@ -190,7 +184,9 @@ def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Sev
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity)
+    is_typo = bool(near) and key not in HABITS  # a word of habit may be one of a script's own
+    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity,
+                     certain=is_typo)  # fmt: skip
 
 
 def _when(key: str, recipe: Recipe) -> str:

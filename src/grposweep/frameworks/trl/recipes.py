@@ -174,7 +174,10 @@ FIELDS = (
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
     """Return the keys that matter, in the types that TRL would see."""
-    found = collect_converted(framework, recipe, _readable(framework, recipe.version), RENAMED, _convert)
+    takes = _readable(framework, recipe.version)
+    if recipe.vendored is not None:
+        takes = KeyTable({**EXTRA, **recipe.vendored})
+    found = collect_converted(framework, recipe, takes, RENAMED, _convert)
     return replace(found, bad=found.bad | BATCH_KEYS) if has_own_batches(recipe) else found
 
 

@@ -7,6 +7,7 @@ from grposweep.external import RECIPE, ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.ray import build_ray
 from grposweep.frameworks.verl import keys
+from grposweep.frameworks.verl.overrides import refusals
 from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
 
 
@@ -34,6 +35,8 @@ FRAMEWORK = Framework(
     derived=DERIVED,
     render=render,
     special=SPECIAL,
+    misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
+    packages=("verl",),
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
     config_defaults=("ppo_trainer", "_self_"),
     trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),

@@ -27,7 +27,7 @@ WHOLE = {row.key for row in verl.FIELDS if row.name in COUNTS} | {"trainer.nnode
 HYDRA_STOPS = "Hydra stops at it, because verl's configuration has none of this name"
 
 
-@recipe_rule("GV401", "error", of=VERL)
+@recipe_rule("GV401", "error", of=VERL, by_release=True)
 def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that verl's configuration does not have, without the ``+`` that adds one.
 
@@ -75,7 +75,7 @@ def _misspelled(key: str, known: KeyTable) -> str:
     return next(iter(get_close_matches(key, alike, n=1, cutoff=0.93)), "")
 
 
-@recipe_rule("GV402", "error", of=VERL)
+@recipe_rule("GV402", "error", of=VERL, by_release=True)
 def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
     """``+key`` for a key that verl has: Hydra adds only what is not there, or is null.
 
@@ -118,7 +118,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(f"{FETCH}={show(size)}", why, "Leave it out.", (FETCH,))
 
 
-@recipe_rule("GV404", "error", of=VERL)
+@recipe_rule("GV404", "error", of=VERL, by_release=True)
 def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must say vllm, sglang or trtllm.
 

@@ -89,7 +89,7 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
                             ({name: None},))  # fmt: skip
 
 
-@recipe_rule("GV406", "error", of=VERL)
+@recipe_rule("GV406", "error", of=VERL, by_release=True)
 def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
     """``ppo_micro_batch_size`` and ``log_prob_micro_batch_size``, for all GPUs together, are deprecated.
 

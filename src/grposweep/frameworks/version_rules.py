@@ -1,0 +1,103 @@
+"""GV: the version that a recipe is judged by: whether it is known, and whether its keys are those of another.
+
+Where the version is not known, what rules say of keys is a guess. So all of it is one warning, without a fix that counts as
+safe. What is true of every release (`Violation.certain`) stays an error.
+"""
+
+from collections.abc import Iterator
+
+from grposweep import frameworks
+from grposweep.frameworks.base import text
+from grposweep.recipe import Recipe
+from grposweep.rules.helpers import cut
+from grposweep.rules.registry import RecipeRule, Violation, choose_for_recipes, recipe_rule
+from grposweep.setting import EVERY
+
+MOST_NAMED = 6  # keys in a message
+
+
+def find(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
+    """Return what a rule says of a recipe, without what the version leaves open."""
+    found = list(rule.judge(recipe))
+    return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
+
+
+def _is_open(recipe: Recipe, broken: Violation) -> bool:
+    """Return whether another version would change a finding, and nothing states which one trains."""
+    if broken.certain:
+        return False
+    if not recipe.version_source.known:
+        return True
+    elsewhere = keys_of_others(recipe)
+    return bool(broken.fields) and elsewhere.issuperset(broken.fields)
+
+
+def keys_of_others(recipe: Recipe) -> frozenset[str]:
+    """Return the keys that the pinned release does not take, and another release does."""
+    from grposweep.frameworks.parsing.version_source import misfits_elsewhere  # it loads the frameworks
+
+    if recipe.version_source.kind != "pinned" or recipe.vendored is not None:
+        return frozenset()
+    if "keys_of_others" not in recipe.derived:
+        recipe.derived["keys_of_others"] = misfits_elsewhere(recipe)
+    found: frozenset[str] = recipe.derived["keys_of_others"]
+    return found
+
+
+@recipe_rule("GV110", "warning", of=EVERY)
+def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
+    """Keys that the assumed release does not take, in a recipe of which nothing says the version that trains it.
+
+    The version is looked for in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
+    ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
+    releases that have all keys. Where none of these answers, one warning names all such keys, and no fix is offered.
+    A key that no release takes and that is spelled almost like one is still an error of its own.
+    """
+    if recipe.version_source.known:
+        return
+    found = _held_back(recipe)
+    if found:
+        keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
+        why = f"{_label(recipe)} is assumed, because nothing states the version and no known release takes all keys"
+        if len(found) == 1:
+            why = f"{found[0].why}; {why}"
+        instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
+        yield Violation(_named(keys) or found[0].what, why, instead, keys)
+
+
+@recipe_rule("GV111", "warning", of=EVERY)
+def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
+    """A repository that pins one release, and a recipe with keys of another: one of the two is out of date.
+
+    These keys are judged by the release that is installed in truth, so they are no errors here.
+    """
+    from grposweep.frameworks.parsing.version_source import fitting_releases  # it loads the frameworks
+
+    keys = tuple(key for key in recipe.config if key in keys_of_others(recipe))
+    if not keys:
+        return
+    source, fits = recipe.version_source, fitting_releases(recipe)
+    span = f"all keys are in {_span(fits)}" if fits else "they are of other releases, and no known one takes all keys"
+    why = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}; {span}"
+    wanted = text(fits[-1]) if fits else "X.Y.Z"
+    yield Violation(_named(keys), why, f"Change the pin or the keys, or lint with --framework-version {wanted}.", keys)
+
+
+def _held_back(recipe: Recipe) -> list[Violation]:
+    """Return what the rules that depend on the release would say, were the assumed version known."""
+    rules = choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
+    return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
+
+
+def _label(recipe: Recipe) -> str:
+    return f"{frameworks.FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)}"
+
+
+def _named(keys: tuple[str, ...]) -> str:
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    return ", ".join(cut(key) for key in keys[:MOST_NAMED]) + more
+
+
+def _span(fits: "list[tuple[int, int, int]]") -> str:
+    """Return the first and the last of some releases."""
+    return text(fits[0]) if len(fits) == 1 else f"{text(fits[0])} to {text(fits[-1])}"
