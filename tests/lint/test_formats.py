@@ -75,7 +75,7 @@ def test_sarif_of_clean_files_is_a_log_too(recipe: Write, capsys: pytest.Capture
 def test_statistics_count_by_rule(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """The most frequent first, and whether --fix could end them; in JSON too."""
     files = [recipe(start=BAD, name="a.yaml"), recipe(start=BAD + "torch_dtype: auto\n", name="b.yaml")]
-    code, out = output(capsys, *files, select=["GB101", "GV101"], statistics=True)
+    code, out = output(capsys, *files, select=["GB101", "GV101"], statistics=True, framework_version="1.16")
     assert code == 1
     assert [line.split("  ")[:3] for line in out.splitlines()] == [["2", "GB101", "[*]"], ["1", "GV101", "[*]"]]
     _, out = output(capsys, *files, select=["GB101"], statistics=True, format=LintFormat.json)
@@ -90,10 +90,10 @@ def test_a_diff_is_what_fix_would_write(end: str, here: Path, capsys: pytest.Cap
     text = OLD.replace("\n", "\r\n") if end == "\r\n" else OLD.removesuffix("\n") + end
     for file in (path, other):
         file.write_bytes(text.encode())
-    code, diff = output(capsys, path, select=["GV101"], diff=True)
+    code, diff = output(capsys, path, select=["GV101"], diff=True, framework_version="1.16")
     assert code == 1
     assert path.read_bytes() == text.encode()
-    output(capsys, other, select=["GV101"], fix=True)
+    output(capsys, other, select=["GV101"], fix=True, framework_version="1.16")
     patch = diff.replace(str(path), "r.yaml").encode()
     subprocess.run(["git", "apply", "-p0", "-"], input=patch, cwd=here, check=True)
     assert path.read_bytes() == other.read_bytes() != text.encode()

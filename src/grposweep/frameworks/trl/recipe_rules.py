@@ -88,8 +88,6 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
     return None
 
 
-
-
 @recipe_rule("GV101", "error", by_release=True)
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
