@@ -197,7 +197,9 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields |= derive(found, fields)
     unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
     fields = fields if framework.unsaid else _completed(fields)
-    held = keys if framework.is_dotted else {**_holders(framework, recipe.version), **own}
+    held = _holders(framework, recipe.version)
+    if own:
+        held = _by_key({**keys, **own} if framework.is_dotted else {**_flat(keys), **own})
     return _build_setting(framework, found, keys, held, fields, unsaid)
 
 
@@ -216,38 +218,47 @@ def _build_setting(
     framework: Framework,
     found: Values,
     keys: Mapping[str, str],
-    held: Mapping[str, str],
+    held: Mapping[str, tuple[str, ...]],
     fields: Mapping[str, Any],
     unsaid: Set[str],
 ) -> ParsedRecipe:
     """Return the setting of these fields, its derived sizes made and what counts rollouts turned into optimizer steps.
 
-    ``held`` are the keys that a recipe sets behind each field: of a key in a mapping the mapping's. ``unsaid`` are fields of
+    ``held`` are the fields behind each key that a recipe sets: of a mapping those of all keys in it. ``unsaid`` are fields of
     which the recipe says nothing, though it sets their key.
     """
-    recipe = found.recipe
+    recipe, lines = found.recipe, found.lines
     counted = _counted(framework)
-    given = {name for name, key in held.items() if key in found.given} - unsaid
-    setting = Setting(
-        framework=framework.traits,
-        version=recipe.version,
-        launcher=recipe.launch.launcher if recipe.launch else None,
-        given=frozenset({"framework", *given}),  # never empty: that would be an experiment of our own
-        keys=keys,
-        lines={name: found.lines[held[name]] for name in given if held[name] in found.lines},
-        **{"train_prompts": recipe.train_prompts, **{name: fields[name] for name in fields.keys() - counted}},
+    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unsaid}
+    setting = _blank(framework, recipe.version).replace(
+        {
+            "launcher": recipe.launch.launcher if recipe.launch else None,
+            "given": frozenset(("framework", *given)),  # never empty: that would be an experiment of our own
+            "keys": keys,
+            "lines": {name: lines[key] for name, key in given.items() if key in lines} if lines else {},
+            "train_prompts": recipe.train_prompts,
+            **({name: fields[name] for name in fields.keys() - counted} if counted else fields),
+        }
     )
     if framework.traits.unit == "prompts":
         setting = plan.resize(setting)
-    each = steps_a_rollout(setting) if counted and setting.gradient_accumulation_steps > 0 else 1.0
-    steps = {
-        name: value if value is None or abs(value) < 1 else ceil(value * each)
-        for name in counted & fields.keys()
-        for value in [fields[name]]
-    }
-    rows = framework.by_name if found.bad else {}
-    unknown = {name for name, row in rows.items() if held[name] in found.bad or found.bad & row.also}
-    return ParsedRecipe(setting.replace(steps), frozenset(unknown))
+    if counted:
+        each = steps_a_rollout(setting) if setting.gradient_accumulation_steps > 0 else 1.0
+        counts = {name: fields[name] for name in counted & fields.keys()}
+        setting = setting.replace(
+            {name: n if n is None or abs(n) < 1 else ceil(n * each) for name, n in counts.items()}
+        )
+    if not found.bad:
+        return ParsedRecipe(setting)
+    unknown = {name for key in found.bad for name in held.get(key, ())}
+    unknown |= {name for name, row in framework.by_name.items() if found.bad & row.also}
+    return ParsedRecipe(setting, frozenset(unknown))
+
+
+@lru_cache(maxsize=128)
+def _blank(framework: Framework, version: Version) -> Setting:
+    """Return the setting that others are copied from: making one takes ten times as long as a copy."""
+    return Setting(framework=framework.traits, version=version)
 
 
 @cache
@@ -257,6 +268,19 @@ def _counted(framework: Framework) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _holders(framework: Framework, version: Version) -> Mapping[str, str]:
+def _holders(framework: Framework, version: Version) -> Mapping[str, tuple[str, ...]]:
+    """Return the fields behind each key that a recipe sets."""
+    keys = framework.keys_at(version)
+    return _by_key(keys if framework.is_dotted else _flat(keys))
+
+
+def _flat(keys: Mapping[str, str]) -> dict[str, str]:
     """Return the key that a recipe of flat keys sets behind each field."""
-    return {name: key.partition(".")[0] for name, key in framework.keys_at(version).items()}
+    return {name: key.partition(".")[0] for name, key in keys.items()}
+
+
+def _by_key(keys: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, key in keys.items():
+        found[key] = (*found.get(key, ()), name)
+    return found
