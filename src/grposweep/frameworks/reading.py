@@ -197,9 +197,7 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields |= derive(found, fields)
     unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
     fields = fields if framework.unsaid else _completed(fields)
-    held = _holders(framework, recipe.version)
-    if own:
-        held = _by_key({**keys, **own} if framework.is_dotted else {**_flat(keys), **own})
+    held = _holders(framework, recipe.version, tuple(own.items()))
     return _build_setting(framework, found, keys, held, fields, unsaid)
 
 
@@ -267,20 +265,13 @@ def _counted(framework: Framework) -> frozenset[str]:
     return frozenset(row.name for row in framework.fields if row.rollouts)
 
 
-@lru_cache(maxsize=64)
-def _holders(framework: Framework, version: Version) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields behind each key that a recipe sets."""
+@lru_cache(maxsize=128)
+def _holders(framework: Framework, version: Version, own: tuple[tuple[str, str], ...]) -> Mapping[str, tuple[str, ...]]:
+    """Return the fields behind each key that a recipe sets; ``own`` are fields with another key in this recipe."""
     keys = framework.keys_at(version)
-    return _by_key(keys if framework.is_dotted else _flat(keys))
-
-
-def _flat(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the key that a recipe of flat keys sets behind each field."""
-    return {name: key.partition(".")[0] for name, key in keys.items()}
-
-
-def _by_key(keys: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    if not framework.is_dotted:
+        keys = {name: key.partition(".")[0] for name, key in keys.items()}
     found: dict[str, tuple[str, ...]] = {}
-    for name, key in keys.items():
+    for name, key in {**keys, **dict(own)}.items():
         found[key] = (*found.get(key, ()), name)
     return found

@@ -194,7 +194,7 @@ def _readable(framework: Framework, version: Version) -> KeyTable:
 def _convert(value: Any, kind: str) -> Value:
     """Return a value as `convert` does; 8.0 is a count here, which GV104 reports."""
     found = convert(value, kind)
-    return found if found.value is None else Value(found.value)
+    return found if found.value is None or not found.trouble else Value(found.value)
 
 
 def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
