@@ -1,4 +1,6 @@
-"""What the parser of each TRL release does with keys that nobody declares: python benchmarks/trl_versions/parsers.py REPOSITORY
+"""What the parser of each TRL release does with keys that are not declared.
+
+    python benchmarks/trl_versions/parsers.py REPOSITORY
 
 REPOSITORY is TRL's git directory. Of each tagged release the real ``TrlParser`` is run, cut out of trl/scripts/utils.py, on a
 YAML and on a flag with an unknown key: as a script calls it that passes no options, and as trl/scripts/grpo.py calls it. The
@@ -55,7 +57,7 @@ def parser_of(text: str) -> Any:
              "Callable": Callable, "dataclass": dataclass}  # fmt: skip
     node = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "TrlParser")
     code = "from __future__ import annotations\n" + ast.unparse(node)
-    exec(compile(code, "TrlParser", "exec"), names)  # noqa: S102  # the release itself, which its owner checked out
+    exec(compile(code, "TrlParser", "exec"), names)  # the release itself, which its owner checked out
     return names["TrlParser"]
 
 
@@ -67,7 +69,7 @@ def options_of(text: str) -> dict[str, Any]:
 
 
 def verdict(parser: Any, words: list[str], options: dict[str, Any]) -> str:
-    """ "dropped" where training would go on without the key, "stops" where it would not."""
+    """Return "dropped" where training would go on without the key, "stops" where it would not."""
     try:
         with redirect_stderr(StringIO()):
             parser(Arguments).parse_args_and_config(words, **options)
