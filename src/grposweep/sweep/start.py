@@ -228,7 +228,7 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
 
 
 def _is_question(key: str, old: object, new: object) -> bool:
-    """Whether another value of this key makes another sweep, mostly; what decides is config.read.sweep_identity."""
+    """Whether another value of this key makes another sweep, mostly; what decides is config.identity.sweep_identity."""
     section, _, name = key.partition(".")
     if key == "search.sampler":
         return ONE_FACTOR in (old, new)
