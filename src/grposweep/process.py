@@ -235,7 +235,7 @@ def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
 
 
 def end_children_with(pid: int) -> dict[str, str]:
-    """Start a process that kills the marked ones when process ``pid`` ends; return the mark for their environment.
+    """Start a process that kills the marked ones when process ``pid`` ends; return the variables that mark them.
 
     The kernel's signal at a parent's death reaches one process and not its children, such as the engines of a vLLM server.
     """
@@ -243,7 +243,7 @@ def end_children_with(pid: int) -> dict[str, str]:
         return {}
     mark = os.urandom(16).hex()
     _run_guard(["--of", str(pid), mark], subprocess.DEVNULL)
-    return {MARK: mark}
+    return {MARK: mark, "SPT_NOENV": "1"}  # or setproctitle, which vLLM uses, writes titles over the mark
 
 
 def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
