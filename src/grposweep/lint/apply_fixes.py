@@ -10,7 +10,7 @@ import yaml
 
 from grposweep.errors import UserError
 from grposweep.files import write_text
-from grposweep.frameworks.parsing.load import SHELLS, Options, load_text
+from grposweep.frameworks.parsing.load import PYTHON, SHELLS, Options, load_text
 from grposweep.frameworks.parsing.version_source import Judged
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grposweep.lint.judge import JudgedText, judge_text
@@ -43,7 +43,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
     """Apply every fix that may be applied, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
     judged = judge_text(path, original, options, selection)
-    if path.suffix in SHELLS or original.startswith("#!"):
+    if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
         wanted = any(found.fixes for result in judged.results for found in result.diagnostics)
         return FixedFile(
             judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
@@ -67,10 +67,10 @@ def _step(
     path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
 ) -> tuple[JudgedText, str] | None:
     """Return the text after the first fix that ends its problem and makes no other, judged, and the change."""
-    for result, diagnostic, fix in _all_fixes(judged):
+    for number, diagnostic, fix in _all_fixes(judged):
         if "processes" in fix.change or not (fix.safe or unsafe):
             continue
-        edited = edit(judged.text, fix.change, nested=result.setting.framework.syntax == "dotted")
+        edited = _edit_recipe(path, judged, number, fix.change)
         if edited is None or edited == judged.text:
             continue
         after = judge_text(path, edited, options, selection)
@@ -79,10 +79,20 @@ def _step(
     return None
 
 
-def _all_fixes(judged: JudgedText) -> Iterator[tuple[LintResult, Diagnostic, Fix]]:
-    for result in judged.results:
+def _all_fixes(judged: JudgedText) -> Iterator[tuple[int, Diagnostic, Fix]]:
+    """Yield each fix, with its problem and the number of its recipe in the file."""
+    for number, result in enumerate(judged.results):
         for diagnostic in result.diagnostics:
-            yield from ((result, diagnostic, fix) for fix in diagnostic.fixes)
+            yield from ((number, diagnostic, fix) for fix in diagnostic.fixes)
+
+
+def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
+    """Return the text after a change of one of its recipes; None if that would touch more than these keys."""
+    if path.suffix in PYTHON:
+        from grposweep.frameworks.parsing.python_edit import edit_call  # few files are Python
+
+        return edit_call(path, judged.text, number, change)
+    return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:

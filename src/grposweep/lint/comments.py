@@ -6,7 +6,7 @@ them, a family (``GB``) stands for its rules, and without brackets all rules are
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from grposweep.check import RECIPE_RULES, REGISTRY
@@ -35,11 +35,11 @@ class Comment:
         return any(line in self.reach for line in lines if line is not None)
 
 
-def read_comments(text: str) -> tuple[Comment, ...]:
-    """Return the comments of a file that switch rules off."""
+def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
+    """Return the comments of a file that switch rules off; ``show`` returns the text whose lines its recipes count."""
     if NAME not in text:
         return ()
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = show().replace("\r\n", "\n").split("\n")
     found = ((number, line, COMMENT.search(line)) for number, line in enumerate(lines, 1))
     return tuple(
         Comment(

@@ -15,7 +15,7 @@ from grposweep import __version__
 from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grposweep.lint.apply_fixes import FixedFile
 from grposweep.lint.linter import Diagnostic
-from grposweep.lint.output import BOLD, GREEN, RED, Screen, Total, fixable, printable, render_fix, writable
+from grposweep.lint.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, printable, render_fix, writable
 
 HOME = "https://github.com/grposweep/grposweep"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -44,19 +44,19 @@ class GithubReport:
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
             for found in result.diagnostics:
-                self._say(found.severity, path, found.line, found.code, _in_words(found))
+                place = place_of(result.recipe, found.line)
+                self._say(found.severity, path, place, found.code, _in_words(found))
 
     def refuse(self, path: Path, message: str) -> None:
-        self._say("error", path, None, "not judged", message)
+        self._say("error", path, "", "not judged", message)
 
     def close(self, total: Total) -> None: ...
 
-    def _say(self, severity: str, path: Path, line: int | None, title: str, message: str) -> None:
-        name, place = _relative(path), f",line={line}" if line else ""
-        words = f"{name}{f':{line}' if line else ''}: {title} {message}"
-        command = (
-            f"::{severity} title={_escape(f'grposweep ({title})')},file={_escape(name)}{place}::{_escape(words, '')}"
-        )
+    def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
+        name, line = _relative(path), place.removeprefix(":")
+        where = f",line={line}" if line.isdigit() else ""  # of a cell GitHub knows nothing
+        properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
+        command = f"::{severity} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
         self._out.write(writable(command, self._out) + "\n")
 
 
@@ -77,7 +77,7 @@ class SarifReport:
         for result in fixed.judged.results:
             self._results += [
                 {"ruleId": found.code, "level": found.severity, "message": {"text": _in_words(found)},
-                 "locations": [_location(path, found.line)]}
+                 "locations": [_location(path, place_of(result.recipe, found.line))]}
                 for found in result.diagnostics
             ]  # fmt: skip
 
@@ -106,11 +106,13 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _location(path: Path, line: int | None = None) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
-    if line:
-        place["region"] = {"startLine": line}
-    return {"physicalLocation": place}
+def _location(path: Path, place: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
+    line = place.removeprefix(":")
+    if line.isdigit():
+        found["region"] = {"startLine": int(line)}
+    location: dict[str, Any] = {"physicalLocation": found}
+    return location if line.isdigit() or not line else {**location, "message": {"text": line}}
 
 
 class StatisticsReport:

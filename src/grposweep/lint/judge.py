@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grposweep.frameworks.parsing.load import Options, parse_recipes
+from grposweep.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grposweep.lint.comments import read_comments, silence, unknown_codes
 from grposweep.lint.linter import LintResult, RuleSelection, lint_recipe
 
@@ -26,7 +26,7 @@ class JudgedText:
 def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
     """Judge the recipes in a text that stands, or will stand, in this file."""
     results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
-    comments = read_comments(text)
+    comments = read_comments(text, lambda: shown_text(path, text))
     if not comments:
         return JudgedText(text, tuple(results))
     pairs = [silence(result, comments) for result in results]

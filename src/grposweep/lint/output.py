@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.base import text
+from grposweep.frameworks.parsing.load import shown_text
 from grposweep.frameworks.parsing.version_source import BY_DEFAULT
 from grposweep.lint.apply_fixes import FixedFile, render_change
 from grposweep.lint.linter import Diagnostic, Fix, LintResult
@@ -49,7 +50,8 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
-            _show_diagnostic(screen, name, diagnostic, lines)
+            place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
+            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
@@ -66,13 +68,25 @@ def describe_version(recipe: Recipe) -> str:
     return f"{FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)} ({why})"
 
 
-def _show_diagnostic(screen: Screen, name: str, diagnostic: Diagnostic, lines: Sequence[str]) -> None:
+def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
+    """Return the first line of a recipe, where its file has several."""
+    return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
+
+
+def place_of(recipe: Recipe, line: int | None) -> str:
+    """Return a line as it follows a file's name: ``:12``, of a notebook ``:cell 3:2``, empty where there is none."""
+    if not line:
+        return ""
+    cell, inside = recipe.place(line)
+    return f":{inside}" if cell is None else f":cell {cell}:{inside}"
+
+
+def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str]) -> None:
     """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
-    place = f"{name}:{diagnostic.line}:" if diagnostic.line else f"{name}:"
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
-        number = f"{diagnostic.line:>4} | "
+        number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
         source = printable(lines[diagnostic.line - 1].expandtabs(4))
         room = screen.width - len(INDENT) - len(number)
         screen.say(
@@ -173,8 +187,8 @@ class TextReport:
     def __init__(self, screen: Screen, ignored: Sequence[str]) -> None:
         self._screen, self._ignored = screen, ignored
 
-    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
-        lines = fixed.judged.text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
         show_file(self._screen, fixed, lines)
 
     def refuse(self, path: Path, message: str) -> None: ...
@@ -191,7 +205,7 @@ class JsonReport:
 
     def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
         for result in fixed.judged.results:
-            self._out.write(render_result(result) + "\n")
+            self._out.write(render_result(result, start=start_of(result.recipe, fixed)) + "\n")
 
     def refuse(self, path: Path, message: str) -> None:
         self._out.write(render_error(message, file=str(path)) + "\n")
@@ -234,8 +248,8 @@ def printable(text: str) -> str:
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode
 
 
-def render_result(result: LintResult, name: Any = None) -> str:
-    """One line: the recipe's id, whether it is ok, its plan, its problems with fixes."""
+def render_result(result: LintResult, name: Any = None, start: int | None = None) -> str:
+    """One line: the recipe's id, whether it is ok, its plan, its problems with fixes; ``start`` is its line among several."""
     recipe = result.recipe
     return _encode(
         {
@@ -250,10 +264,18 @@ def render_result(result: LintResult, name: Any = None) -> str:
                 {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
                 | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
                 | {"safe": [fix.safe for fix in found.fixes]}
+                | _cell(recipe, found.line)
                 for found in result.diagnostics
             ],
+            **({} if start is None else {"line": start}),
         }
     )
+
+
+def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
+    """Return the cell of a notebook, and the line in it; nothing for other files."""
+    cell, inside = recipe.place(line) if line else (None, 0)
+    return {} if cell is None else {"cell": cell, "line": inside}
 
 
 def as_json(value: Any) -> Any:

@@ -1,0 +1,74 @@
+"""Files with several recipes: each is judged, shown with its line, counted and fixed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grposweep.cli.recipes import LintFormat, lint
+
+Write = Callable[..., Path]
+CALL = "GRPOConfig(output_dir='x', num_generations={}, per_device_train_batch_size=8{})\n"
+TWO = "from trl import GRPOConfig\na = " + CALL.format(8, "") + "b = " + CALL.format(7, "{more}")
+
+
+@pytest.fixture
+def script(here: Path) -> Callable[..., Path]:
+    """A Python file with a valid and a broken configuration."""
+
+    def write(more: str = "", name: str = "train.py") -> Path:
+        text = TWO.format(more=more)
+        if name.endswith(".ipynb"):
+            cells = [{"cell_type": "code", "source": part} for part in ("# setup\n", text)]
+            text = json.dumps({"nbformat": 4, "cells": cells})
+        (here / name).write_text(text)
+        return here / name
+
+    return write
+
+
+def test_each_recipe_is_judged_and_counted(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """The closing line counts recipes, and JSON has an object each with its line."""
+    path = script()
+    assert lint([path], processes=8, select=["GB101"]) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:3: GB101 error\n       3 | b = GRPOConfig" in out
+    assert "2 recipes in 1 file: 1 error, 0 warnings" in out
+    lint([path], processes=8, select=["GB101"], format=LintFormat.json)
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(answer["ok"], answer["line"]) for answer in answers] == [(True, 2), (False, 3)]
+
+
+def test_a_comment_switches_a_rule_off_for_one_of_them(script: Write) -> None:
+    """In Python too."""
+    path = script(")  # grposweep: ignore[GB101]\nprint(1")
+    assert lint([path], processes=8, select=["GB101"]) == 0
+
+
+def test_the_right_one_is_fixed(script: Write) -> None:
+    """In place, in a file and in a notebook."""
+    for name in ("train.py", "train.ipynb"):
+        path = script(name=name)
+        assert lint([path], processes=8, select=["GB101"], fix=True, unsafe_fixes=True) == 0
+        text = path.read_text()
+        assert "a = GRPOConfig(output_dir='x', num_generations=8, per_device_train_batch_size=8)" in text
+        assert (
+            "b = GRPOConfig(output_dir='x', num_generations=7," not in text or "per_device_train_batch_size=7" in text
+        )
+
+
+def test_a_notebook_has_cells(script: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cell and line in it; GitHub knows no lines of cells."""
+    path = script(name="train.ipynb")
+    lint([path], processes=8, select=["GB101"])
+    assert f"{path}:cell 2:3: GB101 error\n       3 | b = GRPOConfig" in capsys.readouterr().out
+    lint([path], processes=8, select=["GB101"], format=LintFormat.json)
+    (problem,) = json.loads(capsys.readouterr().out.splitlines()[1])["problems"]
+    assert (problem["cell"], problem["line"]) == (2, 3)
+    lint([path], processes=8, select=["GB101"], format=LintFormat.github)
+    assert ",line=" not in capsys.readouterr().out
+    lint([path], processes=8, select=["GB101"], format=LintFormat.sarif)
+    (place,) = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]["locations"]
+    assert "region" not in place["physicalLocation"]
+    assert place["message"]["text"] == "cell 2:3"
