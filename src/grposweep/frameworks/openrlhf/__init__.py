@@ -1,0 +1,23 @@
+"""OpenRLHF: its options by release, how its launches are read and written. It is no external trainer of a sweep."""
+
+import re
+
+from grposweep.frameworks.base import Framework
+from grposweep.frameworks.openrlhf import keys
+from grposweep.frameworks.openrlhf.recipes import DERIVED, SPECIAL, render
+
+FRAMEWORK = Framework(
+    traits=keys.TRAITS,
+    version=keys.VERSION,
+    fields=keys.FIELDS,
+    takes=keys.known,
+    keys=frozenset(["rollout.n_samples_per_prompt", "n_samples_per_prompt", "algo.advantage.estimator", "algo.kl.init_coef",
+                    "init_kl_coef", "actor_num_gpus_per_node", "actor.num_gpus_per_node"]),
+    programs=re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray"),
+    renamed=keys.RENAMED,
+    releases=keys.releases,
+    derived=DERIVED,
+    render=render,
+    special=SPECIAL,
+    counts_itself=True,
+)  # fmt: skip
