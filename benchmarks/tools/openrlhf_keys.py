@@ -12,8 +12,8 @@ import json
 import re
 import subprocess
 import sys
-from difflib import SequenceMatcher
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,12 @@ def renames(before: str, after: str) -> dict[str, str]:
     """The options of one source under their names in the next, which names nearly all otherwise, in the same order."""
     old, new = options(before), options(after)
     gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
-    matcher = SequenceMatcher(None, [str(old[name]) for name in gone], [str(new[name]) for name in come], autojunk=False)
-    pairs = [(gone[start + n], come[other + n]) for start, other, size in matcher.get_matching_blocks() for n in range(size)]
+    matcher = SequenceMatcher(
+        None, [str(old[name]) for name in gone], [str(new[name]) for name in come], autojunk=False
+    )
+    pairs = [
+        (gone[start + n], come[other + n]) for start, other, size in matcher.get_matching_blocks() for n in range(size)
+    ]
     return {**dict(pairs), **SPLIT}
 
 
@@ -134,7 +138,8 @@ def main() -> None:
     made = table(Path(sys.argv[1]))
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["keys"].items())
     TABLE.parent.mkdir(exist_ok=True)
-    text = f'{{\n "releases": {json.dumps(made["releases"])},\n "renamed": {json.dumps(made["renamed"])},\n "keys": {{\n{lines}\n }}\n}}\n'
+    head = ",\n".join(f' "{name}": {json.dumps(made[name])}' for name in ("releases", "renamed"))
+    text = f'{{\n{head},\n "keys": {{\n{lines}\n }}\n}}\n'
     TABLE.write_text(text, encoding="utf-8")
     print(f"{len(made['keys'])} keys over {len(made['releases'])} releases: {TABLE}")
 

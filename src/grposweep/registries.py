@@ -36,6 +36,7 @@ FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the l
     "ms-swift": "grposweep.frameworks.ms_swift",
     "easyr1": "grposweep.frameworks.easyr1",
     "verl": "grposweep.frameworks.verl",
+    "openrlhf": "grposweep.frameworks.openrlhf",
 }
 
 

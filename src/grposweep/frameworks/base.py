@@ -168,6 +168,7 @@ class Framework:
         passed_on: keys that a recipe may set for its launcher, beside those of any release.
         packages: the distributions that a repository pins for it, by their names on PyPI.
         vendor: how its own source is found and read where a repository contains it.
+        counts_itself: its recipes state the GPUs that train, and the command that starts them does not.
         trainer: what starts it as an external trainer.
 
     """
@@ -199,6 +200,7 @@ class Framework:
     passed_on: frozenset[str] = frozenset()
     packages: tuple[str, ...] = ()
     vendor: "Vendor | None" = None
+    counts_itself: bool = False
     trainer: ExternalTrainer | None = None
 
     def __post_init__(self) -> None:
@@ -256,7 +258,8 @@ class Framework:
     def is_judged(self, key: str, version: Version) -> bool:
         """Return whether a rule or the plan depends on a native key in a release; of flat keys, on the mapping it names."""
         keys = {row.key_at(version) for row in self.fields if row.judged}
-        return key in keys if self.is_dotted else key in {name.partition(".")[0] for name in keys} | self.renamed.keys()
+        inside = set() if self.is_dotted else {name.partition(".")[0] for name in keys} | self.renamed.keys()
+        return key in keys | inside
 
 
 @lru_cache(maxsize=64)

@@ -270,7 +270,8 @@ def _holders(framework: Framework, version: Version, own: tuple[tuple[str, str],
     """Return the fields behind each key that a recipe sets; ``own`` are fields with another key in this recipe."""
     keys = framework.keys_at(version)
     if not framework.is_dotted:
-        keys = {name: key.partition(".")[0] for name, key in keys.items()}
+        takes = framework.takes(version)  # an option may have dots of its own
+        keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
     found: dict[str, tuple[str, ...]] = {}
     for name, key in {**keys, **dict(own)}.items():
         found[key] = (*found.get(key, ()), name)

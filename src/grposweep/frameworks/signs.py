@@ -30,7 +30,6 @@ def _launch(pattern: str) -> re.Pattern[str]:
 
 
 SIGNATURES = (
-    Signature("OpenRLHF", ("advantage_estimator n_samples_per_prompt",), re.compile(r"\bopenrlhf[./]cli\b"), ("openrlhf",)),
     Signature(
         "NeMo-RL",
         ("grpo policy", "grpo loss_fn", "policy loss_fn", "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt",

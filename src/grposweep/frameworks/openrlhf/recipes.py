@@ -120,13 +120,9 @@ def derive_rest(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 DERIVED = (derive_sizes, derive_kl, derive_loss, derive_rest)
 
 
-def _step(value: Any, recipe: Recipe, s: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+def _step(value: Any, _: Recipe, s: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
     group = found.get(s.key("num_generations"), s.num_generations)
     return {s.key("prompts_per_step"): value * group}
-
-
-def _group(value: Any, recipe: Recipe, s: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
-    return {s.key("num_generations"): value}
 
 
 def _gpus(value: Any, recipe: Recipe, s: Setting, _: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -142,7 +138,6 @@ def _clip(value: Any, recipe: Recipe, s: Setting, _: Mapping[str, Any]) -> dict[
 
 SPECIAL: dict[str, NativeChange] = {
     "prompts_per_step": _step,
-    "num_generations": _group,
     "processes": _gpus,
     "epsilon": _clip,
     "epsilon_high": lambda *_: None,

@@ -88,11 +88,11 @@ def a_step_is_whole_micro_batches(recipe: Recipe) -> Iterator[Violation]:
     if s is None or s.step % (unit := s.micro * s.ranks) == 0:
         return
     names = [at(name, recipe.version) for name in ("train.batch_size", "train.micro_batch_size")]
-    changes = _sized(recipe, "train.batch_size", [size * unit for size in near(max(s.step // unit, 1), lambda _: True)])
+    whole = max(s.step // unit, 1)
     yield Violation(
         f"{names[0]}={s.step}",
         f"it is no multiple of {unit}, a micro-batch of {s.micro} on each of {s.ranks} data ranks, and DeepSpeed stops",
-        f"Choose a multiple of {unit}.", tuple(names), changes[:6],
+        f"Choose a multiple of {unit}.", tuple(names), _sized(recipe, "train.batch_size", [whole * unit, (whole + 1) * unit]),
     )  # fmt: skip
 
 
@@ -159,7 +159,9 @@ def colocated_engines_cover_the_actor(recipe: Recipe) -> Iterator[Violation]:
     s, option = Sizes.of(recipe), Options(values_of(recipe))
     engines, size = option.whole("vllm.num_engines", 0), option.whole("vllm.tensor_parallel_size", 1)
     names = {at(name, recipe.version) for name in ("vllm.num_engines", "vllm.tensor_parallel_size")}
-    is_checked = option.flag("train.colocate_all") and not option.flag("train.async_enable") and not names & option.found.bad
+    is_checked = (
+        option.flag("train.colocate_all") and not option.flag("train.async_enable") and not names & option.found.bad
+    )
     if s is None or not is_checked or engines < 1 or engines * size == s.world:
         return
     key = at("vllm.num_engines", recipe.version)
@@ -204,7 +206,9 @@ class Conflict(NamedTuple):
 CONFLICTS = (
     Conflict("ds.packing_samples", "vllm.num_engines", True, "packed samples need vLLM engines"),
     Conflict("train.async_enable", "vllm.enable_sleep", False, "engines must not sleep in async training", (0, 8, 0)),
-    Conflict("train.partial_rollout_enable", "train.async_enable", True, "partial rollouts need async training", (0, 9, 7)),
+    Conflict(
+        "train.partial_rollout_enable", "train.async_enable", True, "partial rollouts need async training", (0, 9, 7)
+    ),
 )
 
 
@@ -215,7 +219,9 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
     option = Options(found)
     for row in CONFLICTS:
         key, other = at(row.option, version), at(row.other, version)
-        is_colocated = row.other != "vllm.enable_sleep" or option.flag("train.colocate_all")  # otherwise it is switched off
+        is_colocated = row.other != "vllm.enable_sleep" or option.flag(
+            "train.colocate_all"
+        )  # otherwise it is switched off
         if version < row.since or not option.flag(row.option) or {key, other} & found.bad or not is_colocated:
             continue
         value: Any = option.whole(row.other, 0) if row.other == "vllm.num_engines" else option.flag(row.other)
@@ -238,7 +244,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
         lived = span(key)
         when = "" if lived is None else f"OpenRLHF {text(recipe.version)} does not take it, "
         why = f"{when}and argparse stops" if lived else f"OpenRLHF has no option {cut(key)}, and argparse stops"
-        yield unknown(recipe, key, [other] if other in takes else closest_keys(key, takes), why)
+        yield unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
 
 
 @recipe_rule("GV602", "error", of=OPENRLHF)
@@ -247,5 +253,3 @@ def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
     yield from find_mistyped(recipe, known(recipe.version))
     words = {at(key, recipe.version): choices for key, choices in WORDS.items()}
     yield from find_unknown_words(recipe, words)
-
-

@@ -73,6 +73,7 @@ class LaunchParser:
         self.commands = {name: command for framework in known for name, command in framework.commands.items()}
         self.expanders = [framework.expand for framework in known if framework.expand]
         self.trainings = [framework.trainings for framework in known if framework.trainings]
+        self.programs = [framework.programs for framework in known if framework.programs and framework.counts_itself]
         sections = dict.fromkeys(name for framework in known for name in framework.sections)
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
         self.options = next(framework.takes(framework.version) for framework in known if framework.traits.follows_trl)
@@ -136,6 +137,8 @@ class LaunchParser:
         names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
         program = start.launch.program.lower()
         if start.is_dotted or start.own is not None or "grpo" in program or "num_generations" in names:
+            return 2
+        if any(known.search(start.launch.program) for known in self.programs):
             return 2
         if any(word in PurePosixPath(program).name for word in RIVALS):
             return -1

@@ -184,7 +184,7 @@ def _from_script(path: Path, text: str, options: Options) -> Recipe:
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
     config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
-    processes, trouble = _processes(start, path)
+    processes, trouble = (None, "") if FRAMEWORKS[framework].counts_itself else _processes(start, path)
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
         trouble = "" if processes else "the only node is the vLLM server's"
