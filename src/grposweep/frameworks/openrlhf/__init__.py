@@ -20,4 +20,5 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     counts_itself=True,
+    packages=("openrlhf",),
 )  # fmt: skip

@@ -42,6 +42,7 @@ def _lone(s: Setting) -> dict[str, str] | None:
 
 
 variant("GB302", OPENRLHF, _lone)
+variant("GK302", OPENRLHF, lambda _: None)  # it advises against k1 and trains: GK601
 
 
 class Sizes(NamedTuple):
@@ -193,6 +194,19 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
                             (key, own), ({key: wanted},))  # fmt: skip
 
 
+@recipe_rule("GK601", "warning", of=OPENRLHF)
+def the_estimator_fits_its_place(recipe: Recipe) -> Iterator[Violation]:
+    """KL in the loss takes k2 or k3, KL in the reward k1; OpenRLHF prints a recommendation and trains.
+
+    As a loss k1 has an expected gradient of 0.
+    """
+    option = Options(values_of(recipe))
+    key, name = at("algo.kl.estimator", recipe.version), option.word("algo.kl.estimator", "k1")
+    if option.number("algo.kl.init_coef", 0.01) > 0 and option.flag("algo.kl.use_loss") and name == "k1":
+        yield Violation(f"{key}=k1", "as a loss its expected gradient is 0, so the KL term does nothing but add noise",
+                        f"Set {key}=k3 or k2.", (key,), ({key: "k3"}, {key: "k2"}))  # fmt: skip
+
+
 class Conflict(NamedTuple):
     """Options that OpenRLHF refuses together: one that is on, one that must (not) be, and since when."""
 
@@ -230,7 +244,7 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
                             f"{'Set' if row.needed else 'Remove'} {other}.", (key,))  # fmt: skip
 
 
-@recipe_rule("GV601", "error", of=OPENRLHF)
+@recipe_rule("GV601", "error", of=OPENRLHF, by_release=True)
 def options_exist(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at an option that the release does not take: "unrecognized arguments".
 
@@ -247,7 +261,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
         yield unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
 
 
-@recipe_rule("GV602", "error", of=OPENRLHF)
+@recipe_rule("GV602", "error", of=OPENRLHF, by_release=True)
 def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at a value that is none of an option's type or choices: "invalid int value", "invalid choice"."""
     yield from find_mistyped(recipe, known(recipe.version))

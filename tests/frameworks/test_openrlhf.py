@@ -1,0 +1,161 @@
+"""OpenRLHF's launches are linted, fixed, planned and translated, by the release that takes their options."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from grposweep import plan
+from grposweep.frameworks import read
+from grposweep.frameworks.openrlhf.keys import FIELDS, RENAMED, known, releases
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.lint.apply_fixes import fix_file
+from grposweep.lint.linter import LintResult, lint_recipe, select_rules
+from grposweep.recipe import Recipe
+from grposweep.translate import translate
+
+FLAT = """#!/bin/bash
+set -x
+ray job submit --address="http://127.0.0.1:8265" -- python3 -m openrlhf.cli.train_ppo_ray \\
+   --actor_num_nodes 1 --actor_num_gpus_per_node 8 --ref_num_nodes 1 --ref_num_gpus_per_node 8 \\
+   --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --colocate_all_models --packing_samples \\
+   --advantage_estimator group_norm --use_kl_loss --kl_estimator k3 --init_kl_coef 1e-3 \\
+   --rollout_batch_size 128 --n_samples_per_prompt 8 --train_batch_size 256 --micro_train_batch_size 8 \\
+   --micro_rollout_batch_size 16 --actor_learning_rate 5e-6 --num_episodes 2 --pretrain Qwen/Qwen2.5-7B
+"""
+
+
+def linted(folder: Path, text: str, **more: object) -> LintResult:
+    """The answer to a script."""
+    path = folder / "run.sh"
+    path.write_text(text)
+    return lint_recipe(load_recipe(path, Options(**more)))  # type: ignore[arg-type]  # options by name
+
+
+def errors(result: LintResult) -> set[str]:
+    """The codes of its errors."""
+    return {finding.code for finding in result.diagnostics if finding.severity == "error"}
+
+
+def dotted(text: str) -> str:
+    """A script with the options' names since 0.10.2."""
+    words = [RENAMED.get(word[2:], word[2:]) if word.startswith("--") else word for word in text.split(" ")]
+    return " ".join(
+        f"--{new}" if old.startswith("--") else new for old, new in zip(text.split(" "), words, strict=True)
+    )
+
+
+def test_a_launch_is_read_in_either_spelling(tmp_path: Path) -> None:
+    """A rollout counts prompts, a step completions; the GPUs are the actor's."""
+    for text, version in ((FLAT, (0, 10, 1)), (dotted(FLAT), (0, 11, 0))):
+        result = linted(tmp_path, text)
+        s = result.setting
+        assert (result.recipe.framework, s.version, errors(result)) == ("openrlhf", version, set())
+        assert (s.processes, s.prompts_per_rollout, s.prompts_per_step, s.num_generations) == (8, 128, 32, 8)
+        assert (s.advantage_estimator, s.kl_placement, s.beta, s.kl_estimator) == ("grpo", "loss", 1e-3, "k3")
+        assert (s.epochs, s.learning_rate, s.vllm_tensor_parallel_size) == (2, 5e-6, 2)
+        assert (result.plan["completions_per_rollout"], result.plan["steps_per_rollout"]) == (1024, 4)
+
+
+def test_the_table_has_a_key_behind_each_row_in_the_newest_and_the_last_flat_release() -> None:
+    """A row without a name there would never be read."""
+    for version in ((0, 10, 1), (0, 11, 0)):
+        missing = {row.key_at(version) for row in FIELDS} - known(version).keys()
+        assert missing <= {"actor.min_lr_ratio"}
+    assert len(releases()) == 60
+
+
+def config(world: int, ring: int, prompts: int, group: int, step: int, micro: int, rollout: int) -> dict[str, object]:
+    """Options of these sizes."""
+    return {
+        "actor.num_gpus_per_node": world, "ref.num_gpus_per_node": world, "ds.ring_attn_size": ring,
+        "rollout.batch_size": prompts, "rollout.n_samples_per_prompt": group, "train.batch_size": step,
+        "train.micro_batch_size": micro, "rollout.micro_batch_size": rollout, "algo.advantage.estimator": "rloo",
+    }  # fmt: skip
+
+
+def test_sizes_are_refused_where_openrlhf_and_deepspeed_assert() -> None:
+    """train_ppo_ray.py lines 612 and 711, deepspeed.py 456 with DeepSpeed's train = micro x accumulation x world."""
+    checked = 0
+    for sizes in product((4, 8), (1, 2), (4, 16), (1, 4), (16, 24, 64), (1, 2, 4), (1, 8)):
+        world, ring, prompts, group, step, micro, rollout = sizes
+        whole = step * ring == micro * (step * ring // micro // world) * world
+        fed = group * prompts // rollout >= world // ring
+        accepted = group > 1 and whole and fed
+        found = errors(lint_recipe(Recipe("openrlhf", (0, 11, 0), config(*sizes)), with_fixes=False))
+        assert (found == set()) == accepted, (sizes, found)
+        checked += 1
+    assert checked == 288
+
+
+@pytest.mark.parametrize(("old", "new", "code"), [
+    ("--vllm_num_engines 4", "--vllm_num_engines 3", "GT601"),
+    ("--ref_num_gpus_per_node 8", "--ref_num_gpus_per_node 4", "GT602"),
+    ("--vllm_num_engines 4 ", "", "GV603"),
+    ("--train_batch_size 256", "--train_batch_size 250", "GB601"),
+    ("--micro_rollout_batch_size 16", "--micro_rollout_batch_size 256", "GB602"),
+    ("--n_samples_per_prompt 8", "--n_samples_per_prompt 1", "GB302"),
+    ("--kl_estimator k3", "--kl_estimator k4", "GV602"),
+    ("--packing_samples", "--packing_sample", "GV601"),
+    ("--num_episodes 2", "--num_episodes two", "GV602"),
+])  # fmt: skip
+def test_what_stops_at_start_is_an_error(old: str, new: str, code: str, tmp_path: Path) -> None:
+    """And nothing else is."""
+    assert errors(linted(tmp_path, FLAT.replace(old, new))) == {code}
+    assert errors(linted(tmp_path, dotted(FLAT.replace(old, new)))) == {code}
+
+
+def test_a_fix_speaks_the_recipe_s_own_options(tmp_path: Path) -> None:
+    """A step is in completions there; a YAML of options is edited in place."""
+    result = linted(tmp_path, FLAT.replace("--train_batch_size 256", "--train_batch_size 250"))
+    assert [dict(fix.change) for fix in result.diagnostics[0].fixes] == [
+        {"train_batch_size": 192},
+        {"train_batch_size": 256},
+    ]
+    path = tmp_path / "options.yaml"
+    path.write_text(
+        "micro_rollout_batch_size: 8\nrollout_batch_size: 64\nn_samples_per_prompt: 8\ntrain_batch_size: 100\n"
+    )
+    assert fix_file(path, Options(), select_rules(), unsafe=True).judged.results[0].ok
+    assert "train_batch_size: 96\n" in path.read_text()
+
+
+def test_an_option_of_another_release_names_today_s(tmp_path: Path) -> None:
+    """With the release stated, a flat option is an error with its new name."""
+    result = linted(tmp_path, FLAT, own_version="0.11.0")
+    finding = next(found for found in result.diagnostics if found.keys == ("rollout_batch_size",))
+    assert finding.code == "GV601"
+    assert finding.fixes[0].change == {"rollout_batch_size": None, "rollout.batch_size": "128"}
+
+
+@pytest.mark.parametrize("target", ["trl", "verl", "ms-swift", "easyr1", "open-r1"])
+def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> None:
+    """The plan's numbers stay."""
+    s = linted(tmp_path, FLAT).setting
+    there = translate(s, target)
+    assert there.changed == ()
+    name, text = next(iter(there.files.items()))
+    (tmp_path / name).write_text(text)
+    back = translate(read(load_recipe(tmp_path / name, Options(target, processes=8))).setting, "openrlhf")
+    assert back.changed == ()
+    script = next(iter(back.files.values()))
+    assert "python3 -m openrlhf.cli.train_ppo_ray" in script
+    assert errors(linted(tmp_path, script)) == set()
+    assert plan.completions_per_rollout(linted(tmp_path, script).setting) == 1024
+
+
+def test_other_trainings_of_openrlhf_are_refused(tmp_path: Path) -> None:
+    """Its supervised training has options of the same names."""
+    script = "deepspeed --module openrlhf.cli.train_sft --train_batch_size 256 --learning_rate 5e-6\n"
+    (tmp_path / "run.sh").write_text(script)
+    with pytest.raises(Exception, match="GRPO"):
+        load_recipe(tmp_path / "run.sh", Options())
+
+
+def test_keys_as_json_are_told_by_their_names() -> None:
+    """A program may ask without a script."""
+    from grposweep.frameworks.parsing.load import build_recipe
+
+    line = json.loads('{"rollout.n_samples_per_prompt": 8, "rollout.batch_size": 64, "train.batch_size": 512}')
+    assert build_recipe(line, Options()).framework == "openrlhf"
