@@ -118,7 +118,7 @@ def test_a_fix_speaks_the_recipe_s_own_options(tmp_path: Path) -> None:
         "micro_rollout_batch_size: 8\nrollout_batch_size: 64\nn_samples_per_prompt: 8\ntrain_batch_size: 100\n"
     )
     assert fix_file(path, Options(), select_rules(), unsafe=True).judged.results[0].ok
-    assert "train_batch_size: 96\n" in path.read_text()
+    assert "train_batch_size: 64\n" in path.read_text()
 
 
 def test_an_option_of_another_release_names_today_s(tmp_path: Path) -> None:

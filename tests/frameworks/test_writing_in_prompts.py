@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from grposweep import plan
 from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
-from grposweep.frameworks.parsing.yaml_text import flatten
+from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.lint.linter import LintResult, build_plan, lint_recipe
 from grposweep.setting import Setting
 
@@ -28,8 +27,8 @@ PLAIN = Setting(
 
 def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000) -> LintResult:
     """The verdict on what was written."""
-    config = flatten(yaml.safe_load(written.recipe))
-    return lint_recipe(build_recipe(config, Options(framework, train_prompts=prompts)))
+    options = Options(framework, train_prompts=prompts)
+    return lint_recipe(parse_recipe(Path(written.file_name), written.recipe, options))
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)
@@ -37,7 +36,8 @@ def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
     """4 processes of 8 completions, four micro-steps a rollout, two a step: 16 prompts, and 8 a step."""
     found = again(write(PLAIN, framework), framework)
     assert found.ok
-    assert {name: found.plan[name] for name in SIZED} == {name: build_plan(PLAIN)[name] for name in SIZED}
+    sizes = SIZED[:-1] if framework == "openrlhf" else SIZED  # it has no number of steps
+    assert {name: found.plan[name] for name in sizes} == {name: build_plan(PLAIN)[name] for name in sizes}
     s = found.setting
     assert (s.prompts_per_rollout, s.prompts_per_step, s.beta, s.kl_placement) == (16, 8, 0.04, "loss")
     assert (s.learning_rate, s.temperature, s.epsilon, s.epsilon_high, s.delta) == (1e-6, 1.0, 0.2, 0.2, 3.0)

@@ -230,7 +230,7 @@ def _warmup(s: Setting) -> float:
 def _losses(s: Setting) -> Iterator[str]:
     """Yield what OpenRLHF cannot do of a setting, or does otherwise."""
     if s.max_steps is not None:
-        yield f"max_steps={s.max_steps}: OpenRLHF's length is train.num_episodes and data.max_samples"
+        yield f"max_steps={s.max_steps}: OpenRLHF counts no optimizer steps; set train.num_episodes and data.max_samples"
     if s.warmup_steps >= 1 and total_steps(s) is None:
         yield f"{s.warmup_steps:g} steps of warmup: OpenRLHF has a share, and the number of steps is not known"
     if s.kl_placement == "both":

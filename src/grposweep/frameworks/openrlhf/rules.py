@@ -1,6 +1,6 @@
 """OpenRLHF's own checks: what argparse, train_ppo_ray.py and DeepSpeed refuse at start, and what its arithmetic drops.
 
-Symbols: P prompts a rollout, G completions a prompt, T completions an optimizer step (``train.batch_size``), m a
+Symbols: P prompts a rollout, G completions a prompt, p G completions an optimizer step (``train.batch_size``), m a
 micro-batch, W the actor's GPUs, R = W / (ring attention x tensor parallel) data ranks. Sources: OpenRLHF 0.11.0
 openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 0.19 runtime/config.py _batch_assertion.
 """
@@ -46,7 +46,7 @@ variant("GK302", OPENRLHF, lambda _: None)  # it advises against k1 and trains: 
 
 
 class Sizes(NamedTuple):
-    """The sizes behind a recipe: W, R, P G, T and m; None where one cannot be read or counts nothing."""
+    """The sizes behind a recipe: W, R, P G, the completions of a step, and m; None where one cannot be read or counts nothing."""
 
     world: int
     ranks: int
@@ -80,10 +80,10 @@ def _sized(recipe: Recipe, name: str, sizes: "Iterator[int] | list[int]") -> tup
 
 @recipe_rule("GB601", "error", of=OPENRLHF)
 def a_step_is_whole_micro_batches(recipe: Recipe) -> Iterator[Violation]:
-    """The completions of a step, T, are a multiple of m R: those of one micro-batch on every data rank.
+    """The completions of a step (``train.batch_size``) are a multiple of m R: one micro-batch on every data rank.
 
     DeepSpeed at start: "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu *
-    gradient_acc_step * world_size". OpenRLHF passes it T x ring attention x tensor parallel.
+    gradient_acc_step * world_size". OpenRLHF passes it the step x ring attention x tensor parallel.
     """
     s = Sizes.of(recipe)
     if s is None or s.step % (unit := s.micro * s.ranks) == 0:
@@ -118,8 +118,8 @@ def every_rank_gets_samples(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GB603", "warning", of=OPENRLHF)
-def a_rollout_is_whole_steps(recipe: Recipe) -> Iterator[Violation]:
-    """The completions of a rollout, P G, are a multiple of T.
+def no_gradients_are_left_over(recipe: Recipe) -> Iterator[Violation]:
+    """The completions of a rollout, P G, are a multiple of those of a step (``train.batch_size``).
 
     The rest of a rollout fills no step: its gradients are added to the next rollout's first step, under newer weights
     (with dynamic batches it is dropped: replay_buffer.py setup_dynamic_batch).
