@@ -231,3 +231,12 @@ def test_vllm_needs_no_mode_before_3_11_1() -> None:
     """The mode follows from the server's address there."""
     recipe = Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "use_vllm": True}, 8)
     assert "GT502" not in {found.code for found in lint_recipe(recipe).diagnostics}
+
+
+def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> None:
+    """Its keys are in no table, so they choose no release."""
+    path = tmp_path / "grpo.yaml"
+    path.write_text("rlhf_type: grpo\nmicro_batch_size: 2\nglobal_batch_size: 16\nlr: 1e-6\nloss_type: real\n")
+    found = lint_recipe(load_recipe(path, Options()))
+    assert found.recipe.version == ms_swift.VERSION
+    assert "GL503" in {finding.code for finding in found.diagnostics}

@@ -306,3 +306,9 @@ def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
     (found,) = findings({"dataset_mixture": mixture}, "0.18", "open-r1")
     assert found.code == "GV109"
     assert words in found.message
+
+
+def test_a_typo_is_a_warning_where_no_version_is_stated() -> None:
+    """Before TRL 0.19 it would be dropped."""
+    (found,) = lint_recipe(Recipe("trl", (1, 16, 0), {"num_generatons": 4}), select_rules(["GV102"])).diagnostics
+    assert (found.severity, [fix.safe for fix in found.fixes]) == ("warning", [False])

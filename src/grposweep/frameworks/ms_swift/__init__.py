@@ -22,6 +22,7 @@ FRAMEWORK = Framework(
     version=keys.VERSION,
     fields=FIELDS,
     takes=keys.known,
+    key_table=keys.keys_of_recipe,
     releases=keys.releases,
     keys=frozenset(
         ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grposweep.frameworks.ms_swift.keys import is_megatron, known, read_value, spelled
+from grposweep.frameworks.ms_swift.keys import TAKES_ALL_FOR_TAUGHT, is_megatron, known, read_value, spelled
 from grposweep.frameworks.ms_swift.recipes import RENAMED
 from grposweep.frameworks.ms_swift.rules import MS_SWIFT
 from grposweep.recipe import Recipe
@@ -101,8 +101,8 @@ REFUSED = (
     Conflict(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
          "a teacher's signal is per token, which this loss cannot take", {"loss_type": "grpo"}),
     Conflict(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
-         "4.6.0 takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at the first "
-         "step", {"off_policy_sequence_mask_delta": None}, since=(4, 6, 0)),
+         "ms-swift takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at its "
+         "first step", {"off_policy_sequence_mask_delta": None}, since=TAKES_ALL_FOR_TAUGHT),
     Conflict(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
          "without rewards no group has a deviation to filter by", {"dynamic_sample": False}),
     Conflict(("padding_free", "attn_impl"), lambda v: bool(v["padding_free"]) and "flash" not in str(v["attn_impl"]),

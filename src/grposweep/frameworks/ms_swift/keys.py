@@ -25,6 +25,7 @@ ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
 VERSION: Version = (4, 6, 0)  # the newest in the table, whose parser was asked
+TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _setup_teacher
 PLACE_IS_CHECKED: Version = (3, 11, 1)  # from here on vllm_mode has no default
 
 
@@ -94,6 +95,7 @@ def read_value(value: Any, kind: str) -> Value:
     return Value(found.value, "" if found.trouble == "string" else found.trouble)
 
 
+ANYTHING = KeySpec("any", None)
 MARKS = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
 COUNTS = {  # and their defaults
     "micro_batch_size": 1, "global_batch_size": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
@@ -114,6 +116,12 @@ MEGATRON_KEYS = {
 def is_megatron(recipe: Recipe) -> bool:
     """Return whether a recipe is for the Megatron back-end: by its command, or by words that the other one does not have."""
     return bool(MARKS & recipe.config.keys()) or (recipe.launch is not None and recipe.launch.launcher == "megatron")
+
+
+def keys_of_recipe(recipe: Recipe) -> KeyTable:
+    """Return the keys that a recipe may set; those of Megatron's back-end are in no table, so all of them."""
+    takes = known(recipe.version)
+    return KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes}) if is_megatron(recipe) else takes
 
 
 def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
             f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
         )
     version = recipe.version
-    takes = KeyTable(framework.known_keys(recipe))
+    takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
     found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
     return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
 

@@ -4,7 +4,7 @@ Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL 
 """
 
 from grposweep import plan
-from grposweep.frameworks.ms_swift.keys import PLACE_IS_CHECKED
+from grposweep.frameworks.ms_swift.keys import PLACE_IS_CHECKED, TAKES_ALL_FOR_TAUGHT
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
 from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, divides_the_processes, multiples, one_of, only
@@ -188,15 +188,15 @@ def the_correction_leaves_the_penalty_alone(s: Setting) -> bool:
 
 
 @rule("GL503", "error", ("loss_type", "version"), of=MS_SWIFT, blames=("loss_type",),
-      why="ms-swift 4.6.0 takes every run for one with a teacher, and refuses this loss at its first step",
+      why="ms-swift 4.4.0 to 4.6.0 takes every run for one with a teacher, and refuses this loss at its first step",
       instead="Set {loss_type}=grpo, or use another release.", to=({"loss_type": "grpo"},))  # fmt: skip
 def the_loss_survives_its_first_step(s: Setting) -> bool:
-    """The real and fipo losses fail at the first step of ms-swift 4.6.0, with or without a teacher.
+    """The real and fipo losses fail at the first step of ms-swift 4.4.0 to 4.6.0, with or without a teacher.
 
     rlhf_trainers/rollout_mixin.py _setup_teacher takes every run without a teacher for self-distillation, and grpo_trainer.py
     then refuses these losses. Measured: "ValueError: OPD-RL (teacher) does not support loss_type='real'".
     """
-    return s.loss_type in ("real", "fipo") and s.version == (4, 6, 0)
+    return s.loss_type in ("real", "fipo") and s.version >= TAKES_ALL_FOR_TAUGHT
 
 
 def _sharing_counts(s: Setting) -> int:

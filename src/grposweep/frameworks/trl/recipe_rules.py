@@ -121,7 +121,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     if not is_own_script(recipe):
         for key, near in _strangers(recipe):
             end = fate(recipe, str(key))
-            yield _stranger(recipe, key, near, end.text, end.severity)
+            severity = end.severity if recipe.version_source.known else "warning"  # before 0.19 it is dropped
+            yield _stranger(recipe, key, near, end.text, severity)
 
 
 @recipe_rule("GV108", "warning")
