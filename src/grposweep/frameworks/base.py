@@ -39,6 +39,15 @@ class KeyTable(dict[str, KeySpec]):
         """The sections that dotted keys stand in."""
         return frozenset(name[:at] for name in self for at, letter in enumerate(name) if letter == ".")
 
+    @cached_property
+    def below(self) -> dict[str, list[str]]:
+        """The dotted keys that have a word among their sections."""
+        found: dict[str, list[str]] = {}
+        for name in self:
+            for word in set(name.split(".")[:-1]):
+                found.setdefault(word, []).append(name)
+        return found
+
 
 class ParsedRecipe(NamedTuple):
     """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""

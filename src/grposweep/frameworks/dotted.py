@@ -126,12 +126,18 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
     They stand in the sections of the key, or in a longer path with these, and can hold its value.
     """
     *sections, word = key.split(".")
-    near = [name for name in takes if set(sections) <= set(name.split(".")[:-1]) and _holds(takes[name], value)]
-    same = [name for name in near if name.rsplit(".", 1)[-1] == word]
-    if same:
+    below = (takes if isinstance(takes, KeyTable) else KeyTable(takes)).below
+    wanted, by_word = set(sections), dict[str, list[str]]()
+    for name in min((below.get(section, []) for section in sections), key=len, default=list(takes)):
+        *inside, last = name.split(".")
+        if wanted.issubset(inside):
+            by_word.setdefault(last, []).append(name)
+    if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
         return _closest(key, same)[:2]
-    beside = {name.rsplit(".", 1)[-1]: name for name in sorted(near, key=len, reverse=True)}  # the shortest path counts
-    return [beside[name] for name in _spelled_alike(word, tuple(sorted(beside)))]
+    alike = (
+        [name for name in by_word[near] if _holds(takes[name], value)] for near in _spelled_alike(word, tuple(by_word))
+    )
+    return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path counts
 
 
 def _holds(spec: KeySpec, value: Any) -> bool:
@@ -147,10 +153,10 @@ def _holds(spec: KeySpec, value: Any) -> bool:
 
 @lru_cache(maxsize=1024)  # each fix that is tried asks again for every unknown key
 def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the two names that are spelled most like a word, where any is."""
+    """Return the names that are spelled like a word, the nearest first."""
     from difflib import get_close_matches  # only a mistake needs it
 
-    return tuple(get_close_matches(word, names, n=2, cutoff=0.85))
+    return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
 
 
 def _closest(key: str, names: Iterable[str]) -> list[str]:

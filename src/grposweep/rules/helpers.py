@@ -158,7 +158,8 @@ def show(value: Any) -> str:
 
 def cut(text: str) -> str:
     """Return one line of at most 40 characters, none of which moves a cursor."""
-    text = "".join(char if char.isprintable() else " " for char in text)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

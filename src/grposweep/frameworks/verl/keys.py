@@ -134,12 +134,15 @@ ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed")
 
 def engine_of(recipe: Recipe) -> str:
     """Return which of verl's configurations a recipe builds on: ``dp`` (FSDP), or that of another engine."""
-    config = recipe.config
-    named = " ".join(str(name) for name in (config.get("model_engine"), config.get(f"{ACTOR}.strategy"), recipe.base))
-    for engine in ENGINES:
-        if engine in named or any(key.lstrip("+").startswith(f"{ACTOR}.{engine}.") for key in config):
-            return engine
-    return "dp"
+    if "engine" not in recipe.derived:
+        config = recipe.config
+        named = " ".join(
+            str(name) for name in (config.get("model_engine"), config.get(f"{ACTOR}.strategy"), recipe.base)
+        )
+        keys = [key.lstrip("+") for key in config]
+        found = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
+        recipe.derived["engine"] = next(found, "dp")
+    return str(recipe.derived["engine"])
 
 
 def known_keys(recipe: Recipe) -> KeyTable:
