@@ -8,7 +8,7 @@ import pytest
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.linter import Diagnostic, lint_recipe, select_rules
-from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe
+from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe
 
 GV = select_rules(["GV"])
 
@@ -310,5 +310,6 @@ def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
 
 def test_a_typo_is_a_warning_where_no_version_is_stated() -> None:
     """Before TRL 0.19 it would be dropped."""
-    (found,) = lint_recipe(Recipe("trl", (1, 16, 0), {"num_generatons": 4}), select_rules(["GV102"])).diagnostics
+    recipe = Recipe("trl", (1, 16, 0), {"num_generatons": 4}, version_source=NOT_STATED)
+    (found,) = lint_recipe(recipe, select_rules(["GV102"])).diagnostics
     assert (found.severity, [fix.safe for fix in found.fixes]) == ("warning", [False])
