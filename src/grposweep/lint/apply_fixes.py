@@ -60,30 +60,30 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         changes.append(words)
     if write and judged.text != original:
         _write(path, original, judged.text)
-    return FixedFile(judged, original, tuple(changes))
+    return FixedFile(judged, original, tuple(changes), _what_is_left(path, judged, unsafe))
 
 
 def _step(
     path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
 ) -> tuple[JudgedText, str] | None:
     """Return the text after the first fix that ends its problem and makes no other, judged, and the change."""
-    for number, diagnostic, fix in _all_fixes(judged):
-        if "processes" in fix.change or not (fix.safe or unsafe):
-            continue
+    for number, diagnostic, fix in _all_fixes(judged, unsafe):
         edited = _edit_recipe(path, judged, number, fix.change)
         if edited is None or edited == judged.text:
             continue
         after = judge_text(path, edited, options, selection)
         if _is_better(judged, after, diagnostic.code):
-            return after, f"{diagnostic.code}: {render_change(fix.change)}"
+            return after, f"{diagnostic.code}: {render_change(fix.change, path.suffix in PYTHON)}"
     return None
 
 
-def _all_fixes(judged: JudgedText) -> Iterator[tuple[int, Diagnostic, Fix]]:
-    """Yield each fix, with its problem and the number of its recipe in the file."""
+def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnostic, Fix]]:
+    """Yield each fix that may be written, with its problem and the number of its recipe in the file."""
     for number, result in enumerate(judged.results):
         for diagnostic in result.diagnostics:
-            yield from ((number, diagnostic, fix) for fix in diagnostic.fixes)
+            for fix in diagnostic.fixes:
+                if "processes" not in fix.change and (fix.safe or unsafe):
+                    yield number, diagnostic, fix
 
 
 def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
@@ -93,6 +93,15 @@ def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[st
 
         return edit_call(path, judged.text, number, change)
     return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")
+
+
+def _what_is_left(path: Path, judged: JudgedText, unsafe: bool) -> str:
+    """Return why fixes of Python were not written, if some were not."""
+    if path.suffix not in PYTHON:
+        return ""
+    fixes = _all_fixes(judged, unsafe)
+    left = any(_edit_recipe(path, judged, number, fix.change) is None for number, _, fix in fixes)
+    return "values that are no literals of the call are not rewritten: change these by hand" if left else ""
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
@@ -105,11 +114,13 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 
-def render_change(change: Mapping[str, Any]) -> str:
-    """Return a change as a user types it: ``old removed, key: value``."""
-    return ", ".join(
-        f"{key} removed" if value is None else f"{key}: {render_value(value)}" for key, value in change.items()
-    )
+def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
+    """Return a change as a user types it: ``old removed, key: value``, in Python ``key=value``."""
+
+    def stated(key: str, value: Any) -> str:
+        return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
+
+    return ", ".join(f"{key} removed" if value is None else stated(key, value) for key, value in change.items())
 
 
 def _write(path: Path, original: str, text: str) -> None:

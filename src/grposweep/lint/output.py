@@ -51,7 +51,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
-            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines)
+            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe.in_python)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
@@ -81,7 +81,7 @@ def place_of(recipe: Recipe, line: int | None) -> str:
     return f":{inside}" if cell is None else f":cell {cell}:{inside}"
 
 
-def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str]) -> None:
+def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], in_python: bool) -> None:
     """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
@@ -94,14 +94,16 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
         )
     screen.wrap(printable(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
-        screen.wrap(printable(render_fix(fix)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: ")
+        screen.wrap(
+            printable(render_fix(fix, in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: "
+        )
 
 
-def render_fix(fix: Fix) -> str:
+def render_fix(fix: Fix, in_python: bool = False) -> str:
     """Return a fix as a user types it."""
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
-    return render_change(fix.change)
+    return render_change(fix.change, in_python)
 
 
 @dataclass

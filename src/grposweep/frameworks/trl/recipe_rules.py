@@ -36,7 +36,9 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
             found = convert(value, takes[key].type)
             if found.trouble == "string":
                 why = (
-                    f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
+                    "it is text, and GRPOConfig() does not convert it"
+                    if recipe.in_python
+                    else f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
                 )
                 yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(found.value)}.", (key,),
                                 ({key: found.value},), frozenset({key}))  # fmt: skip
