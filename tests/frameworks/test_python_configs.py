@@ -9,7 +9,7 @@ import pytest
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes
 from grposweep.lint.linter import lint_recipe
-from grposweep.recipe import Recipe
+from grposweep.recipe import Recipe, VersionSource
 
 HEAD = "from trl import GRPOConfig, GRPOTrainer\n"
 
@@ -156,3 +156,18 @@ def test_keys_of_a_class_of_its_own_are_known(tmp_path: Path) -> None:
     recipe = read(tmp_path, "from ours import Ours\nOurs(beta=0.0)\n# GRPOConfig")
     assert recipe.config == {"margin": 0.5, "beta": 0.0}
     assert "GV102" not in [problem.code for problem in lint_recipe(recipe).diagnostics]
+
+
+def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
+    """Unless another one is asked for."""
+    path = notebook(
+        tmp_path, "!pip install --no-deps trl==0.22.2 peft", HEAD + "GRPOConfig(warmup_ratio=0.1, seed=args.seed)"
+    )
+    recipe = load_recipe(path, Options())
+    assert (recipe.version, recipe.version_source) == ((0, 22, 2), VersionSource("pinned", "cell 2", "trl==0.22.2"))
+    assert load_recipe(path, Options(trl_version="0.18")).version == (0, 18, 0)
+
+
+def test_values_that_are_not_known_do_not_decide_the_release(tmp_path: Path) -> None:
+    """They fit any."""
+    assert read(tmp_path, HEAD + "GRPOConfig(seed=args.seed, beta=0.1)").version_source.kind == "keys"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import NotARecipe, UserError
-from grposweep.frameworks import FRAMEWORKS, takes
+from grposweep.frameworks import FRAMEWORKS, takes, version_of
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.frameworks.parsing.python_launched import LIBRARY_TRAINERS, fields_of, read_trainers
 from grposweep.frameworks.parsing.python_modules import (
@@ -26,7 +26,8 @@ from grposweep.frameworks.parsing.python_modules import (
 from grposweep.frameworks.parsing.python_operators import UNKNOWN
 from grposweep.frameworks.parsing.python_text import NOTEBOOK, Cell, Source, read_source
 from grposweep.frameworks.parsing.python_values import Entries, Slot, Walker, plain, stated, text_of
-from grposweep.recipe import KeySpec, LaunchedCode, Recipe
+from grposweep.frameworks.parsing.version_source import Judged
+from grposweep.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 
 CONFIG = "GRPOConfig"
 LORA = {
@@ -134,9 +135,12 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     framework = own if options.framework == "auto" else options.framework
     if not FRAMEWORKS[framework].traits.follows_trl:
         raise UserError(f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out.")
+    judged = _installed(made, framework, options) or options.find_version(
+        framework, {**made.config, **dict.fromkeys(made.unresolved, [])}, path, code=made.code
+    )
     recipe = build_recipe(
         made.config,
-        replace(options, framework=framework),
+        replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
         lines=made.lines,
@@ -148,6 +152,16 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         return recipe
     rest = dict.fromkeys(takes(framework, recipe.version).keys() - recipe.config.keys(), made.call.unknown[0])
     return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
+
+
+def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
+    """Return the release that a notebook installs in a cell; an option counts more."""
+    asked = (options.judged, options.version, options.own_version, options.trl_version)
+    if made.pinned is None or any(one is not None for one in asked):
+        return None
+    release, line = made.pinned
+    cell = max(cell.number for cell in made.cells if cell.line <= line)
+    return Judged(version_of(framework, release), VersionSource("pinned", f"cell {cell}", f"trl=={release}"))
 
 
 def _is_made(file: _File, found: Entries) -> bool:
