@@ -171,3 +171,21 @@ def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
 def test_values_that_are_not_known_do_not_decide_the_release(tmp_path: Path) -> None:
     """They fit any."""
     assert read(tmp_path, HEAD + "GRPOConfig(seed=args.seed, beta=0.1)").version_source.kind == "keys"
+
+
+def test_unsloth_s_notebooks_are_judged_by_its_trainer(tmp_path: Path) -> None:
+    """It makes the micro-batch a multiple of the group, and has keys of its own."""
+    text = (
+        "from unsloth import FastLanguageModel\n"
+        + HEAD
+        + """\
+m, t = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-4B", load_in_4bit=True)
+m = FastLanguageModel.get_peft_model(m, r=8)
+c = GRPOConfig(num_generations=4, per_device_train_batch_size=1, vllm_sampling_params=v)
+GRPOTrainer(model=m, args=c, reward_funcs=[f])
+"""
+    )
+    recipe = load_recipe(notebook(tmp_path, text), Options())
+    assert recipe.config["lora_r"] == 8
+    assert recipe.config["load_in_4bit"] is True
+    assert [problem.code for problem in lint_recipe(recipe).diagnostics if problem.severity == "error"] == []

@@ -39,6 +39,17 @@ LORA = {
 WATCHED = frozenset({"LoraConfig", "get_peft_model", "from_pretrained", "notebook_launcher"})
 PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
 MOST_BASES = 8
+# What unsloth/models/rl.py adds to GRPOConfig, besides making the micro-batch a multiple of the group.
+UNSLOTH_KEYS = dict.fromkeys(
+    (
+        "vllm_sampling_params",
+        "unsloth_num_chunks",
+        "unsloth_logit_chunk_multiplier",
+        "unsloth_grpo_mini_batch",
+        "max_seq_length",
+    ),
+    KeySpec("any", None),
+)
 
 
 @dataclass(frozen=True)
@@ -135,8 +146,13 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     framework = own if options.framework == "auto" else options.framework
     if not FRAMEWORKS[framework].traits.follows_trl:
         raise UserError(f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out.")
+    code = made.code
+    if code is not None and made.framework == "unsloth":
+        patched = framework != "unsloth"  # judged as TRL's, though Unsloth replaces class and configuration
+        own = {**UNSLOTH_KEYS, **code.declares} if patched else code.declares
+        code = replace(code, declares=own, trainer="UnslothGRPOTrainer", own_trainer=patched)
     judged = _installed(made, framework, options) or options.find_version(
-        framework, {**made.config, **dict.fromkeys(made.unresolved, [])}, path, code=made.code
+        framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
     recipe = build_recipe(
         made.config,
@@ -145,7 +161,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         file=str(path),
         lines=made.lines,
         unresolved=made.unresolved,
-        code=made.code,
+        code=code,
         cells=made.cells,
     )
     if not made.call.unknown:

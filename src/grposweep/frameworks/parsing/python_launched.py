@@ -188,6 +188,8 @@ def _other_keys(module: Module) -> Literal["", "stop", "dropped"]:
 def read_trainers(repository: Repository, module: Module) -> tuple[str, bool]:
     """Return the class that a file trains with, and whether it is not TRL's; of several one that is not."""
     trainers = list(_trainers(repository, module))
+    if trainers and any(found.module.partition(".")[0] == "unsloth" for found in module.imports.values()):
+        return "UnslothGRPOTrainer", True  # its import replaces TRL's class
     own = next((name for name, is_own in trainers if is_own), "")
     return own or next((name for name, _ in trainers), ""), bool(own)
 
