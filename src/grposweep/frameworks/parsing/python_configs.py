@@ -149,8 +149,8 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     code = made.code
     if code is not None and made.framework == "unsloth":
         patched = framework != "unsloth"  # judged as TRL's, though Unsloth replaces class and configuration
-        own = {**UNSLOTH_KEYS, **code.declares} if patched else code.declares
-        code = replace(code, declares=own, trainer="UnslothGRPOTrainer", own_trainer=patched)
+        declares = {**UNSLOTH_KEYS, **code.declares} if patched else code.declares
+        code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     judged = _installed(made, framework, options) or options.find_version(
         framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
