@@ -33,6 +33,7 @@ def load(entry: Any) -> Any:
 FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
     "trl": "grposweep.frameworks.trl",
     "open-r1": "grposweep.frameworks.open_r1",
+    "unsloth": "grposweep.frameworks.unsloth",
     "ms-swift": "grposweep.frameworks.ms_swift",
     "easyr1": "grposweep.frameworks.easyr1",
     "verl": "grposweep.frameworks.verl",

@@ -1,0 +1,88 @@
+"""Unsloth's own checks: what it corrects without asking, what it refuses, and keys that it drops.
+
+Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration), rl_config_compat.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from grposweep import plan
+from grposweep.frameworks.reading import read_table, values_of
+from grposweep.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
+from grposweep.frameworks.unsloth import DAPO_CLIP, FRAMEWORK, corrected_size
+from grposweep.recipe import Recipe
+from grposweep.rules.registry import RecipeJudge, Violation, recipe_rule, recipe_variant, rule
+from grposweep.setting import Setting
+
+UNSLOTH = frozenset({"unsloth"})
+HOTTEST = 10  # its limit of the temperature
+
+
+@recipe_rule("GB701", "warning", of=UNSLOTH)
+def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
+    """Unsloth sets the micro-batch to ``num_generations`` where B W A is no multiple of it; the plan counts the new one.
+
+    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Releases before 2025.11.3 ask
+    for B itself to be a multiple.
+    """
+    if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
+        return
+    s = read_table(FRAMEWORK, recipe).setting
+    size = values_of(recipe).whole("per_device_train_batch_size", 4)
+    if size < 1 or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations) == size:
+        return
+    yield Violation(
+        f"per_device_train_batch_size={size}",
+        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes no whole groups of {s.num_generations}, so "
+        f"Unsloth takes {s.num_generations} instead: memory and the plan follow from that",
+        f"Set per_device_train_batch_size={s.num_generations}, which is what trains.", ("per_device_train_batch_size",),
+        ({"per_device_train_batch_size": s.num_generations},), frozenset({"per_device_train_batch_size"}),
+    )  # fmt: skip
+
+
+@recipe_rule("GL701", "warning", of=UNSLOTH)
+def the_loss_keeps_its_options(recipe: Recipe) -> Iterator[Violation]:
+    """With ``loss_type=dapo`` Unsloth sets the upper clip to 0.28 and masks truncated completions; dr_grpo is not scaled."""
+    said = values_of(recipe).said
+    loss = str(said.get("loss_type", "")).lower()
+    taken = {"epsilon_high": DAPO_CLIP, "mask_truncated_completions": True} if loss == "dapo" else {}
+    if loss == "dr_grpo" and str(said.get("scale_rewards")) in ("True", "group"):
+        taken = {"scale_rewards": False}
+    for key, value in taken.items():
+        if key in said and said[key] != value:
+            yield Violation(f"{key}={said[key]}", f"with loss_type={loss} Unsloth takes {value} instead", f"Set {key}={value}.",
+                            (key,), ({key: value},), frozenset({key}))  # fmt: skip
+
+
+@rule("GL702", "error", ("framework", "temperature"), of=UNSLOTH, blames=("temperature",),
+      why="Unsloth refuses a temperature of 10 or more", instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))  # fmt: skip
+def the_temperature_is_no_noise(s: Setting) -> bool:
+    """Unsloth stops: "Please set a positive non-zero temperature less than 10, since sampling will be quite erratic." """
+    return s.temperature >= HOTTEST
+
+
+@recipe_rule("GB702", "error", of=UNSLOTH)
+def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
+    """``unsloth_grpo_mini_batch`` is at most the completions of a rollout.
+
+    "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
+    """
+    size = values_of(recipe).whole("unsloth_grpo_mini_batch", 0)
+    rollout = plan.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
+    if rollout is not None and size > rollout:
+        yield Violation(f"unsloth_grpo_mini_batch={size}", f"a rollout has {rollout} completions, and Unsloth stops",
+                        f"Set at most {rollout}.", ("unsloth_grpo_mini_batch",), ({"unsloth_grpo_mini_batch": rollout},))  # fmt: skip
+
+
+def _dropped(judge: RecipeJudge) -> RecipeJudge:
+    """Return a rule on keys as a warning: recent releases of Unsloth drop what TRL does not take, and say so."""
+
+    def dropped(recipe: Recipe) -> Iterator[Violation]:
+        for broken in judge(recipe):
+            yield replace(broken, why=f"{broken.why}; recent releases of Unsloth drop it and go on", severity="warning")
+
+    return dropped
+
+
+recipe_variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
+recipe_variant("GV102", UNSLOTH, _dropped(keys_are_known))
