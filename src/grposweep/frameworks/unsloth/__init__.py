@@ -20,7 +20,7 @@ from grposweep.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
 VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 4,
     "per_device_eval_batch_size": 4,
     "gradient_accumulation_steps": 2,
@@ -72,8 +72,6 @@ def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("steps_per_generation") is None and said.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
         changes["per_device_train_batch_size"] = corrected_size(size, accumulation, fields["processes"], group)
-    if "per_device_eval_batch_size" not in said:
-        changes["per_device_eval_batch_size"] = fields["num_generations"]  # the trainer takes the training's size
     if "warmup_steps" not in said and "warmup_ratio" not in said:
         changes["warmup_steps"] = SHARE
     loss = str(fields["loss_type"]).lower()
@@ -88,7 +86,9 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Return the keys of a ``GRPOConfig`` as a recipe; Unsloth has no command that takes it."""
     written = render_trl(framework, s, script=("train_grpo.py",))
     lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
-    return replace(written, command=("python", "train_grpo.py", "--config", "recipe.yaml"), losses=(*written.losses, lost))
+    return replace(
+        written, command=("python", "train_grpo.py", "--config", "recipe.yaml"), losses=(*written.losses, lost)
+    )
 
 
 FRAMEWORK = replace(

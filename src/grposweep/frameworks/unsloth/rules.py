@@ -9,7 +9,7 @@ from dataclasses import replace
 from grposweep import plan
 from grposweep.frameworks.reading import read_table, values_of
 from grposweep.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
-from grposweep.frameworks.unsloth import DAPO_CLIP, FRAMEWORK, corrected_size
+from grposweep.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import RecipeJudge, Violation, recipe_rule, recipe_variant, rule
 from grposweep.setting import Setting
@@ -28,7 +28,7 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
     if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
         return
     s = read_table(FRAMEWORK, recipe).setting
-    size = values_of(recipe).whole("per_device_train_batch_size", 4)
+    size = int(values_of(recipe).said.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
     if size < 1 or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations) == size:
         return
     yield Violation(
@@ -55,9 +55,12 @@ def the_loss_keeps_its_options(recipe: Recipe) -> Iterator[Violation]:
 
 
 @rule("GL702", "error", ("framework", "temperature"), of=UNSLOTH, blames=("temperature",),
-      why="Unsloth refuses a temperature of 10 or more", instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))  # fmt: skip
+      why="Unsloth refuses 10 or more", instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))  # fmt: skip
 def the_temperature_is_no_noise(s: Setting) -> bool:
-    """Unsloth stops: "Please set a positive non-zero temperature less than 10, since sampling will be quite erratic." """
+    """Unsloth refuses a temperature of 10 or more.
+
+    "Please set a positive non-zero temperature less than 10, since sampling will be quite erratic."
+    """
     return s.temperature >= HOTTEST
 
 
@@ -67,11 +70,12 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
 
     "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
     """
-    size = values_of(recipe).whole("unsloth_grpo_mini_batch", 0)
+    size = values_of(recipe).said.get("unsloth_grpo_mini_batch") or 0
     rollout = plan.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
-        yield Violation(f"unsloth_grpo_mini_batch={size}", f"a rollout has {rollout} completions, and Unsloth stops",
-                        f"Set at most {rollout}.", ("unsloth_grpo_mini_batch",), ({"unsloth_grpo_mini_batch": rollout},))  # fmt: skip
+        key = "unsloth_grpo_mini_batch"
+        yield Violation(f"{key}={size}", f"a rollout has {rollout} completions, and Unsloth stops", f"Set at most {rollout}.",
+                        (key,), ({key: rollout},))  # fmt: skip
 
 
 def _dropped(judge: RecipeJudge) -> RecipeJudge:
