@@ -14,7 +14,6 @@ from grposweep import plan
 from grposweep.frameworks.base import RELEASE, Field, Framework, TranslatedRecipe
 from grposweep.frameworks.parsing.yaml_text import nest
 from grposweep.recipe import KeySpec, Recipe
-from grposweep.schema import UNSET
 from grposweep.setting import TRL, Setting
 
 
@@ -56,6 +55,7 @@ def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: M
 def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
     """Yield the options of loss and sampling that a setting has, that do something, and for which a framework has no key."""
     from grposweep.frameworks.trl.keys import known  # TRL's table builds on this package
+    from grposweep.schema import UNSET  # lint, which writes no settings, starts without the schema
 
     named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
     # A framework with one key for the correction has functions that say the rest of it.

@@ -16,6 +16,7 @@ from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grposweep.lint.apply_fixes import FixedFile
 from grposweep.lint.linter import Diagnostic
 from grposweep.lint.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, printable, render_fix, writable
+from grposweep.recipe import Recipe
 
 HOME = "https://github.com/grposweep/grposweep"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -30,8 +31,8 @@ def _relative(path: Path) -> str:
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
 
-def _in_words(diagnostic: Diagnostic) -> str:
-    fixes = ", or ".join(render_fix(fix) for fix in diagnostic.fixes)
+def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
+    fixes = ", or ".join(render_fix(fix, recipe.in_python) for fix in diagnostic.fixes)
     return f"{diagnostic.message} Fix: {fixes}." if fixes else diagnostic.message
 
 
@@ -45,7 +46,7 @@ class GithubReport:
         for result in fixed.judged.results:
             for found in result.diagnostics:
                 place = place_of(result.recipe, found.line)
-                self._say(found.severity, path, place, found.code, _in_words(found))
+                self._say(found.severity, path, place, found.code, _in_words(found, result.recipe))
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
@@ -76,7 +77,7 @@ class SarifReport:
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
             self._results += [
-                {"ruleId": found.code, "level": found.severity, "message": {"text": _in_words(found)},
+                {"ruleId": found.code, "level": found.severity, "message": {"text": _in_words(found, result.recipe)},
                  "locations": [_location(path, place_of(result.recipe, found.line))]}
                 for found in result.diagnostics
             ]  # fmt: skip
