@@ -159,3 +159,20 @@ def test_keys_as_json_are_told_by_their_names() -> None:
 
     line = json.loads('{"rollout.n_samples_per_prompt": 8, "rollout.batch_size": 64, "train.batch_size": 512}')
     assert build_recipe(line, Options()).framework == "openrlhf"
+
+
+VERDICTS = [json.loads(line) for line in Path(__file__).with_name("openrlhf_verdicts.jsonl").read_text().splitlines()]
+
+
+def test_verdicts_are_those_of_openrlhf_s_own_parser_and_assertions(tmp_path: Path) -> None:
+    """Six releases; DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
+    wrong, path = [], tmp_path / "run.sh"
+    for row in VERDICTS:
+        script = "python3 -m openrlhf.cli.train_ppo_ray " + " ".join(row["arguments"]) + "\n"
+        path.write_text(script)
+        found = lint_recipe(load_recipe(path, Options(own_version=row["release"])), with_fixes=False)
+        codes = errors(found) - {"GB601"}
+        if bool(codes) != bool(row["refused"]):
+            wrong.append((row, codes))
+    assert wrong == []
+    assert sum(bool(row["refused"]) for row in VERDICTS) > 60

@@ -23,6 +23,7 @@ OPENRLHF = frozenset({"openrlhf"})
 GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
+ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
 ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 WORDS = {
     "algo.advantage.estimator": ESTIMATORS,
@@ -228,9 +229,15 @@ CONFLICTS = (
 
 @recipe_rule("GV603", "error", of=OPENRLHF)
 def options_agree(recipe: Recipe) -> Iterator[Violation]:
-    """Options that OpenRLHF asserts at start: packing needs vLLM, partial rollouts need async training, and others."""
+    """Options that OpenRLHF asserts at start: packing needs vLLM, partial rollouts need async training, and others.
+
+    Releases 0.5.8 to 0.6.4 compare ``vllm_num_engines`` with 0 also where it is not set, and stop with a TypeError.
+    """
     found, version = values_of(recipe), recipe.version
     option = Options(found)
+    if ENGINES_NEEDED[0] <= version < ENGINES_NEEDED[1] and "vllm_num_engines" not in recipe.config:
+        yield Violation("vllm_num_engines is not set", f"OpenRLHF {text(version)} compares it with 0, and stops",
+                        "Set vllm_num_engines=0 or more.", ())  # fmt: skip
     for row in CONFLICTS:
         key, other = at(row.option, version), at(row.other, version)
         is_colocated = row.other != "vllm.enable_sleep" or option.flag(
