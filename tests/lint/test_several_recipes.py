@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.cli.recipes import LintFormat, lint
+from grposweep.cli.recipes import Format, LintFormat, lint, plan
 
 Write = Callable[..., Path]
 CALL = "GRPOConfig(output_dir='x', num_generations={}, per_device_train_batch_size=8{})\n"
@@ -72,3 +72,12 @@ def test_a_notebook_has_cells(script: Write, here: Path, capsys: pytest.CaptureF
     (place,) = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]["locations"]
     assert "region" not in place["physicalLocation"]
     assert place["message"]["text"] == "cell 2:3"
+
+
+def test_plan_shows_each_of_them(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its line."""
+    path = script()
+    assert plan([str(path)], processes=8, format=Format.json) == 1
+    plans = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [shown["file"] for shown in plans] == [f"{path}:2", f"{path}:3"]
+    assert [shown["plan"]["prompts_per_rollout"] for shown in plans] == [8, None]

@@ -14,8 +14,9 @@ from grposweep.check import check
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
-from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.lint.linter import build_plan
+from grposweep.lint.output import place_of
 from grposweep.memory.catalog import known_model
 from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
 from grposweep.plan import evaluation_share, total_steps
@@ -60,7 +61,9 @@ def _timed(s: Setting, hours: float | None) -> Setting:
 
 def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
-    ((_, setting),) = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
+    (name, setting), *others = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
+    if others:
+        raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
     if memory is None:
         raise UserError(
@@ -101,7 +104,7 @@ def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> 
         raise UserError(
             f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
         )
-    named = [(name, _of_file(Path(name), options)) for name in files] or [("", _of_overrides(items, options))]
+    named = [pair for name in files for pair in _of_file(name, options)] or [("", _of_overrides(items, options))]
     if gpu_gib is None:
         return named
     return [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
@@ -145,12 +148,17 @@ def show_space(arguments: Sequence[str]) -> int:
     return 0 if validity.valid else 1
 
 
-def _of_file(path: Path, options: Options) -> Setting:
+def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
+    """Return the settings of a file's recipes; of several each is named with its line."""
     try:
-        recipe = load_recipe(path, options)
-        return known_model(frameworks.read(recipe).setting, recipe.config)
+        recipes = load_recipes(Path(name), options)
+        starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
+        return [
+            (f"{name}{place_of(recipe, start)}", known_model(frameworks.read(recipe).setting, recipe.config))
+            for recipe, start in zip(recipes, starts, strict=True)
+        ]
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{name}: {error}") from error
 
 
 def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
