@@ -1,5 +1,6 @@
 """Family GV: keys that a release takes, values it can read, scripts that say what they mean."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.lint.linter import Diagnostic, lint_recipe, select_rules
-from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe
+from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
 
 GV = select_rules(["GV"])
 
@@ -313,3 +314,14 @@ def test_a_typo_is_a_warning_where_no_version_is_stated() -> None:
     recipe = Recipe("trl", (1, 16, 0), {"num_generatons": 4}, version_source=NOT_STATED)
     (found,) = lint_recipe(recipe, select_rules(["GV102"])).diagnostics
     assert (found.severity, [fix.safe for fix in found.fixes]) == ("warning", [False])
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])
+def test_an_error_of_one_release_is_a_warning_where_another_may_train(kind: Any, severity: str) -> None:
+    """The loss cispo came with TRL 0.23: under an assumed 0.18 it may be right. Groups of one are wrong in every release."""
+    recipe = Recipe("open-r1", (0, 18, 0), {"loss_type": "cispo"}, 8, version_source=VersionSource(kind))
+    (found,) = lint_recipe(recipe, select_rules(["GL101"])).diagnostics
+    assert (found.severity, any(fix.safe for fix in found.fixes)) == (severity, False)
+    torn = replace(recipe, config={"num_generations": 1, "per_device_train_batch_size": 8})
+    (always,) = lint_recipe(torn, select_rules(["GB102"])).diagnostics
+    assert (always.code, always.severity) == ("GB102", "error")

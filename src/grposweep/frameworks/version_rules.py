@@ -5,13 +5,14 @@ safe. What is true of every release (`Violation.certain`) stays an error.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from grposweep import frameworks
 from grposweep.frameworks.base import text
 from grposweep.recipe import Recipe
-from grposweep.rules.helpers import cut
-from grposweep.rules.registry import RecipeRule, Violation, choose_for_recipes, recipe_rule
-from grposweep.setting import EVERY
+from grposweep.rules.helpers import NO_COUNT, cut
+from grposweep.rules.registry import RecipeRule, Rule, Violation, choose_for_recipes, recipe_rule
+from grposweep.setting import EVERY, Version
 
 MOST_NAMED = 6  # keys in a message
 
@@ -28,8 +29,7 @@ def _is_open(recipe: Recipe, broken: Violation) -> bool:
         return False
     if not recipe.version_source.known:
         return True
-    elsewhere = keys_of_others(recipe)
-    return bool(broken.fields) and elsewhere.issuperset(broken.fields)
+    return bool(keys_of_others(recipe))  # it is not the pinned release that trains
 
 
 def keys_of_others(recipe: Recipe) -> frozenset[str]:
@@ -42,6 +42,24 @@ def keys_of_others(recipe: Recipe) -> frozenset[str]:
         recipe.derived["keys_of_others"] = misfits_elsewhere(recipe)
     found: frozenset[str] = recipe.derived["keys_of_others"]
     return found
+
+
+def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
+    """Return a release that may be the one that trains, and that a rule on settings has nothing against; None without any.
+
+    Where a version is known, and takes the recipe's keys, no other may be.
+    """
+    from grposweep.frameworks.parsing.version_source import fitting_releases, releases_of  # it loads the frameworks
+
+    if recipe.version_source.known and not keys_of_others(recipe):
+        return None
+    possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
+    for release in reversed(possible):
+        s = frameworks.read(replace(recipe, version=release)).setting
+        is_open = s.processes is None and rule.counts is not None
+        if (rule.counts(s) != NO_COUNT) if is_open and rule.counts else not rule.find(s):
+            return release
+    return None
 
 
 @recipe_rule("GV110", "warning", of=EVERY)

@@ -9,7 +9,8 @@ from grposweep.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, 
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
 from grposweep.frameworks import ParsedRecipe
-from grposweep.frameworks.version_rules import find
+from grposweep.frameworks.base import text
+from grposweep.frameworks.version_rules import accepting_release, find
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
@@ -127,7 +128,13 @@ def _of_setting(
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
-    return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+    other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
+    if other is None:
+        return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+    guess = f" ({text(recipe.version)} is assumed; {text(other)} has nothing against it.)"
+    return Diagnostic(
+        problem.code, "warning", message + guess, keys, line, tuple(replace(fix, safe=False) for fix in fixes)
+    )
 
 
 def _of_recipe(
