@@ -1,0 +1,200 @@
+"""The Python interface: judge a recipe, a file or the arguments of a training script, and compute a plan.
+
+``from grposweep import lint, plan, validate`` is the same; type checkers know `lint` and `plan` by this module.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from grposweep.errors import UserError
+from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
+from grposweep.frameworks.trl.keys import parse_version, releases
+from grposweep.lint.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
+from grposweep.memory.catalog import memory_of
+from grposweep.recipe import Recipe
+
+__all__ = ["Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "lint", "plan", "validate"]
+
+LIBRARIES = ("trl", "transformers")
+PLAIN = (str, int, float, bool, type(None))
+
+
+class PlanNumbers(TypedDict):
+    """The numbers of a plan; None where something that they depend on is unknown, or the batch is no valid one."""
+
+    completions_per_rollout: int | None
+    prompts_per_rollout: int | None
+    completions_per_step: int | None
+    prompts_per_step: float | None
+    steps_per_rollout: float | None
+    rollouts_per_epoch: int | None
+    dropped_prompts: int | None
+    total_steps: int | None
+
+
+@dataclass(frozen=True)
+class Linted:
+    """What the rules say of all recipes in a source; most sources have one."""
+
+    recipes: tuple[LintResult, ...]
+
+    @property
+    def problems(self) -> tuple[Diagnostic, ...]:
+        """Every problem, with code, message, keys, line and fixes."""
+        return tuple(found for result in self.recipes for found in result.diagnostics)
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        """The problems with which training cannot work."""
+        return tuple(found for found in self.problems if found.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """All other problems."""
+        return tuple(found for found in self.problems if found.severity != "error")
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return not self.errors
+
+
+class InvalidRecipe(ValueError):
+    """Arguments with which training cannot work; the message has one line a problem, ``problems`` has all of each."""
+
+    def __init__(self, problems: tuple[Diagnostic, ...]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{found.code} {found.message}" for found in problems))
+
+
+def lint(
+    source: Any,
+    *,
+    framework: str = "auto",
+    framework_version: str | None = None,
+    processes: int | None = None,
+    dataset_size: int | None = None,
+    gpu: str | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+) -> Linted:
+    """Judge a recipe as ``grposweep lint`` does.
+
+    Args:
+        source: a file (YAML, shell script, Python, notebook), a mapping of keys, or an object such as TRL's GRPOConfig.
+        framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` goes by keys and paths.
+        framework_version: the release to judge by; otherwise what the file's repository says, or the default.
+        processes: training processes; GPUs of a vLLM server are none.
+        dataset_size: training prompts.
+        gpu: name of a GPU (``A100``), on which memory is judged.
+        select: only these rules or families (``GB101``, ``GB``).
+        ignore: all rules but these.
+
+    Raises:
+        UserError: the source cannot be read, or an option names what there is not.
+
+    """
+    gib = None if gpu is None else memory_of(gpu, "gpu")
+    options = Options(framework, None, processes, dataset_size, framework_version, gib, gpu)
+    return _lint(source, options, select_rules(select, ignore))
+
+
+def plan(
+    source: Any,
+    *,
+    framework: str = "auto",
+    framework_version: str | None = None,
+    processes: int | None = None,
+    dataset_size: int | None = None,
+) -> PlanNumbers:
+    """Return what follows from a recipe: completions, prompts and steps. Arguments are those of `lint`; of several the first.
+
+    Raises:
+        UserError: the source cannot be read.
+
+    """
+    options = Options(framework, None, processes, dataset_size, framework_version)
+    return cast(PlanNumbers, _lint(source, options, RuleSelection()).recipes[0].plan)
+
+
+def validate(
+    args: Any,
+    *,
+    processes: int | None = None,
+    framework: str = "auto",
+    framework_version: str | None = None,
+    dataset_size: int | None = None,
+    ignore: Iterable[str] = (),
+) -> tuple[Diagnostic, ...]:
+    """Check the arguments of a training script before it loads a model, and return the warnings.
+
+    Args:
+        args: TRL's GRPOConfig, another dataclass, or a mapping of keys.
+        processes: training processes; otherwise ``WORLD_SIZE`` of the environment, which torchrun and accelerate set.
+        framework: as in `lint`.
+        framework_version: the release to judge by; otherwise the TRL that is installed.
+        dataset_size: training prompts.
+        ignore: rules or families that are not judged.
+
+    Raises:
+        InvalidRecipe: training cannot work.
+        UserError: an option names what there is not.
+
+    """
+    world = os.environ.get("WORLD_SIZE", "")
+    count = processes if processes is not None or not world.isdigit() else max(int(world), 1)
+    installed = framework_version or (_installed() if framework in ("auto", "trl") else None)
+    found = _lint(args, Options(framework, None, count, dataset_size, installed), select_rules((), ignore))
+    if found.errors:
+        raise InvalidRecipe(found.errors)
+    return found.warnings
+
+
+def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:
+    return Linted(tuple(lint_recipe(recipe, selection) for recipe in _recipes(source, options)))
+
+
+def _recipes(source: Any, options: Options) -> list[Recipe]:
+    if isinstance(source, (str, Path)):
+        return load_recipes(Path(source), options)
+    if isinstance(source, Mapping):
+        return [build_recipe({str(key): value for key, value in source.items()}, options)]
+    if is_dataclass(source) and not isinstance(source, type):
+        return [build_recipe(_stated(source), options)]
+    raise UserError(f"{type(source).__name__}: no recipe. Give a file's path, a mapping of keys, or TRL's GRPOConfig.")
+
+
+def _stated(args: Any) -> dict[str, Any]:
+    """Return what an object states: the fields that are not at their default. Those of a subclass of TRL's are its own."""
+    classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
+    known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
+    found: dict[str, Any] = {}
+    for field in fields(args):
+        value = getattr(args, field.name, None)
+        value = value.value if isinstance(value, Enum) else value
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        default = default.value if isinstance(default, Enum) else default
+        if (
+            field.init
+            and (not known or field.name in known)
+            and isinstance(value, (*PLAIN, list, dict))
+            and value != default
+        ):
+            found[field.name] = value
+    if classes and found.get("steps_per_generation") is not None:
+        found.pop("generation_batch_size", None)  # TRL derives one from the other, and refuses both
+    return found
+
+
+def _installed() -> str | None:
+    """Return the TRL that is installed, at most the newest that is known."""
+    try:
+        found = parse_version(version("trl"))
+    except (PackageNotFoundError, UserError):
+        return None
+    return ".".join(map(str, min(found, releases()[-1])))
