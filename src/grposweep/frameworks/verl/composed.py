@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from grposweep.errors import UserError
 from grposweep.frameworks.base import KeyTable
 from grposweep.frameworks.parsing.yaml_text import flatten, nest, parse_nested
-from grposweep.frameworks.verl.keys import spec_of
+from grposweep.frameworks.verl.keys import engine_of, nearest_release, spec_of
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
@@ -25,7 +25,7 @@ LARGEST = 2 * 2**20  # bytes
 ABOVE = 5  # folders above a script or the package in which its program is looked for
 _HEADER = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _CHOICE = re.compile(r"\$\{([^{}]+)\}")
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.post\d+)?")
 
 
 class Main(NamedTuple):
@@ -147,11 +147,13 @@ def _copy(value: Any) -> Any:
 
 
 def read_source(folder: Path, recipe: Recipe) -> tuple[KeyTable | None, Version | None]:
-    """Return the keys of the configuration that a recipe's program composes, and the version that the source states.
+    """Return the keys of the configuration that a recipe's program composes, and the version of the source.
 
-    ``folder`` holds the package ``verl``. The keys are None where the configuration cannot be composed.
+    ``folder`` holds the package ``verl``. The keys are None where the configuration cannot be composed. A source that states
+    no version, or one under development, has that of the release whose keys are most like its own.
     """
-    return _keys(folder, recipe), _version(folder)
+    keys, version = _keys(folder, recipe), _version(folder)
+    return keys, nearest_release(keys, engine_of(recipe)) if version is None and keys is not None else version
 
 
 def _keys(folder: Path, recipe: Recipe) -> KeyTable | None:
@@ -167,7 +169,7 @@ def _keys(folder: Path, recipe: Recipe) -> KeyTable | None:
 
 
 def _version(folder: Path) -> Version | None:
-    match = _VERSION.match(_text(folder / "verl" / "version" / "version").strip())
+    match = _VERSION.fullmatch(_text(folder / "verl" / "version" / "version").strip())  # 0.8.0.dev may be as 0.7
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 

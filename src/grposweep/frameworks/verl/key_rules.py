@@ -34,7 +34,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". So it does below an
     empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+`` too. With ``+`` a typo is accepted, and never read.
     """
-    if not verl.is_own_trainer(recipe) or _is_not_at_hand(recipe):
+    if not verl.is_composed(recipe) or _is_not_at_hand(recipe):
         return
     known = verl.known_keys(recipe)
     for refused in refusals(recipe, known):
@@ -81,7 +81,7 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
 
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
     """
-    if not verl.is_own_trainer(recipe) or _is_not_at_hand(recipe):
+    if not verl.is_composed(recipe) or _is_not_at_hand(recipe):
         return
     for refused in refusals(recipe, verl.known_keys(recipe)):
         if refused.finds == "there":
@@ -125,7 +125,7 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be a part, and is not asked.
     """
     key = f"{verl.ROLLOUT}.name"
-    is_whole = recipe.launch is not None and not recipe.base and verl.is_own_trainer(recipe)
+    is_whole = recipe.launch is not None and not recipe.base and verl.is_composed(recipe)
     default = verl.known_keys(recipe).defaults.get(key, "???")
     if is_whole and default in (None, "???") and key not in {written.lstrip("+") for written in recipe.config}:
         yield Violation(
@@ -146,6 +146,8 @@ def a_configuration_of_verl_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
 
 def _is_not_at_hand(recipe: Recipe) -> bool:
     """Whether a recipe builds on a configuration that is neither verl's nor was found."""
+    if recipe.vendored is not None:
+        return False  # it was composed
     own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
     return bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from grposweep.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
-from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
+from grposweep.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
 
@@ -52,7 +52,7 @@ FIELDS = (  # in the order of a written recipe
     Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
     Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
     Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
-    clip("delta", f"{ACTOR}.clip_ratio_c"),
+    clip("delta", f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),  # before 0.4 there is no dual clip
     unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
     unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
     unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
@@ -150,6 +150,16 @@ def known_keys(recipe: Recipe) -> KeyTable:
     if recipe.vendored is not None:
         return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
     return known(recipe.version, engine_of(recipe))
+
+
+def is_composed(recipe: Recipe) -> bool:
+    """Return whether the configuration is known that the program composes: verl's own, or one in the repository."""
+    return recipe.vendored is not None or is_own_trainer(recipe)
+
+
+def nearest_release(keys: KeyTable, engine: str) -> Version:
+    """Return the release whose keys are most like those of a source that states no version."""
+    return min(reversed(releases()), key=lambda version: len(known(version, engine).keys() ^ keys.keys()))
 
 
 def is_own_trainer(recipe: Recipe) -> bool:
