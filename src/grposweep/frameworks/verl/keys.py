@@ -98,11 +98,16 @@ def releases() -> tuple[Version, ...]:
     return tuple(parse_release(name) for name in load_table(__package__)["releases"])
 
 
+def spans() -> dict[str, list[str]]:
+    """Return the releases that have each engine."""
+    return dict(load_table(__package__)["engines"])
+
+
 @cache
 def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
     """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``, ``torchtitan``, ``mindspeed``."""
     found = keys_at_release(_histories("dp"), version)
-    if engine != "dp" and version >= parse_release(load_table(__package__)["engines"][engine][0]):
+    if engine != "dp" and version >= parse_release(spans()[engine][0]):
         own = _histories(engine)
         found = KeyTable((name, key) for name, key in found.items() if name not in own)
         found.update(keys_at_release(own, version))

@@ -16,10 +16,13 @@ GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "rew
 
 
 class Refusal(NamedTuple):
-    """An override as it is written, and what Hydra finds at its key: nothing (``absent``), or a value (``there``)."""
+    """An override as it is written, and what Hydra finds at its key.
+
+    Nothing (``absent``), a value where one is added (``there``), or a mapping where a list is set (``mapping``).
+    """
 
     written: str
-    finds: Literal["absent", "there"]
+    finds: Literal["absent", "there", "mapping"]
 
 
 def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
@@ -29,7 +32,10 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
         key = written.lstrip("+~")
         if _is_of_a_group(key):
             continue
-        if (recipe.base and written not in recipe.lines) or written.startswith("++"):
+        is_mapping = key in known.sections or known.defaults.get(key) == {}
+        if isinstance(value, list) and is_mapping and not written.startswith("~"):
+            yield Refusal(written, "mapping")
+        elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
             _add(added, key, value)
         elif written.startswith("+"):
             if _has_value(key, known, added) and not isinstance(value, (dict, list)):

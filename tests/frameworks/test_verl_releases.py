@@ -1,0 +1,225 @@
+"""verl by release: its keys as Hydra composes them, what it does with them, and its source in a repository."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from grposweep import frameworks
+from grposweep.frameworks.base import KeyTable, parse_release
+from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
+from grposweep.frameworks.verl import keys as verl
+from grposweep.frameworks.verl.composed import Composer, read_source
+from grposweep.frameworks.verl.keys import spec_of
+from grposweep.frameworks.verl.overrides import refusals
+from grposweep.lint.linter import lint_recipe
+from grposweep.lint.output import Diagnostic
+from grposweep.recipe import LaunchContext, Recipe, VersionSource
+from grposweep.setting import Version
+
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+RECIPE = {
+    "algorithm.adv_estimator": "grpo", "data.train_batch_size": 64, f"{ROLLOUT}.n": 8, f"{ACTOR}.ppo_mini_batch_size": 32,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
+    f"{REF}.log_prob_micro_batch_size_per_gpu": 4, "trainer.n_gpus_per_node": 8,
+}  # fmt: skip
+MAIN = "verl.trainer.main_ppo"
+
+
+def recipe_of(config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any) -> Recipe:
+    """Return a recipe of overrides on a script's line 1."""
+    stated = VersionSource("asked", "--framework-version", ".".join(map(str, version)))
+    return Recipe("verl", version, config, file="run.sh", lines=dict.fromkeys(config, 1), version_source=stated,
+                  launch=LaunchContext("python", program), **more)  # fmt: skip
+
+
+def judge(
+    config: dict[str, Any], version: Version = (0, 9, 1), program: str = MAIN, **more: Any
+) -> dict[str, Diagnostic]:
+    """Return what is found in a recipe, by code."""
+    return {found.code: found for found in lint_recipe(recipe_of(config, version, program, **more)).diagnostics}
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return Hydra's verdicts on overrides, by release and engine (benchmarks/frameworks/verl_overrides.py)."""
+    return [json.loads(line) for line in Path(__file__).with_name("verl_overrides.jsonl").read_text().splitlines()]
+
+
+def test_hydra_takes_what_the_table_of_each_release_takes() -> None:
+    """Drawn from the keys of all releases, 0.1 to 0.9.1, with every sign, below mappings and nulls."""
+    seen = set()
+    for row in rows():
+        known = verl.known(parse_release(row["release"]), row["engine"])
+        for override in (*row["taken"], *row["refused"]):
+            parsed = parse_override(override)
+            assert parsed is not None
+            key = parsed.sign + parsed.key
+            recipe = Recipe("verl", verl.VERSION, {key: parsed.value}, lines={key: 1})
+            assert bool(list(refusals(recipe, known))) == (override in row["refused"]), (
+                row["release"],
+                row["engine"],
+                override,
+            )
+        seen.add((row["release"], row["engine"]))
+    assert len(seen) == sum(map(len, verl.spans().values()))
+
+
+def test_every_release_and_engine_is_known() -> None:
+    """Veomni and torchtitan have keys of their own since 0.7.1."""
+    assert verl.releases()[0] == (0, 1, 0)
+    assert verl.releases()[-1] == verl.VERSION
+    assert f"{ACTOR}.veomni.param_offload" in verl.known(verl.VERSION, "veomni")
+    assert f"{ACTOR}.fsdp_config.param_offload" not in verl.known(verl.VERSION, "veomni")
+    assert verl.known((0, 2, 0), "veomni") == verl.known((0, 2, 0))
+
+
+def test_before_0_4_kl_is_in_the_reward_where_it_is_not_in_the_loss() -> None:
+    """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's is not."""
+    config = {**RECIPE, "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.kl_loss_coef": 0.01}
+    assert frameworks.read(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
+    assert frameworks.read(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
+    assert judge(config, (0, 3, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)
+    assert len(judge(config, (0, 4, 0))["GK310"].keys) == 2
+
+
+def test_the_rollout_has_a_default_engine_before_0_6() -> None:
+    """``rollout.name`` is vllm there, and missing since."""
+    assert "GV404" not in judge(RECIPE, (0, 5, 0))
+    assert "GV404" in judge(RECIPE, (0, 6, 0))
+
+
+def test_sizes_for_all_gpus_are_read_before_0_8() -> None:
+    """The workers of 0.7 divide them; those of 0.8 do not read them."""
+    config = {key: value for key, value in RECIPE.items() if not key.startswith(f"{ACTOR}.ppo_micro")}
+    config |= {f"{ACTOR}.ppo_micro_batch_size": 32, f"{ROLLOUT}.name": "vllm"}
+    assert "GV406" not in judge(config, (0, 7, 0))
+    assert "GV406" in judge(config, (0, 8, 0))
+
+
+@pytest.mark.parametrize(("changes", "code", "since"), [
+    ({f"{ACTOR}.ppo_mini_batch_size": 128}, "GB402", (0, 3, 0)),
+    ({f"{ACTOR}.ppo_mini_batch_size": 3, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1, "data.train_batch_size": 9,
+      f"{ROLLOUT}.n": 8, "trainer.n_gpus_per_node": 9}, "GB403", (0, 8, 0)),
+    ({f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7}, "GB405", (0, 8, 0)),
+])  # fmt: skip
+def test_batches_are_checked_as_the_release_does(changes: dict[str, Any], code: str, since: Version) -> None:
+    """What a release does not check trains there."""
+    before = verl.releases()[verl.releases().index(since) - 1]
+    assert code not in judge({**RECIPE, **changes}, before)
+    assert code in judge({**RECIPE, **changes}, since)
+
+
+def test_a_key_below_an_empty_mapping_needs_a_plus() -> None:
+    """Hydra's struct mode; the fix is safe, since the key is the same."""
+    key = f"{ROLLOUT}.engine_kwargs.vllm.swap_space"
+    found = judge({**RECIPE, f"{ROLLOUT}.name": "vllm", key: 4})["GV401"]
+    assert f"Write +{key}" in found.message
+    assert "GV401" not in judge({**RECIPE, f"{ROLLOUT}.name": "vllm", f"+{key}": 4})
+
+
+def test_a_plus_on_a_null_is_taken() -> None:
+    """Hydra appends where the value is null, and refuses where there is one."""
+    assert "GV402" not in judge({**RECIPE, "+custom_reward_function.path": "reward.py"}, (0, 5, 0))
+    assert "GV402" in judge({**RECIPE, "+trainer.val_before_train": False}, (0, 5, 0))
+
+
+def test_groups_of_n_agent_are_no_lone_completions() -> None:
+    """Search-R1 and its forks repeat prompts before the rollout."""
+    known = KeyTable({**verl.known((0, 2, 0)), f"{ROLLOUT}.n_agent": spec_of(1)})
+    config = {**RECIPE, f"{ROLLOUT}.n": 1, f"{ROLLOUT}.n_agent": 8}
+    assert "GB302" not in judge(config, (0, 2, 0), vendored=known)
+    assert "GB302" in judge({**config, f"{ROLLOUT}.n_agent": 1}, (0, 2, 0), vendored=known)
+    setting = frameworks.read(recipe_of(config, (0, 2, 0), vendored=known)).setting
+    assert (setting.num_generations, setting.prompts_per_step) == (8, 4)
+
+
+def test_distillation_without_task_rewards_needs_no_group() -> None:
+    """No advantage is computed there."""
+    config = {**RECIPE, f"{ROLLOUT}.n": 1, "distillation.enabled": True}
+    assert "GB302" in judge(config)
+    assert "GB302" not in judge({**config, "distillation.distillation_loss.use_task_rewards": False})
+
+
+def test_another_trainer_is_judged_by_what_holds_for_any() -> None:
+    """DAPO's own fetches more prompts than a rollout holds; its configuration has more keys."""
+    config = {**RECIPE, "data.gen_batch_size": 192, "algorithm.own": 1, "algorithm.adv_estimator": "ours",
+              f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5}  # fmt: skip
+    assert {"GB407", "GV401", "GV305"} <= judge(config).keys()
+    assert {code for code in judge(config, program="recipe.dapo.main_dapo") if code != "GB404"} == set()
+    assert "GB404" in judge(config, program="recipe.dapo.main_dapo")
+
+
+@pytest.mark.parametrize(("key", "value", "code", "version"), [
+    ("algorithm.rollout_correction.rollout_is_threshold", "0.5_4.0", "GV303", (0, 9, 1)),
+    ("trainer.test_freq", False, "GV303", (0, 9, 1)),
+    (f"{ROLLOUT}.mode", "sync", "GV305", (0, 6, 1)),
+    (f"{ROLLOUT}.name", "hf", "GV305", (0, 5, 0)),
+])  # fmt: skip
+def test_values_that_the_release_takes_are_taken(key: str, value: Any, code: str, version: Version) -> None:
+    """A range of thresholds, a switch for a frequency, words of older releases."""
+    assert code not in judge({**RECIPE, key: value}, version)
+
+
+def test_suggestions_mean_the_same() -> None:
+    """``rollout.n_agent`` is nothing that verl has; a slip of the last word is."""
+    found = judge({**RECIPE, f"{ROLLOUT}.n_agent": 5})["GV401"]
+    assert "Remove it" in found.message
+    assert f"{ROLLOUT}.temperature" in judge({**RECIPE, f"{ROLLOUT}.temprature": 1.0})["GV401"].message
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write the files of a small repository."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+CONFIG = "verl/trainer/config"
+FORK = {
+    f"{CONFIG}/ppo_trainer.yaml": "defaults:\n  - engine: dp\n  - actor@actor_rollout_ref.actor: ${engine}_actor\n  - _self_\n"
+                                  "trainer: {nnodes: 1, own_switch: false}\nalgorithm: {adv_estimator: gae}\n",
+    f"{CONFIG}/engine/dp.yaml": "# @package _global_\nengine: dp\n",
+    f"{CONFIG}/engine/big.yaml": "# @package _global_\nengine: big\n",
+    f"{CONFIG}/actor/actor.yaml": "use_kl_loss: false\nlimits: {}\n",
+    f"{CONFIG}/actor/dp_actor.yaml": "defaults:\n  - ../optim@optim: plain\n  - actor\n  - _self_\nuse_kl_loss: true\n",
+    f"{CONFIG}/actor/big_actor.yaml": "defaults: [actor, _self_]\nbig: {size: 2}\n",
+    f"{CONFIG}/optim/plain.yaml": "lr: 1e-6\n",
+    "verl/trainer/main_ppo.py": "@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): ...\n",
+    "recipe/own/main_own.py": "@hydra.main(config_path='config', config_name='own')\ndef main(config): ...\n",
+    "recipe/own/config/own.yaml": "hydra:\n  searchpath: [file://verl/trainer/config]\ndefaults: [ppo_trainer, _self_]\n"
+                                  "data: {own_size: 4}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides", [[], ["engine=big"]])
+def test_a_fork_s_configuration_is_composed_as_hydra_does(tmp_path: Path, overrides: list[str]) -> None:
+    """Groups in packages, an option that refers to another one, parents, headers."""
+    folder = write(tmp_path, FORK) / CONFIG
+    with initialize_config_dir(str(folder), version_base=None):
+        wanted = OmegaConf.to_container(compose("ppo_trainer", overrides=overrides), resolve=False)
+    assert isinstance(wanted, dict)
+    choices = dict(override.split("=") for override in overrides)
+    assert Composer((folder,), choices).compose("ppo_trainer") == flatten(
+        {str(key): inner for key, inner in wanted.items()}
+    )
+
+
+def test_the_program_s_own_configuration_counts(tmp_path: Path) -> None:
+    """``hydra.main`` of the launched file names it; verl's is beneath."""
+    folder = write(tmp_path, FORK)
+    keys, version = read_source(folder, recipe_of({}, program="recipe.own.main_own"))
+    assert keys is not None
+    assert {"data.own_size", "trainer.own_switch", f"{ACTOR}.optim.lr"} <= keys.keys()
+    assert version in verl.releases()
+    assert read_source(folder, recipe_of({}, program="recipe.gone.main_gone"))[0] is None
+
+
+@pytest.mark.parametrize("defaults", ["[../../../secret]", "[ppo_trainer]", "[[[[1]]]]", "[{a: b, c: d}]", "[gone]"])
+def test_a_hostile_configuration_has_no_keys(tmp_path: Path, defaults: str) -> None:
+    """One that leads out of its folder, includes itself, or is no list of files."""
+    files = {**FORK, f"{CONFIG}/ppo_trainer.yaml": f"defaults: {defaults}\n", "secret.yaml": "a: 1\n"}
+    assert read_source(write(tmp_path, files), recipe_of({}))[0] is None
