@@ -1,4 +1,4 @@
-"""Real Hydra against our table and rules on every release of verl: which overrides does its configuration take?
+"""Real Hydra against our table and rules on every release of verl: which overrides its configuration takes.
 
     for v in 0.1 0.2.0.post2 0.3.0.post1 0.4.0 0.4.1 0.5.0 ... 0.9.1; do pip download --no-deps verl==$v; done
     python benchmarks/frameworks/verl_overrides.py FOLDER-OF-WHEELS [--each 2000] [--keep FILE]

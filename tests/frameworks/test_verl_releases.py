@@ -116,7 +116,7 @@ def test_a_key_below_an_empty_mapping_needs_a_plus() -> None:
     """Hydra's struct mode; the fix is safe, since the key is the same."""
     key = f"{ROLLOUT}.engine_kwargs.vllm.swap_space"
     found = judge({**RECIPE, f"{ROLLOUT}.name": "vllm", key: 4})["GV401"]
-    assert f"Write +{key}" in found.message
+    assert [(fix.change, fix.safe) for fix in found.fixes] == [({key: None, f"+{key}": 4}, True)]
     assert "GV401" not in judge({**RECIPE, f"{ROLLOUT}.name": "vllm", f"+{key}": 4})
 
 
@@ -167,7 +167,8 @@ def test_suggestions_mean_the_same() -> None:
     """``rollout.n_agent`` is nothing that verl has; a slip of the last word is."""
     found = judge({**RECIPE, f"{ROLLOUT}.n_agent": 5})["GV401"]
     assert "Remove it" in found.message
-    assert f"{ROLLOUT}.temperature" in judge({**RECIPE, f"{ROLLOUT}.temprature": 1.0})["GV401"].message
+    slip = judge({**RECIPE, f"{ROLLOUT}.temprature": 1.0})["GV401"]
+    assert f"{ROLLOUT}.temperature" in slip.fixes[0].change
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
