@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl easyr1 neps peers docs pictures clean
+.PHONY: demo test slow fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -126,6 +126,13 @@ ms-swift-sweep: $(VENV)/ready .venvs/ms-swift/ready
 
 verl: $(VENV)/ready .venvs/verl/ready
 	$(BIN)/python benchmarks/frameworks/in_prompts.py verl
+
+VERLS := 0.1 0.2.0.post2 0.3.0.post1 0.4.0 0.4.1 0.5.0 0.6.0 0.6.1 0.7.0 0.7.1 0.8.0 0.9.0 0.9.1
+# The configuration of every release of verl, composed by Hydra; minutes.
+verl-releases: $(VENV)/ready
+	mkdir -p .venvs/verl-releases
+	for v in $(VERLS); do $(BIN)/python -m pip download --quiet --no-deps -d .venvs/verl-releases verl==$$v; done
+	$(BIN)/python benchmarks/frameworks/verl_overrides.py .venvs/verl-releases
 
 easyr1: $(VENV)/ready .venvs/verl/ready
 	@test -n "$(EASYR1_SRC)" || { echo "EASYR1_SRC names no checkout of EasyR1." >&2; exit 2; }
