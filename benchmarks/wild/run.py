@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.lint.linter import lint_recipe
 
 RUNS = ("no_error", "false_alarm")  # verdicts of files that their own code accepts
@@ -34,12 +34,13 @@ def lint(path: Path) -> tuple[str, Counter[str], float]:
     """Return "read", "refused" or "crash: ...", the errors by code, and the CPU seconds."""
     since = time.process_time()
     try:
-        result = lint_recipe(load_recipe(path, Options()))
+        results = [lint_recipe(recipe) for recipe in load_recipes(path, Options())]
     except UserError:
         return "refused", Counter(), time.process_time() - since
     except Exception as error:  # noqa: BLE001 - a crash is a finding, and the other files are still to be linted
         return f"crash: {type(error).__name__}: {error}", Counter(), time.process_time() - since
-    codes = Counter(problem.code for problem in result.diagnostics if problem.severity == "error")
+    problems = [problem for result in results for problem in result.diagnostics]
+    codes = Counter(problem.code for problem in problems if problem.severity == "error")
     return "read", codes, time.process_time() - since
 
 

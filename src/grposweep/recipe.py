@@ -67,7 +67,8 @@ class LaunchContext:
 
     ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
     command, because a comment or a blank ended it; ``config`` the recipe that it names, whose keys have no line here.
-    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows to it, where the script says so.
+    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows to it, where the script says so. The command stands on lines
+    ``line`` to ``last_line`` of the script.
     """
 
     launcher: str
@@ -75,6 +76,8 @@ class LaunchContext:
     cut_line: int | None = None
     config: str = ""
     visible_gpus: int | None = None
+    line: int | None = None
+    last_line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,11 @@ class Recipe:
     ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise. ``gpu_gib`` is
     the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
-    ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``vendored`` are the keys and defaults
-    of the framework's own source in the repository, which count instead of a release's. Lines of a notebook count on through
-    its code cells; ``cells`` are number and first line of each.
+    ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``may_have_more``: further keys may be
+    set where only a running shell knows them, so nothing is said of keys that are not set. ``beside`` are fields of the
+    setting that files beside the recipe state: accelerate's configuration, DeepSpeed's. ``vendored`` are the keys and
+    defaults of the framework's own source in the repository, which count instead of a release's. Lines of a notebook count
+    on through its code cells; ``cells`` are number and first line of each.
     """
 
     framework: str
@@ -100,6 +105,8 @@ class Recipe:
     lines: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    may_have_more: bool = False
+    beside: Mapping[str, Any] = field(default_factory=dict)
     launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
     version_source: VersionSource = BY_CALLER

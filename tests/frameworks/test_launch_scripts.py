@@ -44,7 +44,7 @@ WORDS = {
     "a here document": ("cat <<EOF\npython no.py\nEOF\na", [["cat"], ["a"]]),
     "environment before a command": ("X=1 Y=2 a b", [["a", "b"]]),
     "exports": ("export N=3 M=4\na $N $M", [["a", "3", "4"]]),
-    "a loop over one value": ("for n in 4; do\n a $n\ndone", [["a", "4"]]),
+    "a loop over words": ("for n in 4 5; do\n a $n\ndone", [["a", "4"], ["a", "5"]]),
 }
 
 
@@ -56,7 +56,7 @@ def test_words_are_bash_s_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("script", [
-    "a $N", "a ${N}", "a $(nproc)", "a `nproc`", "a $1", "a $((N * 2))", "for n in 1 2; do a $n; done",
+    "a $N", "a ${N}", "a $(nproc)", "a `nproc`", "a $1", "a $((N * 2))", "for n in $X; do a $n; done",
     "if x; then N=1; fi\na $N", "N=1\nif x; then N=2; fi\na $N", "N=$(nproc)\na $N",
 ])  # fmt: skip
 def test_what_only_a_running_shell_knows_is_unknown(script: str) -> None:
@@ -92,22 +92,22 @@ def test_other_arithmetic_is_unknown(script: str) -> None:
 
 LAUNCHES = {
     "accelerate": ("accelerate launch --num_processes 7 train_grpo.py --beta 0.1", 7, "accelerate"),
-    "accelerate, equals": ("accelerate launch --num_processes=7 --config_file z.yaml train.py --beta=0.1", 7, "accelerate"),
+    "accelerate, equals": ("accelerate launch --num_processes=7 --config_file z.yaml train_grpo.py --beta=0.1", 7, "accelerate"),
     "accelerate, a module": ("accelerate launch --num_processes 4 -m trl.scripts.grpo --beta 0.1", 4, "accelerate"),
-    "torchrun": ("torchrun --nproc_per_node 4 --nnodes=2 train.py --beta 0.1", 8, "torchrun"),
-    "torchrun with dashes": ("torchrun --nproc-per-node=\"4\" train.py --beta 0.1", 4, "torchrun"),
-    "torch.distributed.run": ("python -m torch.distributed.run --nproc_per_node=3 train.py --beta 0.1", 3, "torchrun"),
-    "deepspeed": ("deepspeed --num_gpus 4 train.py --beta 0.1", 4, "deepspeed"),
-    "python": ("CUDA_VISIBLE_DEVICES=0 python train.py --beta 0.1", 1, "python"),
+    "torchrun": ("torchrun --nproc_per_node 4 --nnodes=2 train_grpo.py --beta 0.1", 8, "torchrun"),
+    "torchrun with dashes": ("torchrun --nproc-per-node=\"4\" train_grpo.py --beta 0.1", 4, "torchrun"),
+    "torch.distributed.run": ("python -m torch.distributed.run --nproc_per_node=3 train_grpo.py --beta 0.1", 3, "torchrun"),
+    "deepspeed": ("deepspeed --num_gpus 4 train_grpo.py --beta 0.1", 4, "deepspeed"),
+    "python": ("CUDA_VISIBLE_DEVICES=0 python train_grpo.py --beta 0.1", 1, "python"),
     "trl": ("trl grpo --beta 0.1 --num_processes 6", 6, "trl"),
     "trl with a shipped configuration": ("trl grpo --beta 0.1 --accelerate_config zero3", 8, "trl"),
-    "wrapped": ("srun --nodes 1 nohup accelerate launch --num_processes 2 train.py --beta 0.1", 2, "accelerate"),
-    "inside bash -c": ("srun bash -c 'accelerate launch --num_processes 2 train.py --beta 0.1'", 2, "accelerate"),
-    "unstated": ("accelerate launch train.py --beta 0.1", None, "accelerate"),
-    "from a variable": ("N=5\naccelerate launch --num_processes $N train.py --beta 0.1", 5, "accelerate"),
-    "per node": ("GPUS=8\nNODES=2\naccelerate launch --num_processes $((GPUS * NODES)) t.py --beta 0.1", 16, "accelerate"),
-    "in a full path": ("/opt/v/bin/accelerate launch --num_processes 2 train.py --beta 0.1", 2, "accelerate"),
-    "in a slurm script": ("#!/bin/bash\n#SBATCH -N 2\nsrun torchrun --nproc_per_node 8 --nnodes 2 t.py --beta 1", 16, "torchrun"),
+    "wrapped": ("srun --nodes 1 nohup accelerate launch --num_processes 2 train_grpo.py --beta 0.1", 2, "accelerate"),
+    "inside bash -c": ("srun bash -c 'accelerate launch --num_processes 2 train_grpo.py --beta 0.1'", 2, "accelerate"),
+    "unstated": ("accelerate launch train_grpo.py --beta 0.1", None, "accelerate"),
+    "from a variable": ("N=5\naccelerate launch --num_processes $N train_grpo.py --beta 0.1", 5, "accelerate"),
+    "per node": ("GPUS=8\nNODES=2\naccelerate launch --num_processes $((GPUS * NODES)) grpo.py --beta 0.1", 16, "accelerate"),
+    "in a full path": ("/opt/v/bin/accelerate launch --num_processes 2 train_grpo.py --beta 0.1", 2, "accelerate"),
+    "in a slurm script": ("#!/bin/bash\n#SBATCH -N 2\n torchrun --nproc_per_node 8 --nnodes 2 grpo.py --beta 1", 16, "torchrun"),
 }  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_the_last_training_launch_counts(folder: Path) -> None:
 
 def test_options_have_the_types_that_argparse_gives_them(folder: Path) -> None:
     """Numbers, flags, lists, no_ options, dashes for underscores; each at its line."""
-    recipe = load(folder, "python train.py --num-generations 4 \\\n --learning_rate 1e-6 --bf16 --no_shuffle_dataset \\\n"
+    recipe = load(folder, "python train_grpo.py --num-generations 4 \\\n --learning_rate 1e-6 --bf16 --no_shuffle_dataset \\\n"
                           "  --reward_funcs a b --use_vllm False --eval_strategy no\n")  # fmt: skip
     assert recipe.config == {
         "num_generations": 4, "learning_rate": 1e-6, "bf16": True, "shuffle_dataset": False,
@@ -146,7 +146,9 @@ def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
     (folder / "recipes").mkdir()
     (folder / "scripts").mkdir()
     (folder / "recipes" / "grpo.yaml").write_text("num_generations: 16\nbeta: 0.1\n", encoding="utf-8")
-    script = "CONFIG=recipes/grpo.yaml\naccelerate launch --num_processes 2 t.py --config $CONFIG --num_generations 4\n"
+    script = (
+        "CONFIG=recipes/grpo.yaml\naccelerate launch --num_processes 2 grpo.py --config $CONFIG --num_generations 4\n"
+    )
     recipe = load(folder, script, "scripts/run.sh")
     assert recipe.config == {"num_generations": 4, "beta": 0.1}
 
@@ -168,7 +170,7 @@ def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
 def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
     """``$FLAGS`` is said, and is not part of the value before it."""
     recipe = load(
-        folder, 'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython t.py --loss_type grpo $FLAGS "$@" --seed 1\n'
+        folder, 'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython grpo.py --loss_type grpo $FLAGS "$@" --seed 1\n'
     )
     assert recipe.config == {"loss_type": "grpo", "seed": 1}
     assert recipe.unresolved == {"$FLAGS": "$FLAGS", "$@": "$@"}
@@ -183,13 +185,15 @@ def test_a_server_s_script_is_no_recipe(folder: Path) -> None:
 def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
     """Where it is found; what it is about is said where not."""
     (folder / "zero2.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 6\n", encoding="utf-8")
-    assert load(folder, "accelerate launch --config_file zero2.yaml t.py --beta 0.1").processes == 6
-    recipe = load(folder, "accelerate launch --config_file zero9.yaml t.py --beta 0.1")
+    assert load(folder, "accelerate launch --config_file zero2.yaml grpo.py --beta 0.1").processes == 6
+    recipe = load(folder, "accelerate launch --config_file zero9.yaml grpo.py --beta 0.1")
     assert recipe.processes is None
     assert "zero9.yaml" in recipe.unresolved["num_processes"]
 
 
-@pytest.mark.parametrize("script", ["python t.py --config $1", "python t.py --config nowhere.yaml", "echo hello", ""])
+@pytest.mark.parametrize(
+    "script", ["python grpo.py --config $1", "python grpo.py --config nowhere.yaml", "echo hello", ""]
+)
 def test_a_script_that_cannot_be_read_says_why(script: str, folder: Path) -> None:
     """Without its YAML nothing could be judged; a script may launch nothing."""
     with pytest.raises(UserError, match=r"--config|no launch command"):
@@ -198,14 +202,14 @@ def test_a_script_that_cannot_be_read_says_why(script: str, folder: Path) -> Non
 
 def test_unresolved_values_are_kept_as_they_are_written(folder: Path) -> None:
     """By key, for GV106."""
-    recipe = load(folder, "accelerate launch --num_processes $N t.py --num_generations $G --beta 0.1\n")
+    recipe = load(folder, "accelerate launch --num_processes $N grpo.py --num_generations $G --beta 0.1\n")
     assert recipe.unresolved == {"num_processes": "$N", "num_generations": "$G"}
 
 
 @pytest.mark.parametrize("script", [
-    "python t.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
-    "python t.py --beta 0.1 \\ \n  --num_generations 4\n",
-    "python t.py --beta 0.1 \\\n\n  --num_generations 4\n",
+    "python grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n",
+    "python grpo.py --beta 0.1 \\ \n  --num_generations 4\n",
+    "python grpo.py --beta 0.1 \\\n\n  --num_generations 4\n",
 ])  # fmt: skip
 def test_a_command_that_ends_too_early_is_noticed(script: str, folder: Path) -> None:
     """As bash does it: the options after a comment or a blank are another command."""
@@ -217,7 +221,7 @@ def test_a_command_that_ends_too_early_is_noticed(script: str, folder: Path) -> 
 
 def test_a_comment_at_the_end_cuts_nothing(folder: Path) -> None:
     """Nothing follows that was meant for the command."""
-    recipe = load(folder, "python t.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n\necho done\n")
+    recipe = load(folder, "python grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n\necho done\n")
     assert recipe.launch is not None
     assert recipe.launch.cut_line is None
 

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.frameworks.trl.recipe_rules import keys_exist_in_this_version
 from grposweep.lint.linter import Diagnostic, lint_recipe, select_rules
 from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
 
@@ -169,11 +167,11 @@ def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
 
 def test_keys_of_the_asynchronous_trainer_are_known_since_1_0() -> None:
     """AsyncGRPOConfig has them; so its recipes are not judged by the batches of GRPOTrainer."""
-    own = {"max_staleness": 4, "weight_sync_steps": 1}
-    assert [found.code for found in findings({**own, "token_budget": 8192})] == ["GV112"]
-    old = findings(own, "0.29")
+    keys = {"max_staleness": 4, "weight_sync_steps": 1}
+    assert [found.code for found in findings({**keys, "token_budget": 8192})] == ["GV112"]
+    old = findings(keys, "0.29")
     assert {found.code for found in old if found.severity == "error"} == {"GV101"}
-    assert "came with TRL 1.8.0" in findings({**own, "token_budget": 1}, "1.7")[0].message
+    assert "came with TRL 1.8.0" in findings({**keys, "token_budget": 1}, "1.7")[0].message
 
 
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
@@ -327,17 +325,3 @@ def test_an_error_of_one_release_is_a_warning_where_another_may_train(kind: Any,
     torn = replace(recipe, config={"num_generations": 1, "per_device_train_batch_size": 8})
     (always,) = lint_recipe(torn, select_rules(["GB102"])).diagnostics
     assert (always.code, always.severity) == ("GB102", "error")
-
-
-def test_a_pinned_trl_does_not_say_which_transformers_is_under_it() -> None:
-    """TRL 1.x takes transformers 4.57, which would read ``warmup_steps: 0.1`` as no steps: a warning, and no safe fix."""
-    config = {"warmup_ratio": 0.1, "max_prompt_length": 512}
-    recipe = Recipe("trl", (1, 12, 0), config, version_source=VersionSource("pinned", "setup.py", "trl==1.12"))
-    assert keys.left_with_transformers("warmup_ratio")
-    assert not keys.left_with_transformers("max_prompt_length")
-    found = list(keys_exist_in_this_version(recipe))
-    assert [(item.fields[0], item.severity) for item in found] == [
-        ("warmup_ratio", "warning"),
-        ("max_prompt_length", None),
-    ]
-    assert found[0].without_effect == frozenset()

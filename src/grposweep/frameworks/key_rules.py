@@ -29,12 +29,17 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
     for key, value in recipe.unresolved.items():
-        if key not in (value, "num_processes") and not _matters(recipe, key):
+        if key not in (value, "num_processes", "config") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
         if key != value and value in recipe.unresolved:
             continue  # said once of the words that may hold it
         why = "it is not known from the script alone, so nothing that depends on it was checked"
         instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
+        if key == "config":
+            why, instead = (
+                "the recipe that the script names is not at hand, so its keys were not checked",
+                "Lint it itself.",
+            )
         yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))
 
 

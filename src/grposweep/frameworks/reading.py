@@ -195,6 +195,8 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields["processes"] = recipe.processes
     for derive in framework.derived:
         fields |= derive(found, fields)
+    if "sharding" in recipe.beside:
+        fields["sharding"] = recipe.beside["sharding"]
     unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
     fields = fields if framework.unsaid else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
@@ -246,10 +248,13 @@ def _build_setting(
         setting = setting.replace(
             {name: n if n is None or abs(n) < 1 else ceil(n * each) for name, n in counts.items()}
         )
-    if not found.bad:
+    if not found.bad and not recipe.may_have_more:
         return ParsedRecipe(setting)
     unknown = {name for key in found.bad for name in held.get(key, ())}
     unknown |= {name for name, row in framework.by_name.items() if found.bad & row.also}
+    if recipe.may_have_more:  # what is not set may be set by what only a running shell knows
+        unknown |= {"given", *(name for name in framework.by_name if name not in given)}
+        unknown -= {"processes"} if recipe.processes is not None else set()
     return ParsedRecipe(setting, frozenset(unknown))
 
 

@@ -101,7 +101,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     ]
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
-            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)]
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)
+                            if not _is_of_unset(broken, recipe)]  # fmt: skip
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 
@@ -149,6 +150,12 @@ def _of_recipe(
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
     return Diagnostic(rule.code, broken.severity or rule.severity, message, broken.fields, line, tuple(fixes[:3]))
+
+
+def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
+    """Return whether a problem is that keys are not set, where further keys may be set that only a running shell knows."""
+    said = {*(str(key).lstrip("+~") for key in recipe.config), *recipe.unresolved}
+    return recipe.may_have_more and bool(broken.fields) and said.isdisjoint(broken.fields)
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

@@ -1,386 +1,389 @@
-"""What bash's ``$(( ))`` makes of whole numbers; nothing else is calculated, and nothing is run.
+"""As much of bash as a launch script needs: the commands that it runs, in order, with the variables that it assigns itself.
 
-The words of a bash script: quotes, continuations, comments, here documents, and the values of variables in them.
-
-A value that depends on the environment or on a command's output is unknown, and stays in its word as it was written.
-
-As much of bash as a launch script needs: its commands in order, with the variables that it assigns itself.
-
-Nothing is run. Which branch is taken and what a loop goes through only a running shell knows, so what they assign is
-unknown.
+Nothing is run. Where a condition depends on the environment, on files or on commands, both branches are read, and a variable
+that differs between them is unknown. Arguments and variables that the script does not set are unknown, except for their
+defaults (``${N:-8}``).
 """
 
-import ast
-import operator
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from grposweep.errors import UserError
+from grposweep.frameworks.parsing.shell_builtins import BUILTINS, Builtins
+from grposweep.frameworks.parsing.shell_handed_on import handed_on, input_of, printed, reads_script
+from grposweep.frameworks.parsing.shell_nodes import Case, Chain, Function, Group, If, Loop, Node, Raw, Simple, Test
+from grposweep.frameworks.parsing.shell_syntax import CLOSE, OPEN, SyntaxReader
+from grposweep.frameworks.parsing.shell_tests import judge_double
+from grposweep.frameworks.parsing.shell_words import (
+    ASSIGNMENT,
+    Scope,
+    Values,
+    Word,
+    glob,
+    is_known,
+    keep,
+    unknown,
+)
 
-OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: int(a / b),  # bash cuts towards zero
-    ast.Mod: lambda a, b: a - b * int(a / b),
-}
-LONGEST = 100  # characters
-
-
-def calculate(text: str) -> int | None:
-    """The value of ``2 * (8 - 1)``; None for anything but digits, brackets and the four operations."""
-    if len(text) > LONGEST or "//" in text:
-        return None
-    try:
-        return _value(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
-    except (SyntaxError, ArithmeticError, ValueError, RecursionError):
-        return None
-
-
-def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        return -_value(node.operand) if isinstance(node.op, ast.USub) else _value(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
-    raise ValueError(ast.dump(node))
-
-
-OPERATORS_SHELL_WORDS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
-MOST_VARIABLES = 500
-LONGEST_VALUE = 10_000  # characters of a variable
-MOST_EXPANDED = 2**22  # characters that variables may stand for in all: A=$A$A doubles with every line
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_ASSIGNS = re.compile(r"[A-Za-z_]\w{0,99}\+?=")
-_NAME = re.compile(r"\w+|[@*#?$!-]")
-_REDIRECTION = re.compile(r"\d*(?:>>|>&|<&|&>>|&>|>\||>|<<<|<)")
-
-
-@dataclass
-class Word:
-    """One word after expansion; ``unknown`` where some of it could not be resolved."""
-
-    text: str
-    line: int
-    unknown: bool = False
-
-
-class Unknown(str):
-    """The raw text of a value that only a running shell would know."""
-
-
-Values = dict[str, "str | list[Word] | Unknown"]
-
-
-def keep(values: Values, name: str, value: "str | list[Word] | Unknown") -> None:
-    """Remember a variable; one that has grown too long is unknown from then on, and one too many is not remembered."""
-    if name in values or len(values) < MOST_VARIABLES:
-        values[name] = value if _length(value) <= LONGEST_VALUE else Unknown(f"${name}")
-
-
-def _length(value: "str | list[Word] | Unknown") -> int:
-    return sum(len(word.text) + 1 for word in value) if isinstance(value, list) else len(value)
-
-
-class WordReader:
-    """One pass over a text, words as they come; ``values`` are the variables known so far."""
-
-    def __init__(self, text: str, values: Values):
-        self.text, self.at, self.line, self.values = text, 0, 1, values
-        self.heredocs: list[str] = []
-        self.expanded = 0  # characters
-
-    def words(self) -> Iterator[Word | None]:
-        """Words, and None where a command ends."""
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if self.text.startswith("\\\n", self.at):
-                self._skip(2)
-            elif char in " \t\r":
-                self._skip(1)
-            elif char == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif self.text.startswith("<<", self.at) and not self.text.startswith("<<<", self.at):
-                self._heredoc()
-            elif match := _REDIRECTION.match(self.text, self.at):
-                self._skip(len(match[0]))
-                self._blank()
-                if self.at < len(self.text) and self.text[self.at] != "\n":
-                    self.word()
-            elif operator := next((op for op in OPERATORS_SHELL_WORDS if self.text.startswith(op, self.at)), ""):
-                self._skip(len(operator))
-                if operator == "\n":
-                    self._skip_heredocs()
-                yield None
-            else:
-                yield from self.word()
-        yield None
-
-    def _skip(self, count: int) -> None:
-        self.line += self.text.count("\n", self.at, self.at + count)
-        self.at += count
-
-    def _blank(self) -> None:
-        while self.text[self.at : self.at + 1] in (" ", "\t") and self.at < len(self.text):
-            self._skip(1)
-
-    def _heredoc(self) -> None:
-        match = re.compile(r"<<-?\s*(['\"]?)([^\s'\"]+)\1").match(self.text, self.at)
-        self._skip(len(match[0]) if match else 2)
-        if match:
-            self.heredocs.append(match[2])
-
-    def _skip_heredocs(self) -> None:
-        for end in self.heredocs:
-            match = re.compile(rf"^\t*{re.escape(end)}$\n?", re.MULTILINE).search(self.text, self.at)
-            self._skip((match.end() if match else len(self.text)) - self.at)
-        self.heredocs = []
-
-    def word(self) -> list[Word]:
-        """One word as written; several where an array or an unquoted value with blanks is in it."""
-        line, parts, words, unknown = self.line, "", [], False
-        quoted = False
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if self.text.startswith("\\\n", self.at):
-                self._skip(2)
-                continue
-            if char in " \t\r\n;&|()<>":
-                if char == "(" and parts.endswith("=") and ASSIGNMENT.fullmatch(parts):
-                    return [self._array(parts, line)]
-                break
-            if char == "'":
-                end = self._find("'", self.at + 1)
-                parts, quoted = parts + self.text[self.at + 1 : end], True
-                self._skip(end + 1 - self.at)
-            elif char == '"':
-                text, more, missing = self._double()
-                if more:
-                    words += [Word(parts + text, line, unknown), *more[:-1]] if parts + text else more[:-1]
-                    text, parts = more[-1].text, ""
-                parts, quoted, unknown = parts + text, True, unknown or missing
-            elif char == "\\":
-                parts += self.text[self.at + 1 : self.at + 2]
-                self._skip(min(2, len(self.text) - self.at))
-            elif char in "$`":
-                value = self._expand()
-                if isinstance(value, list):
-                    return [*words, *value]
-                unknown = unknown or isinstance(value, Unknown)
-                pieces = value.split() if not isinstance(value, Unknown) and not _ASSIGNS.match(parts) else [value]
-                if len(pieces) > 1:
-                    words += [Word(piece, line) for piece in (parts + pieces[0], *pieces[1:-1])]
-                    parts = pieces[-1]
-                else:
-                    parts += pieces[0] if pieces else ""
-            else:
-                parts += char
-                self._skip(1)
-        return [*words, Word(parts, line, unknown)] if parts or quoted else words
-
-    def _find(self, char: str, start: int) -> int:
-        end = self.text.find(char, start)
-        return len(self.text) if end < 0 else end
-
-    def _double(self) -> tuple[str, list[Word], bool]:
-        """Inside double quotes: text with values in it; an array alone keeps its words."""
-        self._skip(1)
-        parts, words, unknown = "", [], False
-        while self.at < len(self.text) and self.text[self.at] != '"':
-            char = self.text[self.at]
-            if char == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`", "\n"):
-                following = self.text[self.at + 1]
-                parts += "" if following == "\n" else following
-                self._skip(2)
-            elif char in "$`":
-                value = self._expand()
-                if isinstance(value, list):
-                    words = value
-                else:
-                    parts, unknown = parts + value, unknown or isinstance(value, Unknown)
-            else:
-                parts += char
-                self._skip(1)
-        self._skip(min(1, len(self.text) - self.at))
-        return parts, words, unknown
-
-    def _array(self, head: str, line: int) -> Word:
-        """``NAME=( ... )``: kept under its name, and no word of a command."""
-        self._skip(1)
-        words: list[Word] = []
-        while self.at < len(self.text) and self.text[self.at] != ")":
-            if self.text.startswith("\\\n", self.at):
-                self._skip(2)
-            elif self.text[self.at] in " \t\r\n;&|<>(":
-                self._skip(1)
-            elif self.text[self.at] == "#":
-                self._skip(self._find("\n", self.at) - self.at)
-            else:
-                words += self.word()
-        self._skip(min(1, len(self.text) - self.at))
-        name, more, _ = ASSIGNMENT.fullmatch(head).groups()  # type: ignore[union-attr]  # the caller matched it
-        old = self.values.get(name)
-        keep(self.values, name, [*(old if more and isinstance(old, list) else []), *words])
-        return Word(f"{name}=", line, unknown=True)
-
-    def _expand(self) -> "str | list[Word] | Unknown":
-        """What stands for a ``$`` and what follows it.
-
-        Raises UserError where variables stand for more text than any launch has.
-        """
-        value = self._value()
-        self.expanded += _length(value)
-        if self.expanded > MOST_EXPANDED:
-            raise UserError(
-                f"its variables stand for more than {MOST_EXPANDED // 2**20} MiB, so it launches nothing we know."
-            )
-        return value
-
-    def _value(self) -> "str | list[Word] | Unknown":
-        """``$NAME``, ``${NAME:-default}``, ``$((1+1))``; the text itself, as Unknown, for everything else."""
-        start = self.at
-        if self.text.startswith("$((", start):
-            return self._arithmetic()
-        if self.text[start] == "`":
-            self._skip(self._find("`", start + 1) + 1 - start)
-            return Unknown(self.text[start : self.at])
-        if self.text.startswith("$(", start) or self.text.startswith("${", start):
-            self._skip(self._closing(start + 1) - start)
-            raw = self.text[start : self.at]
-            return self._braced(raw) if raw.startswith("${") else Unknown(raw)
-        match = _NAME.match(self.text, start + 1)
-        if not match:
-            self._skip(1)
-            return "$"
-        name = match[0] if match[0][0].isalpha() or match[0][0] == "_" else match[0][0]
-        self._skip(1 + len(name))
-        value = self.values.get(name)
-        if isinstance(value, list):
-            return value[0].text if value else ""
-        return value if value is not None else Unknown(f"${name}")
-
-    def _closing(self, start: int) -> int:
-        """Behind the bracket that closes the one at ``start``."""
-        depth, pairs, at = 0, {"(": ")", "{": "}"}, start
-        opening, closing = self.text[start], pairs[self.text[start]]
-        while at < len(self.text):
-            depth += (self.text[at] == opening) - (self.text[at] == closing)
-            at += 1
-            if depth == 0:
-                return at
-        return len(self.text)
-
-    def _braced(self, raw: str) -> "str | list[Word] | Unknown":
-        match = re.fullmatch(r"\$\{(\w+)(\[[@*]\])?(?::?([-=])(.*))?\}", raw, re.DOTALL)
-        if not match:
-            return Unknown(raw)
-        name, every, operator, default = match.groups()
-        value = self.values.get(name)
-        if isinstance(value, list):
-            return value if every else (value[0].text if value else "")
-        if value is None and operator:
-            inner = WordReader(
-                f'"{default}"' if "'" not in default and '"' not in default else default, self.values
-            ).word()
-            return inner[0].text if inner and not any(word.unknown for word in inner) else Unknown(raw)
-        return value if value is not None and not isinstance(value, Unknown) else Unknown(raw)
-
-    def _arithmetic(self) -> str:
-        start = self.at
-        self._skip(self._closing(start + 1) - start)
-        raw = self.text[start : self.at]
-        inner = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: str(self.values.get(match[1], match[0])), raw[3:-2])
-        value = calculate(inner)
-        return Unknown(raw) if value is None else str(value)
-
-
-__all__ = ["Command", "Word", "parse_script"]
+__all__ = ["Command", "Reader", "Values", "Word", "parse_script"]
 
 LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
-OPENERS = frozenset({"if", "for", "while", "until", "case", "select"})
-CLOSERS = frozenset({"fi", "done", "esac"})
-LEADERS = OPENERS | CLOSERS | {"then", "else", "elif", "do", "{", "}", "!", "time", "in"}
+MOST_COMMANDS = 5000
+MOST_ROUNDS = 32  # of loops in loops, that are read one by one
+DEEPEST = 30  # calls
 ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
+ASKING = frozenset({"[", "test", "grep", "egrep", "command", "which", "type", "hash", "nvidia-smi", "pgrep", "diff"})
 
 
 @dataclass
 class Command:
-    """The words of one simple command, without redirections, and the variables that a program of it may read."""
+    """The words of one simple command, without redirections, and the variables that a program of it may read.
+
+    ``folder`` is the working directory, where the script says it. ``aside``: it is in a function that is not called, or
+    behind an ``exit``.
+    """
 
     words: list[Word] = field(default_factory=list)
     environment: Values = field(default_factory=dict)
+    folder: str = ""
+    aside: bool = False
 
 
-def parse_script(text: str, values: Values | None = None) -> list[Command]:
+Reader = Callable[[str, str], str | None]  # of a file that is sourced: its name and the working directory
+
+
+def parse_script(
+    text: str, values: Values | None = None, path: str | None = None, read: Reader | None = None
+) -> list[Command]:
     """The simple commands of a script in order, variables that it assigns itself expanded.
 
+    Args:
+        text: the script.
+        values: variables that are set before it, and after it those that it set.
+        path: its own path, as ``$0``.
+        read: returns the text of a file that it sources, or None.
+
     Raises UserError for what is too long or nested too deep for a launch script.
+
     """
     if len(text) > LONGEST_SHELL:
         raise UserError(f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script.")
+    clean = text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")
     try:
-        return _Commands(text.replace("\r\n", "\n"), values if values is not None else {}).commands()
+        shell = _Shell(Scope(values if values is not None else {}, path=path), read)
+        return shell.script(clean)
     except RecursionError:
         raise UserError("its brackets are nested too deep, so it is no launch script.") from None
 
 
-class _Commands:
-    """The words of a script, command by command; assignments are taken in before the next word is read."""
+class _Shell(Builtins):
+    """The state of a script as it is read: variables, functions, and the commands found so far."""
 
-    def __init__(self, text: str, values: Values):
-        self.reader, self.values = WordReader(text, values), values
-        self.depth = 0  # of if, for, case: what is assigned inside may not be assigned at all
+    def __init__(self, scope: Scope, read: Reader | None) -> None:
+        super().__init__(scope)
+        self.read = read
+        scope.substitute = partial(printed, scope)
+        self.found: list[Command] = []
+        self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether another file has it
+        self.called: set[str] = set()
+        self.locals: list[dict[str, str | list[Word] | None]] = []
+        self.steps, self.rounds, self.depth = 0, 1, 0
+        self.line = 0  # of all words, where what is read is not written in the script
+        self.silent = self.aside = False
 
-    def commands(self) -> list[Command]:
-        """All of them; assignments are taken in on the way."""
-        found, command = [], Command()
-        for word in self.reader.words():
-            if word is not None:
-                command.words.append(word)
-                continue
-            command = self._finish(command)
-            if command.words:
-                found.append(command)
-            command = Command()
-        return found
+    def script(self, text: str) -> list[Command]:
+        """Return the commands; what follows an ``exit`` and functions that are not called come aside."""
+        for node in SyntaxReader(text).script():
+            self.run([node])
+            self.aside = self.aside or self.ended == "exit"
+            self.ended = ""
+        self.aside = True
+        for name in [name for name in self.functions if name not in self.called]:
+            if name not in self.called:
+                self.scope.arguments = None
+                self.branch([lambda name=name: self._call(name, [], 0)], may_skip=True)  # type: ignore[misc]  # bound now
+        return self.found
 
-    def _finish(self, command: Command) -> Command:
-        """Take the assignments in; what is left is what runs."""
-        words = command.words
-        while words and words[0].text in LEADERS:
-            head = words.pop(0).text
-            self.depth += (head in OPENERS) - (head in CLOSERS)
-            if head == "for" and words:
-                self._loop(words)
-                return Command()
-        exported = bool(words) and words[0].text in ASSIGNERS
-        rest = words[1:] if exported else words
-        assigned = 0
-        for word in rest:
-            match = ASSIGNMENT.fullmatch(word.text)
-            if not match:
-                if exported:
-                    continue
+    def run(self, nodes: Iterable[Node]) -> bool | None:
+        """Read commands in order; return the status of the last one, None where only a running shell knows."""
+        status: bool | None = True
+        for node in nodes:
+            if self.ended:
                 break
-            assigned += 1
-            self._assign(match[1], match[3], word.unknown, bool(match[2]))
-        return Command([] if exported else rest[assigned:], dict(self.values))
+            status = self._run(node)
+        return status
 
-    def _loop(self, words: list[Word]) -> None:
-        """``for NAME in a b c``: one value is a value, several are not one."""
-        values = [word.text for word in words[2:]]
-        keep(self.values, words[0].text, values[0] if len(values) == 1 else Unknown(f"${words[0].text}"))
+    def _run(self, node: Node) -> bool | None:
+        self.steps += 1
+        if self.steps > MOST_COMMANDS:
+            raise UserError(f"it runs more than {MOST_COMMANDS} commands, so it is no launch script.")
+        match node:
+            case Simple():
+                return self._simple(node)
+            case Test():
+                return (
+                    self.arithmetic(node.text) if node.is_arithmetic else judge_double(node.text, self.scope, node.line)
+                )
+            case Chain():
+                return self._chain(node)
+            case Group():
+                return self._subshell(node.body) if node.is_subshell else self.run(node.body)
+            case If():
+                return self._if(node)
+            case Loop():
+                return self._for(node) if node.words is not None or node.name else self._while(node)
+            case Case():
+                return self._case(node)
+            case Function():
+                self.functions[node.name] = (node.body, bool(self.line) or self.silent)
+        return True
 
-    def _assign(self, name: str, value: str, unknown: bool, more: bool) -> None:
-        old = self.values.get(name)
-        if isinstance(old, list) and value == "" and unknown:
-            return  # an array, taken in when it was read
-        if more and isinstance(old, str):
-            value = old + value
-        is_known = not unknown and (self.depth == 0 or old is None or old == value)
-        if self.depth > 0 and old is None and not unknown:
-            is_known = False  # the branch may not be taken
-        keep(self.values, name, value if is_known else Unknown(f"${name}"))
+    def _subshell(self, body: list[Node]) -> bool | None:
+        before, functions = self.snapshot(), dict(self.functions)
+        status = self.run(body)
+        self.functions = functions | {name: found for name, found in self.functions.items() if name not in functions}
+        self.ended = ""
+        self.restore(before)
+        return status
+
+    def _chain(self, node: Chain) -> bool | None:
+        status: bool | None = True
+        is_program = False
+        for joint, negated, part in node.parts:
+            if (joint == "&&" and status is False) or (joint == "||" and status is True):
+                continue
+            if joint in ("", "|") or status is not None or (joint == "&&" and is_program):
+                status = self._run(part)
+                status = not status if negated and status is not None else status
+            else:
+                self.branch([lambda part=part: self._run(part)], may_skip=True)  # type: ignore[misc]  # bound now
+                status = None
+            is_program = isinstance(part, Simple) and bool(part.words) and part.words[0].text not in ASKING
+            if self.ended:
+                break
+        return status
+
+    def _if(self, node: If) -> bool | None:
+        possible: list[list[Node]] = []
+        for condition, body in node.branches:
+            status = self.run(condition)
+            if self.ended:
+                return None
+            if status is True:
+                last = body
+                break
+            if status is None:
+                possible.append(body)
+        else:
+            last = node.otherwise
+        if not possible:
+            return self.run(last)
+        self.branch([lambda body=body: self.run(body) for body in (*possible, last)], may_skip=False)  # type: ignore[misc]  # bound now
+        return None
+
+    def _for(self, node: Loop) -> bool | None:
+        words = self.scope.arguments
+        if node.words is not None:
+            words = [word for raw in node.words for word in self.scope.words(raw)]
+        since = len(self.escaped)
+        if words is None or any(word.unknown for word in words) or len(words) * self.rounds > MOST_ROUNDS:
+            if node.name:
+                keep(self.scope.values, node.name, unknown(f"${node.name}"))
+            self.branch([lambda: self._round(node.body)], may_skip=True)
+            self.absorb(since)
+            return None
+        self.rounds *= max(len(words), 1)
+        for word in words:
+            keep(self.scope.values, node.name, word.marked)
+            if self._round(node.body):
+                break
+        self.rounds //= max(len(words), 1)
+        self.absorb(since)
+        return True
+
+    def _round(self, body: list[Node]) -> bool:
+        """Read a loop's body once; return whether the loop is left."""
+        self.run(body)
+        left = self.ended not in ("", "continue")
+        self.ended = "" if self.ended in ("break", "continue") else self.ended
+        return left
+
+    def _while(self, node: Loop) -> bool | None:
+        since = len(self.escaped)
+        is_endless = all(isinstance(part, Simple) and [word.text for word in part.words] in ([":"], ["true"])
+                         for part in node.condition)  # fmt: skip
+        for _ in range(1 if is_endless else MOST_ROUNDS):
+            status = self.run(node.condition)
+            status = not status if node.until and status is not None else status
+            if status is None:
+                self.branch([lambda: self._round(node.body)], may_skip=True)
+            if status is not True or self.ended or self._round(node.body):
+                break
+        self.absorb(since)
+        return None
+
+    def _case(self, node: Case) -> bool | None:
+        text = self.scope.text(node.word)
+        possible: list[list[Node]] = []
+        may_skip = True
+        for patterns, body in node.arms:
+            texts = [self.scope.text(pattern) for pattern in patterns]
+            if "*" in texts:
+                possible.append(body)
+                may_skip = False
+                break
+            if not is_known(text) or not all(map(is_known, texts)):
+                possible.append(body)
+            elif any(glob(pattern).fullmatch(text) for pattern in texts):
+                possible.append(body)
+                may_skip = False
+                break
+        if len(possible) == 1 and not may_skip:
+            return self.run(possible[0])
+        self.branch([lambda body=body: self.run(body) for body in possible], may_skip)  # type: ignore[misc]  # bound now
+        return None
+
+    def _simple(self, node: Simple) -> bool | None:
+        at = 0
+        while at < len(node.words) and ASSIGNMENT.fullmatch(node.words[at].text):
+            at += 1
+        before = None
+        if at < len(node.words):  # assignments before a command hold for it alone
+            before = {name: self.scope.values.get(name) for name in _names(node.words[:at])}
+        for raw in node.words[:at]:
+            self._assign(raw)
+        status = self._command(node.words[at:], node) if before is not None else True
+        for name, value in (before or {}).items():
+            self._put(name, value)
+        return status
+
+    def _put(self, name: str, value: "str | list[Word] | None") -> None:
+        if value is None:
+            self.scope.values.pop(name, None)
+        else:
+            keep(self.scope.values, name, value)
+
+    def _assign(self, raw: Raw) -> None:
+        match = ASSIGNMENT.fullmatch(raw.text)
+        assert match is not None  # the callers matched it
+        name, more, right = match.groups()
+        old = self.scope.values.get(name)
+        value: str | list[Word]
+        if raw.text[len(name) : len(name) + 1] == "[":
+            value = unknown(f"${{{name}[@]}}")
+        elif right.startswith("("):
+            value = self.scope.array(Raw(right, raw.line))
+            if more and isinstance(old, list):
+                value = [*old, *value]
+            elif more and old:
+                value = unknown(f"${{{name}[@]}}")
+        else:
+            value = self.scope.text(Raw(right, raw.line))
+            if more:
+                value = old + value if isinstance(old, str) else unknown(f"${name}")
+        keep(self.scope.values, name, value)
+
+    def _command(self, raws: list[Raw], node: Simple) -> bool | None:
+        name = raws[0].text
+        if name in ASSIGNERS:
+            return self._declare(name, raws[1:])
+        words = [word for raw in raws for word in self.scope.words(raw)]
+        if not words:
+            return True
+        name = words[0].text
+        if name in self.functions and self.depth < DEEPEST:
+            return self._call(name, words[1:], words[0].line)
+        if name in ("eval", "source", "."):
+            return self._eval(words[1:]) if name == "eval" else self._source(words[1:])
+        if builtin := BUILTINS.get(name):
+            return builtin(self, words[1:], node)
+        self._record(words[1:] if name in ("exec", "builtin") else words, node)
+        return None
+
+    def _declare(self, name: str, raws: list[Raw]) -> bool:
+        is_map = any(raw.text.startswith("-") and "A" in raw.text for raw in raws)
+        for raw in raws:
+            if not ASSIGNMENT.fullmatch(raw.text):
+                continue
+            (variable,) = _names([raw])
+            if self.locals and name != "export":
+                self.locals[-1].setdefault(variable, self.scope.values.get(variable))
+            if is_map:
+                keep(self.scope.values, variable, unknown(f"${{{variable}[@]}}"))
+            else:
+                self._assign(raw)
+        return True
+
+    def _call(self, name: str, arguments: list[Word], line: int) -> bool | None:
+        """Read a function's body with its arguments."""
+        self.called.add(name)
+        body, is_foreign = self.functions[name]
+        kept = self.scope.arguments, self.line, self.silent, len(self.escaped)
+        self.scope.arguments = arguments if line else None
+        self.line = self.line or (line if is_foreign else 0)
+        self.locals.append({})
+        self.depth += 1
+        status = self.run(body)
+        self.absorb(kept[3], "return")
+        self.depth -= 1
+        for variable, value in self.locals.pop().items():
+            self._put(variable, value)
+        self.scope.arguments, self.line, self.silent = kept[:3]
+        return status
+
+    def _record(self, words: list[Word], node: Simple) -> None:
+        """Keep a command, or read the script that it hands to another shell."""
+        inner = handed_on(words)
+        if inner is None and node.input is not None and words and reads_script(words):
+            text = input_of(self.scope, node)
+            inner = [Word(text, node.input.line, marked=text, span=text.count("\n"))]
+        if inner is not None and self.depth < DEEPEST:
+            kept = self.scope.path
+            self.scope.path = inner[1].marked if len(inner) > 1 else kept
+            self._inner(inner[0], inner[2:] if len(inner) > 1 else None, is_subshell=True)
+            self.scope.path = kept
+        elif words and not self.silent:
+            if self.line:
+                words = [Word(word.text, self.line, word.unknown) for word in words]
+            self.found.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
+
+    def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
+        """Read the script in a word; its lines are the file's where it is written there."""
+        kept = self.line, self.scope.arguments
+        if word.marked.count("\n") > word.span:
+            self.line = self.line or word.line
+        nodes = SyntaxReader(word.marked, word.line).script()
+        self.depth += 1
+        if is_subshell:
+            self.scope.arguments = arguments if arguments is not None else kept[1]
+            status = self._subshell(nodes)
+        else:
+            status = self.run(nodes)
+        self.depth -= 1
+        self.line = kept[0]
+        if is_subshell:
+            self.scope.arguments = kept[1]
+        return status
+
+    def _eval(self, words: list[Word]) -> bool | None:
+        if not words or self.depth >= DEEPEST:
+            return None
+        text = " ".join(word.marked for word in words)
+        return self._inner(Word(text, words[0].line, marked=text, span=sum(word.span for word in words)), None, False)
+
+    def _source(self, words: list[Word]) -> bool | None:
+        text = self.read(words[0].text, self.scope.folder) if self.read and words and not words[0].unknown else None
+        if text is None or self.depth >= DEEPEST or len(text) > LONGEST_SHELL:
+            return None
+        kept = self.silent
+        self.silent = True
+        self.depth += 1
+        self.run(SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script())
+        self.depth -= 1
+        self.silent, self.ended = kept, ""
+        return None
+
+
+def _names(raws: list[Raw]) -> list[str]:
+    return [match[1] for raw in raws if (match := ASSIGNMENT.fullmatch(raw.text))]

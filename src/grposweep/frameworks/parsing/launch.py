@@ -9,16 +9,18 @@ refuses ``+key`` for a key that exists.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
 from grposweep.frameworks.base import Framework
-from grposweep.frameworks.parsing.bash import Command, Values, Word, parse_script
+from grposweep.frameworks.parsing.bash import Command, Reader, Values, Word, parse_script
+from grposweep.frameworks.parsing.shell_words import plain
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override
-from grposweep.recipe import Duplicate, KeySpec, LaunchContext
+from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
 
 PYTHONS = ("python", "python3")
 LAUNCHERS = {  # command: launcher, and the word that follows
@@ -34,19 +36,32 @@ PROCESSES = {  # launcher: option that counts processes, option that multiplies 
     "torchrun": ("nproc_per_node", "nnodes"),
     "deepspeed": ("num_gpus", "num_nodes"),
 }
-SHIPPED = dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8) | {"single_gpu": 1}  # with TRL
 LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
                               "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
+LONGEST_PROGRAM = 2**19  # characters of a Python file that are searched
 RECIPES = (".yaml", ".yml", ".json")
 NODES = ("NPROC_PER_NODE", "NNODES")
-RIVALS = (
-    "sft",
-    "dpo",
-    "vllm_serve",
-    "vllm-serve",
-    "eval",
-    "merge",
-)  # programs beside a GRPO training, in their own scripts
+# Programs beside a GRPO training, by the words of their names.
+RIVALS = frozenset(
+    ["sft", "dpo", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
+     "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]
+)  # fmt: skip
+DOTTED_RIVALS = frozenset({"sft", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
+# Commands whose words are no launch, although they may name one.
+NOT_STARTING = frozenset(
+    ["echo", "printf", "cat", "grep", "egrep", "pgrep", "pkill", "killall", "kill", "ls", "cp", "mv", "rm", "mkdir", "sed",
+     "awk", "pip", "pip3", "git", "wget", "curl", "which", "type", "command", "trap", "alias", "sleep", "touch", "chmod",
+     "tail", "head", "find", "tar", "unzip", "huggingface-cli", "hf", "conda-env", "log", "logger", "ps"]
+)  # fmt: skip
+RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
+# A script is judged as it runs without arguments of its own, as its defaults (${1:-8}) have it.
+ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]\W?.*\}")
+# Options that only a trainer with groups of completions has.
+GROUP_OPTIONS = frozenset(
+    ["num_generations", "max_completion_length", "reward_funcs", "reward_weights", "steps_per_generation",
+     "generation_batch_size", "num_iterations", "epsilon_high", "scale_rewards", "beta", "use_vllm", "loss_type",
+     "num_generations_eval", "mask_truncated_completions"]
+)  # fmt: skip
 
 
 @dataclass
@@ -62,6 +77,9 @@ class LaunchCommand:
     environment: Values = field(default_factory=dict)  # variables at that point of the script
     own: OwnCommand | None = None  # a framework's own command
     is_dotted: bool = False  # its options are overrides of dotted keys
+    folder: str = ""  # where it runs, if the script says so
+    aside: bool = False  # it is in a function that is not called, or behind an exit
+    may_have_more: bool = False  # words that only a running shell knows may hold further options
     server_gpus: int = 0  # of the processes, those that a vLLM server takes where the recipe uses one
 
 
@@ -76,39 +94,42 @@ class LaunchParser:
         self.programs = [framework.programs for framework in known if framework.programs and framework.counts_itself]
         sections = dict.fromkeys(name for framework in known for name in framework.sections)
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
-        self.options = next(framework.takes(framework.version) for framework in known if framework.traits.follows_trl)
 
-    def find(self, text: str) -> LaunchCommand:
-        """Return the last launch of a script that looks like a training, its options read.
+    def find(self, text: str, path: str | None = None, read: Reader | None = None) -> list[LaunchCommand]:
+        """Return the launches of a script that may be trainings, in order; each with its options read.
+
+        ``path`` is the script's own, ``read`` returns the text of a file that it sources.
 
         Raises UserError where there is none.
         """
-        starts = self._starts(parse_script(text))
+        starts = self._starts(parse_script(text, path=path, read=read))
+        starts = [start for start in starts if not start.aside] or starts
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())
             raise UserError(
                 f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or python with a script)."
             )
-        start = max(enumerate(starts), key=lambda item: (self._looks_like_training(item[1]), item[0]))[1]
-        if self._looks_like_training(start) < 0:
-            raise UserError(f"it launches {start.launch.program}, which is no GRPO training.")
-        _read_options(start)
-        return start
+        for start in starts:
+            _read_options(start)
+        found = [start for start in starts if not self._is_rival(start)]
+        if not found:
+            raise UserError(f"it launches {starts[-1].launch.program}, which is no GRPO training.")
+        return found
 
     def _starts(self, commands: list[Command]) -> list[LaunchCommand]:
-        """Return every launch, in order; also inside ``bash -c "..."``."""
+        """Return every launch, in order."""
         found = []
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
+            if PurePosixPath(command.words[0].text).name in NOT_STARTING:
+                continue
             cut = following.words[0].line if following.words and self._is_option(following.words[0].text) else None
             expanded = next(filter(None, (expand(command.words) for expand in self.expanders)), None)
             words, server_gpus = expanded or (command.words, 0)
-            inner = next(
-                (n for n, word in enumerate(words[:-1]) if word.text in ("-c", "-lc") and _is_shell(words, n)), None
-            )
-            if inner is not None:
-                found += self._starts(_shifted(words[inner + 1]))
-            elif start := self._start(words, cut):
+            if start := self._start(words, cut):
                 start.server_gpus, start.environment = server_gpus, command.environment
+                start.folder, start.aside = command.folder, command.aside
+                lines = [word.line for word in command.words]
+                start.launch = replace(start.launch, line=min(lines), last_line=max(lines))
                 start.is_dotted = any(self.override.match(word.text) for word in start.after) or any(
                     training.search(start.launch.program) for training in self.trainings
                 )
@@ -126,44 +147,68 @@ class LaunchParser:
                 launcher, subcommand = LAUNCHERS[name]
                 return _launched(launcher, rest[bool(subcommand) :], cut)
             if name in PYTHONS or name.startswith("python3."):
-                module = rest[1].text if _second(words, n) == "-m" and len(rest) > 1 else ""
-                return (
-                    _launched(MODULES[module], rest[2:], cut) if module in MODULES else _launched("python", rest, cut)
-                )
+                return _with_python("python", rest, cut)
+            if word.unknown and (_second(words, n) == "-m" or _second(words, n).endswith(".py")):
+                return _with_python("python" if "py" in word.text.lower() else "", rest, cut)
+            if name in RUNNERS and _second(words, n) == "run" and not _names_launcher(rest):
+                return _launched("python", rest[1:], cut)
+        if words[0].text.endswith(".py") and "/" in words[0].text:
+            return LaunchCommand(LaunchContext("python", words[0].text, cut), [], words[1:])
         return None
 
-    def _looks_like_training(self, start: LaunchCommand) -> int:
-        """Return 2 where GRPO is named, 1 for options of a trainer, 0 for what may be anything, -1 for something else."""
-        names = {_option(word.text)[0] for word in start.after if word.text.startswith("--")}
+    def _is_rival(self, start: LaunchCommand) -> bool:
+        """Return whether a launch is another program's than a GRPO training's, by its name."""
         program = start.launch.program.lower()
-        if start.is_dotted or start.own is not None or "grpo" in program or "num_generations" in names:
-            return 2
+        name = PurePosixPath(program).name if "/" in program else program.removesuffix(".py").rpartition(".")[2]
+        if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
+            return False
         if any(known.search(start.launch.program) for known in self.programs):
-            return 2
-        if any(word in PurePosixPath(program).name for word in RIVALS):
-            return -1
-        return int(bool(names & self.options.keys()) or "config" in names)
+            return False
+        words = set(re.split(r"[^a-z]+", name))
+        if start.is_dotted:
+            return not words.isdisjoint(DOTTED_RIVALS)
+        return not words.isdisjoint(RIVALS) or (("sft" in name or "dpo" in name) and "grpo" not in name)
 
     def _is_option(self, text: str) -> bool:
         """Return whether a word can only be an option, which was meant for the command before."""
         return text.startswith("--") or self.override.match(text) is not None
 
 
-def _is_shell(words: list[Word], at: int) -> bool:
-    return at > 0 and PurePosixPath(words[at - 1].text).name in ("bash", "sh")
+def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
+    """Return whether the program of a launch says that it trains with GRPO: by its name, or by its text."""
+    program = start.launch.program.lower()
+    if start.own is not None or "grpo" in program:
+        return True
+    if "$" in program:  # open_r1/$TASK.py
+        return any(name in program for name in ("open_r1", "open-r1"))
+    return code is not None and _names_grpo(code)
 
 
-def _shifted(word: Word) -> list[Command]:
-    """The commands inside a quoted script, on the lines of the outer one."""
-    commands = parse_script(word.text)
-    for inner in (inner for command in commands for inner in command.words):
-        inner.line += word.line - 1
-        inner.unknown = inner.unknown or (word.unknown and "$" in inner.text)
-    return commands
+def _names_grpo(code: LaunchedCode) -> bool:
+    """Return whether a Python file trains with TRL's GRPO classes, by its trainer's name or by its text."""
+    if "GRPO" in code.trainer:
+        return True
+    with suppress(OSError, ValueError), Path(code.file).open(encoding="utf-8") as file:
+        return re.search(r"\bGRPO(?:Trainer|Config)\b|\bGRPO\w*Trainer\b", file.read(LONGEST_PROGRAM)) is not None
+    return False
 
 
 def _second(words: list[Word], at: int) -> str:
     return words[at + 1].text if at + 1 < len(words) else ""
+
+
+def _with_python(launcher: str, rest: list[Word], cut: int | None) -> LaunchCommand | None:
+    """Return what python starts: a module that launches others, a module, or a file."""
+    at = next((n for n, word in enumerate(rest) if word.text in ("-m", "-c") or not word.text.startswith("-")), 0)
+    module = _second(rest, at) if rest and rest[at].text == "-m" else ""
+    if rest and rest[at].text == "-c":
+        return None
+    return _launched(MODULES[module], rest[at + 2 :], cut) if module in MODULES else _launched(launcher, rest, cut)
+
+
+def _names_launcher(words: list[Word]) -> bool:
+    names = [PurePosixPath(word.text).name for word in words]
+    return any(name in LAUNCHERS or name in PYTHONS or name.startswith("python3.") for name in names)
 
 
 def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchCommand | None:
@@ -171,6 +216,9 @@ def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchComman
         if word.text in ("-m", "--module") and n + 1 < len(words):
             return LaunchCommand(LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
         if word.text.endswith(".py"):
+            return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
+    for n, word in enumerate(words):  # a program that only a running shell knows
+        if word.unknown and not word.text.startswith("-") and not (n and words[n - 1].text.startswith("-")):
             return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
     return None
 
@@ -195,6 +243,7 @@ def _read_options(start: LaunchCommand) -> None:
             start.unresolved.pop(name, None)
         elif word.unknown and (not name or start.options[name]):
             start.unresolved[word.text] = word.text  # "$@" and the like may hold options
+            start.may_have_more |= not ARGUMENTS.fullmatch(word.text)
             continue
         elif name:
             start.options[name].append(word.text)
@@ -231,6 +280,8 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
     """Training processes as the launcher's own options state them, or None and what is in the way."""
     if start.launch.launcher == "python":
         return 1, ""
+    if not start.launch.launcher:
+        return None, "the launcher"
     if start.own is not None and start.own.counts == "environment":
         return _from_environment(start.environment)
     option, times = PROCESSES[start.own.counts if start.own else start.launch.launcher]
@@ -258,7 +309,7 @@ def _from_environment(environment: Values) -> tuple[int | None, str]:
     for name in NODES:
         value = environment.get(name, "1")
         if not isinstance(value, str) or not value.isdigit():
-            return None, f"{name}={value}"
+            return None, plain(f"{name}={value}")
         product *= int(value)
     return product, ""
 
@@ -293,6 +344,7 @@ class Overrides:
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: dict[str, str] = field(default_factory=dict)
     base: str = ""
+    may_have_more: bool = False
 
 
 def read_overrides(start: LaunchCommand) -> Overrides:
@@ -317,6 +369,7 @@ def _take(said: Overrides, word: Word) -> None:
     if override is None:
         if word.unknown:
             said.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
+            said.may_have_more |= not ARGUMENTS.fullmatch(word.text)
         return
     key = ("~" if override.sign == "~" else override.sign) + override.key
     for before in [known for known in said.config if known.lstrip("+") == override.key]:

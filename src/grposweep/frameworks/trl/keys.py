@@ -88,15 +88,6 @@ PASSED_ON = frozenset(
      "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
      "dynamo_backend", "env"]
 )  # fmt: skip
-# Releases of the table whose transformers (5.0, 5.2, 5.16) dropped keys; TRL itself takes transformers from 4.56 on.
-WITH_TRANSFORMERS = frozenset({(0, 27, 2), (0, 29, 0), (1, 11, 0)})
-
-
-def left_with_transformers(name: str) -> bool:
-    """Return whether a key is gone only where transformers is new enough, whatever the TRL."""
-    return (span(name) or (None, None))[1] in WITH_TRANSFORMERS
-
-
 RENAMES = {  # old word: new word, with the same meaning
     "evaluation_strategy": "eval_strategy",
     "torch_dtype": "dtype",
@@ -169,7 +160,7 @@ class Replacement(NamedTuple):
 def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> Replacement:
     """The way out of a key that these versions do not take."""
     value = config.get(key)
-    if key == "warmup_ratio" and takes["warmup_steps"].type.startswith("float"):
+    if key == "warmup_ratio":
         return _warmup(value, config)
     new = RENAMES.get(key) or BACK.get(key, "")
     if new in takes:

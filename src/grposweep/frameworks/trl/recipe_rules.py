@@ -109,12 +109,9 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
         if way.why and change == {key: None}:  # a fix that only removes does not explain itself
             why, advice = f"{why}; {way.why}", "Remove it."
-        safe, severity = frozenset(change) if change and way.safe else frozenset(), end.severity
-        if recipe.version_source.kind == "pinned" and keys.left_with_transformers(str(key)):
-            safe, severity = frozenset(), "warning"
-            why = f"{why}; with a transformers before 5 it is taken"
+        safe = frozenset(change) if change and way.safe else frozenset()
         yield Violation(set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (),
-                        without_effect=safe, severity=severity)  # fmt: skip
+                        without_effect=safe, severity=end.severity)  # fmt: skip
 
 
 @recipe_rule("GV102", "error", by_release=True)

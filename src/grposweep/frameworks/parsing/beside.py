@@ -1,0 +1,138 @@
+"""Files beside a recipe that decide how it trains: accelerate's configuration (``--config_file``), and DeepSpeed's (JSON).
+
+Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin,
+their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``); transformers training_args.py (``deepspeed``,
+``fsdp``); ms-swift swift/config/zero*.json (``--deepspeed zero2``).
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grposweep.errors import UserError
+from grposweep.frameworks.parsing.yaml_text import parse_yaml
+
+LARGEST = 2**18  # bytes; such files have one or two kilobytes
+SHIPPED = {  # with TRL, by name: processes, and how the model is divided
+    "fsdp1": (8, "fsdp"), "fsdp2": (8, "fsdp"), "multi_gpu": (8, "none"), "single_gpu": (1, "none"),
+    "zero1": (8, "zero1"), "zero2": (8, "zero2"), "zero3": (8, "zero3"),
+}  # fmt: skip
+STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
+WORDS = {**{f"zero{stage}": f"zero{stage}" for stage in (1, 2, 3)}, "zero0": "none", "zero2_offload": "zero2",
+         "zero3_offload": "zero3"}  # fmt: skip
+FSDP = {"NO_SHARD": "none", "3": "none", "SHARD_GRAD_OP": "zero2", "2": "zero2"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
+
+
+@dataclass
+class Beside:
+    """What such a file states: training processes, and fields of the setting. ``trouble``: why it states nothing."""
+
+    processes: int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+
+Find = Callable[[str], Path | None]  # a file by its name in a script or recipe
+
+
+def read_accelerate(name: str, find: Find) -> Beside:
+    """Return what an accelerate configuration states: one of TRL's by its word, or a file."""
+    if name in SHIPPED:
+        processes, sharding = SHIPPED[name]
+        return Beside(processes, {"sharding": sharding})
+    path = find(name)
+    config = _mapping(path)
+    if config is None:
+        found = _STAGE.search(Path(name).name)  # not at hand, but its name says it
+        fields = {"sharding": STAGES[found[1]]} if found else {}
+        return Beside(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
+    count = config.get("num_processes")
+    beside = Beside(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
+    if beside.processes is None:
+        beside.trouble = f"{name} (the accelerate configuration was not found, or states none)"
+    beside.fields = _fields_of_accelerate(config, find)
+    return beside
+
+
+def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+    kind = str(config.get("distributed_type", "NO")).upper()
+    found: dict[str, Any] = {"sharding": "none"}
+    if kind == "DEEPSPEED":
+        inside = config.get("deepspeed_config")
+        inside = inside if isinstance(inside, Mapping) else {}
+        stage = str(inside.get("zero_stage", ""))
+        named = inside.get("deepspeed_config_file")
+        found = {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
+    elif kind == "FSDP":
+        inside = config.get("fsdp_config")
+        inside = inside if isinstance(inside, Mapping) else {}
+        found = {"sharding": FSDP.get(str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp")}
+    dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
+    return found | ({"autocast_dtype": dtype} if dtype else {})
+
+
+def read_deepspeed(value: Any, find: Find) -> Beside:
+    """Return what a ``deepspeed`` key states: ms-swift's word, a JSON object, or a file of DeepSpeed's."""
+    if isinstance(value, str) and value in WORDS:
+        return Beside(fields={"sharding": WORDS[value]})
+    config = value if isinstance(value, Mapping) else None
+    if isinstance(value, str):
+        config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
+    if config is None:
+        found = _STAGE.search(Path(value).name) if isinstance(value, str) else None
+        return Beside(fields={"sharding": STAGES[found[1]]} if found else {})
+    zero = config.get("zero_optimization")
+    stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
+    return Beside(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
+
+
+def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+    """Return what a recipe's own ``deepspeed`` or ``fsdp`` key states of the setting."""
+    if config.get("deepspeed"):
+        return read_deepspeed(config["deepspeed"], find).fields
+    words = config.get("fsdp")
+    if words:
+        words = (
+            words if isinstance(words, str) else " ".join(map(str, words)) if isinstance(words, list) else "full_shard"
+        )
+        chosen = {"no_shard": "none", "shard_grad_op": "zero2"}
+        return {"sharding": next((chosen[word] for word in str(words).split() if word in chosen), "fsdp")}
+    return {}
+
+
+def _mapping(path: Path | None) -> Mapping[str, Any] | None:
+    """Return the YAML or JSON in a file; None where it is neither, or too long."""
+    try:
+        if path is None or path.stat().st_size > LARGEST:
+            return None
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _parsed(text: str) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else parse_yaml(text).config
+    except (UserError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def near(folders: Iterable[Path]) -> Find:
+    """Return a function that looks for a file in these folders, the first that has it."""
+    places = list(folders)
+
+    def find(name: str) -> Path | None:
+        try:
+            wanted = Path(name)
+            candidates = [wanted] if wanted.is_absolute() else [folder / wanted for folder in places]
+            return next((path for path in candidates if path.is_file()), None)
+        except (OSError, ValueError):  # a name that no file can have
+            return None
+
+    return find

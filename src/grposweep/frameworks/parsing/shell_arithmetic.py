@@ -1,0 +1,56 @@
+"""What bash's ``$(( ))`` and ``(( ))`` make of whole numbers; nothing else is calculated, and nothing is run."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+
+OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # bash cuts towards zero
+    ast.Mod: lambda a, b: a - b * (abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
+}
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+LONGEST = 100  # characters
+
+
+def calculate(text: str) -> int | None:
+    """The value of ``2 * (8 - 1)`` or ``a > b ? c : d``; None for anything but digits, brackets and these operations."""
+    if len(text) > LONGEST or "//" in text:
+        return None
+    if choice := re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text):
+        is_true = holds(choice[1])
+        return None if is_true is None else calculate(choice[2] if is_true else choice[3])
+    if re.search(r"[<>=!]=?", text):
+        is_true = holds(text)
+        return None if is_true is None else int(is_true)
+    try:
+        return _value(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
+    except (SyntaxError, ArithmeticError, ValueError, RecursionError):
+        return None
+
+
+def holds(text: str) -> bool | None:
+    """Return whether a comparison of whole numbers is true; None where that is not known."""
+    match = re.fullmatch(r"([^<>=!&|]+)(==|!=|<=|>=|<|>)([^<>=!&|]+)", text)
+    if match:
+        left, right = calculate(match[1]), calculate(match[3])
+        return None if left is None or right is None else COMPARISONS[match[2]](left, right)
+    if re.search(r"[<>=!&|]", text):
+        return None
+    value = calculate(text)
+    return None if value is None else value != 0
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        return -_value(node.operand) if isinstance(node.op, ast.USub) else _value(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError(ast.dump(node))
