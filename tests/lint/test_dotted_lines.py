@@ -1,4 +1,4 @@
-"""EasyR1's and verl's recipes as JSON lines: whatever they hold, the answer is one object of JSON proper."""
+"""Recipes of EasyR1, verl and OpenRLHF as JSON lines: whatever they hold, the answer is one object of JSON proper."""
 
 import io
 import json
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.easyr1 import keys as easyr1
+from grposweep.frameworks.openrlhf import keys as openrlhf
 from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.verl import keys as verl
 from grposweep.lint.command import lint_lines
@@ -18,6 +19,7 @@ from grposweep.lint.linter import select_rules
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
 KEYS = {"easyr1": [*easyr1.known(), *READ["easyr1"], "worker.actor.kl_loss_coef"],
+        "openrlhf": [*openrlhf.known(), *READ["openrlhf"], *openrlhf.RENAMED],
         "verl": [*verl.known(), *READ["verl"], "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
@@ -33,7 +35,7 @@ def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out.getvalue(), parse_constant=pytest.fail)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=90, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
     """Dotted or nested, known keys or not."""
