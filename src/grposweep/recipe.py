@@ -25,6 +25,7 @@ class VersionSource(NamedTuple):
     kind: Literal["asked", "project", "pinned", "vendored", "keys", "default"] = "default"
     where: str = ""
     text: str = ""
+    conflict: tuple[str, ...] = ()  # keys that the required version does not take, and another release does
 
     @property
     def known(self) -> bool:

@@ -29,19 +29,7 @@ def _is_open(recipe: Recipe, broken: Violation) -> bool:
         return False
     if not recipe.version_source.known:
         return True
-    return bool(keys_of_others(recipe))  # it is not the pinned release that trains
-
-
-def keys_of_others(recipe: Recipe) -> frozenset[str]:
-    """Return the keys that the pinned release does not take, and another release does."""
-    from grposweep.frameworks.parsing.version_source import misfits_elsewhere  # it loads the frameworks
-
-    if recipe.version_source.kind != "pinned" or recipe.vendored is not None:
-        return frozenset()
-    if "keys_of_others" not in recipe.derived:
-        recipe.derived["keys_of_others"] = misfits_elsewhere(recipe)
-    found: frozenset[str] = recipe.derived["keys_of_others"]
-    return found
+    return bool(recipe.version_source.conflict)  # it is not the pinned release that trains
 
 
 def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
@@ -51,7 +39,7 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
     """
     from grposweep.frameworks.parsing.version_source import fitting_releases, releases_of  # it loads the frameworks
 
-    if recipe.version_source.known and not keys_of_others(recipe):
+    if recipe.version_source.known and not recipe.version_source.conflict:
         return None
     possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
     for release in reversed(possible):
@@ -87,18 +75,20 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
     """A repository that pins one release, and a recipe with keys of another: one of the two is out of date.
 
-    These keys are judged by the release that is installed in truth, so they are no errors here.
+    The recipe is judged by the newest release that takes all its keys, where there is one.
     """
-    from grposweep.frameworks.parsing.version_source import fitting_releases  # it loads the frameworks
-
-    keys = tuple(key for key in recipe.config if key in keys_of_others(recipe))
-    if not keys:
-        return
-    source, fits = recipe.version_source, fitting_releases(recipe)
-    span = f"all keys are in {_span(fits)}" if fits else "they are of other releases, and no known one takes all keys"
-    why = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}; {span}"
-    wanted = text(fits[-1]) if fits else "X.Y.Z"
-    yield Violation(_named(keys), why, f"Change the pin or the keys, or lint with --framework-version {wanted}.", keys)
+    source = recipe.version_source
+    keys = tuple(key for key in source.conflict if key in recipe.config)
+    if keys:
+        pins = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}"
+        if source.kind == "pinned":
+            why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
+        else:
+            why = f"the newest release that takes all keys is {text(recipe.version)}"
+            advice = (
+                f"Change the pin or the keys. Judged by {text(recipe.version)}; --framework-version states another."
+            )
+        yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
 
 
 def _held_back(recipe: Recipe) -> list[Violation]:
@@ -114,8 +104,3 @@ def _label(recipe: Recipe) -> str:
 def _named(keys: tuple[str, ...]) -> str:
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
     return ", ".join(cut(key) for key in keys[:MOST_NAMED]) + more
-
-
-def _span(fits: "list[tuple[int, int, int]]") -> str:
-    """Return the first and the last of some releases."""
-    return text(fits[0]) if len(fits) == 1 else f"{text(fits[0])} to {text(fits[-1])}"

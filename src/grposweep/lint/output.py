@@ -65,6 +65,7 @@ def describe_version(recipe: Recipe) -> str:
     """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
     source = recipe.version_source
     why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
+    why += ", which does not take all keys" if source.conflict else ""
     return f"{FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)} ({why})"
 
 

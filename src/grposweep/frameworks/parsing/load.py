@@ -8,6 +8,7 @@ from typing import Any
 from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS, detect, recognise
 from grposweep.frameworks.parsing.beside import near, read_keys
+from grposweep.frameworks.parsing.project import settings_for
 from grposweep.frameworks.parsing.version_source import Judged, Wanted, find_version
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
 from grposweep.frameworks.signs import refuse_toml
@@ -71,6 +72,7 @@ def load_recipes(path: Path, options: Options) -> list[Recipe]:
 
 def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
     """Every recipe in a text that stands, or will stand, in this file; at least one."""
+    options = _of_project(path, options)
     if path.suffix in PYTHON:
         from grposweep.frameworks.parsing.python_configs import recipes_of
 
@@ -93,6 +95,7 @@ def shown_text(path: Path, text: str) -> str:
 
 def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     """The recipe in a text that stands, or will stand, in this file: the first in Python, the last launch in a script."""
+    options = _of_project(path, options)
     if path.suffix in PYTHON:
         return parse_recipes(path, text, options)[0]
     if path.suffix in SHELLS or text.startswith("#!"):
@@ -103,6 +106,12 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     framework = recognise(flat.config, [str(path)]) if options.framework == "auto" else options.framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
+
+
+def _of_project(path: Path, options: Options) -> Options:
+    """Return the options, with the framework that the project's settings name where none is asked for."""
+    framework = settings_for(path).framework if options.framework == "auto" else None
+    return options if framework is None else replace(options, framework=framework)
 
 
 def load_text(path: Path) -> str:
@@ -139,6 +148,8 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     if len(config) > MOST_KEYS:
         raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
     file = more.get("file")
+    if processes is None and file is not None:
+        processes = settings_for(Path(file)).processes
     judged = options.find_version(framework, config, None if file is None else Path(file),
                                   base=more.get("base", ""), code=more.get("code"))  # fmt: skip
     return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,

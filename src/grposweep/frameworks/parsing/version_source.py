@@ -4,8 +4,9 @@ In this order: an option, the project's settings, what the repository pins, the 
 releases that take all keys of the recipe, the default.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS, version_of
 from grposweep.frameworks.base import Framework, closest_keys, text
 from grposweep.frameworks.dotted import is_taken
+from grposweep.frameworks.parsing.project import settings_for
+from grposweep.frameworks.parsing.repository import Repository, find_repository, walk
+from grposweep.frameworks.parsing.requirements import Pin, find_pins
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.recipe import KeySpec, Recipe, VersionSource
 from grposweep.setting import Version
@@ -51,7 +55,12 @@ def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Pat
     if file is None:  # a caller that gives no version asks for the default
         return Judged(framework.version, NOT_A_FILE)
     probe = Recipe(name, framework.version, config, file=str(file), **more)
-    return _by_keys(framework, probe, releases_of(framework))
+    return (
+        _of_project(framework, file)
+        or _of_pin(framework, probe, file)
+        or _of_source(framework, probe, file)
+        or _by_keys(framework, probe, releases_of(framework))
+    )
 
 
 def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
@@ -67,6 +76,106 @@ def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
             "own. Use --framework-version."
         )
     return None
+
+
+def _of_project(framework: Framework, file: Path) -> Judged | None:
+    settings = settings_for(file)
+    version = settings.version_of(framework.name)
+    if version is None or settings.file is None:
+        return None
+    source = VersionSource("project", settings.file.name, f'framework-version = "{version}"')
+    return Judged(version_of(framework.name, version), source)
+
+
+def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
+    """Return the version by the nearest requirement; where that is a range, by the keys in it."""
+    repository = find_repository(file) if framework.packages else None
+    if repository is None:
+        return None
+    releases, root = releases_of(framework), repository.root
+    own = _own_source(framework, repository, file)
+    for pins in _nearest_pins(repository, framework.packages, file):
+        if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
+            return None  # the framework's own repository: a requirement in it is for something else
+        judged = [found for pin in pins if (found := _judge_pin(framework, probe, pin, releases, root)) is not None]
+        if judged:
+            return min(judged, key=lambda found: len(found.source.conflict))
+        if any(pin.is_open for pin in pins):
+            return None  # of a commit nothing is known
+    return None
+
+
+def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
+    """Return the keys of the framework's own source in the repository: of the nearest, where there are several."""
+    repository = find_repository(file) if framework.vendor is not None else None
+    if framework.vendor is None or repository is None:
+        return None
+    folder, roots = file.absolute().parent, _vendored_in(repository.root, framework.vendor.marker)
+    for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
+        found = framework.vendor.read(root, probe)
+        if found.keys is not None:
+            name = Path(framework.vendor.marker).parts[0]
+            where = (root / name).relative_to(repository.root).as_posix() + "/"
+            source = VersionSource("vendored", where, "its own source")
+            return Judged(found.version or framework.version, source, found.keys)
+    return None
+
+
+def _own_source(framework: Framework, repository: Repository, file: Path) -> Path | None:
+    """Return the folder with the framework's own source, where the file is below it."""
+    roots = _vendored_in(repository.root, framework.vendor.marker) if framework.vendor else ()
+    return next((root for root in roots if file.absolute().is_relative_to(root)), None)
+
+
+@lru_cache(maxsize=128)
+def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
+    """Return the folders of a repository that contain a framework's own source."""
+    repository, name = walk(root), Path(marker).parts[0]
+    parents = dict.fromkeys(folder.parent for folder in repository.folders if folder.name == name)
+    return tuple(parent for parent in parents if (parent / marker).is_file())
+
+
+def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path) -> Iterator[list[Pin]]:
+    """Yield the requirements of a repository by their distance from a file: first folders up, then down."""
+    folder = file.absolute().parent
+    by_distance: dict[tuple[int, int], list[Path]] = {}
+    for found in repository.requirements:
+        shared = _shared_parts(folder, found.parent)
+        distance = len(folder.parts) - shared, len(found.parent.parts) - shared
+        by_distance.setdefault(distance, []).append(found)
+    for _, files in sorted(by_distance.items()):
+        pins = [pin for found in files for package in packages for pin in find_pins(found, package)]
+        if pins:
+            yield pins
+
+
+def _shared_parts(one: Path, other: Path) -> int:
+    pairs = zip(one.parts, other.parts, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.parts), len(other.parts)))
+
+
+def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path) -> Judged | None:
+    """Return the release that a requirement names, or the newest of its range where all of the range take the same keys."""
+    where = pin.file.relative_to(root).as_posix()
+    source = VersionSource("pinned", where, pin.text)
+    exact = pin.exact
+    if exact is not None:
+        if exact < releases[0]:
+            return None  # GRPO is not in it: it is for something else
+        if exact > releases[-1]:
+            newest = f", judged as {text(releases[-1])}, the newest release known"
+            return Judged(exact, source._replace(kind="default", text=pin.text + newest))
+        return _judge_by_pin(framework, probe, exact, source)
+    allowed = [release for release in releases if pin.allows(release)]
+    if not pin.clauses or not allowed:
+        return None
+    found = {misfits(replace(probe, version=release)) for release in allowed}
+    if len(found) == 1:
+        return Judged(allowed[-1], source)
+    judged = _by_keys(framework, probe, allowed)
+    return judged._replace(
+        source=judged.source._replace(where=where, text=f"{pin.text}; {judged.source.text}".strip("; "))
+    )
 
 
 def releases_of(framework: Framework) -> Sequence[Version]:
@@ -99,20 +208,29 @@ def _misfits_by_release(recipe: Recipe, releases: Iterable[Version]) -> dict[Ver
     return {release: misfits(replace(recipe, version=release)) for release in releases}
 
 
-def misfits_elsewhere(recipe: Recipe) -> frozenset[str]:
-    """Return the keys that a recipe's release does not take, and another one does."""
-    own = misfits(recipe)
-    if not own:
-        return own
-    by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
-    return own - frozenset.intersection(*by_release.values())
-
-
 def fitting_releases(recipe: Recipe) -> list[Version]:
     """Return the releases that take all keys of a recipe, except those that no release takes."""
     by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
     never = frozenset.intersection(*by_release.values())
     return [release for release, found in by_release.items() if found == never]
+
+
+def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: VersionSource) -> Judged:
+    """Return the pinned release; where it does not take keys of others, the newest release that takes all of them."""
+    recipe = replace(probe, version=pinned)
+    own = misfits(recipe)
+    if not own:
+        return Judged(pinned, source)
+    by_release = _misfits_by_release(recipe, releases_of(framework))
+    never = frozenset.intersection(*by_release.values())
+    elsewhere = tuple(key for key in recipe.config if key in own - never)
+    if not elsewhere:
+        return Judged(pinned, source)
+    fits = [release for release, found in by_release.items() if found == never]
+    if not fits:
+        return Judged(pinned, source._replace(conflict=elsewhere))
+    version = framework.version if framework.version in fits else fits[-1]
+    return Judged(version, source._replace(kind="keys", conflict=elsewhere))
 
 
 def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -> Judged:

@@ -9,6 +9,7 @@ from grposweep.frameworks.ray import build_ray
 from grposweep.frameworks.verl import keys
 from grposweep.frameworks.verl.overrides import refusals
 from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
+from grposweep.frameworks.verl.vendored import VENDOR
 
 
 def build(trial: Trial) -> ExternalProgram:
@@ -37,6 +38,7 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
     packages=("verl",),
+    vendor=VENDOR,
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
     config_defaults=("ppo_trainer", "_self_"),
     trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),

@@ -1,0 +1,230 @@
+"""Which version a recipe is judged by: options, settings, requirements, the framework's own source, keys."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grposweep.errors import UserError
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.parsing.requirements import find_pins
+from grposweep.lint.linter import LintResult, lint_recipe
+from grposweep.recipe import Recipe
+
+Tree = Callable[..., Path]
+RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
+OLD = RECIPE + "max_prompt_length: 512\n"  # until TRL 0.27
+VERL = """\
+data:
+  train_batch_size: 1024
+  own_switch: false
+actor_rollout_ref:
+  actor:
+    ppo_mini_batch_size: 256
+    ppo_micro_batch_size: 64
+    use_kl_loss: false
+  rollout:
+    name: vllm
+    n: 1
+    n_agent: 1
+trainer:
+  nnodes: 1
+  n_gpus_per_node: 8
+  total_epochs: 30
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Write files of a repository, and return its folder, from which commands run."""
+
+    def write(**files: str) -> Path:
+        for name, text in {"README.md": "", **files}.items():
+            path = tmp_path / "repo" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        monkeypatch.chdir(tmp_path / "repo")
+        return tmp_path / "repo"
+
+    return write
+
+
+def loaded(name: str = "recipes/r.yaml", **options: str) -> Recipe:
+    """The recipe in a file of the repository."""
+    return load_recipe(Path(name), Options(**options))  # type: ignore[arg-type]
+
+
+def linted(name: str = "recipes/r.yaml", **options: str) -> LintResult:
+    """The answer on a file of the repository."""
+    return lint_recipe(loaded(name, **options))
+
+
+def codes(result: LintResult, severity: str) -> list[str]:
+    """The codes of one severity."""
+    return [found.code for found in result.diagnostics if found.severity == severity and found.code.startswith("GV")]
+
+
+def test_an_option_wins_over_settings_and_these_over_requirements(tree: Tree) -> None:
+    """Each says where it comes from."""
+    tree(**{"recipes/r.yaml": RECIPE, "setup.py": "setup(install_requires=['trl[vllm]==0.16.0'])"})
+    assert (loaded().version, loaded().version_source) == ((0, 16, 0), ("pinned", "setup.py", "trl[vllm]==0.16.0", ()))
+    tree(**{".grposweep.toml": 'framework-version = "0.17"\n'})
+    assert (loaded().version, loaded().version_source[:2]) == ((0, 17, 0), ("project", ".grposweep.toml"))
+    asked = loaded(own_version="0.18")
+    assert (asked.version, asked.version_source[:2]) == ((0, 18, 0), ("asked", "--framework-version"))
+
+
+def test_the_trl_version_is_refused_for_a_framework_with_versions_of_its_own(tree: Tree) -> None:
+    """It was ignored silently."""
+    tree(**{"run.sh": "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n"})
+    with pytest.raises(UserError, match="Use --framework-version"):
+        loaded("run.sh", trl_version="0.18")
+
+
+def test_the_nearest_requirement_counts(tree: Tree) -> None:
+    """Of a folder above before that of the repository."""
+    tree(**{"requirements.txt": "trl==0.14.0\n", "recipes/setup.py": "x = ['trl==0.18.0']", "recipes/r.yaml": RECIPE})
+    assert loaded().version == (0, 18, 0)
+
+
+REQUIREMENTS = {
+    "setup.py": "deps = ['trl[vllm]==0.18.0']  # 'trl==0.14.0'",
+    "setup.cfg": "[options]\ninstall_requires =\n    trl ==0.18.0\n",
+    "requirements.txt": "# trl==0.14.0\ntrl==0.18.0  # newest\n",
+    "requirements-train.txt": "git+https://github.com/huggingface/trl.git@v0.18.0#egg=trl\n",
+    "pyproject.toml": '[project]\ndependencies = ["trl[vllm] == 0.18.0"]\n',
+    "sub/pyproject.toml": '[tool.poetry.dependencies]\ntrl = {version = "0.18.0", extras = ["vllm"]}\n',
+    "uv.lock": '[[package]]\nname = "trl"\nversion = "0.18.0"\n',
+    "Pipfile.lock": json.dumps({"default": {"trl": {"hashes": [], "version": "==0.18.0"}}}),
+    "environment.yml": "dependencies:\n  - trl=0.18.0=py310\n",
+    "Dockerfile": "ARG TRL=0.18.0\nRUN pip install vllm trl==${TRL}\n",
+}
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_every_kind_of_requirement_is_read(name: str, tree: Tree) -> None:
+    """As text; what a comment says does not count."""
+    (pin,) = find_pins(tree(**{name: REQUIREMENTS[name]}) / name, "trl")
+    assert pin.exact == (0, 18, 0)
+
+
+def test_a_range_is_a_version_where_all_of_it_takes_the_same_keys(tree: Tree) -> None:
+    """So the newest of them is judged by."""
+    tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl>=0.14,<0.16\n"})
+    assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "pinned")
+
+
+def test_a_range_whose_releases_differ_bounds_those_that_are_asked_for_the_keys(tree: Tree) -> None:
+    """The newest of them that takes all."""
+    tree(**{"recipes/r.yaml": OLD, "requirements.txt": "trl>=0.20\n"})
+    found = loaded()
+    assert (found.version, found.version_source.kind) == ((0, 27, 2), "keys")
+    assert found.version_source.text.startswith("trl>=0.20; ")
+
+
+def test_a_commit_is_no_version(tree: Tree) -> None:
+    """So the keys decide."""
+    tree(
+        **{
+            "recipes/r.yaml": OLD,
+            "setup.py": "d = ['trl @ git+https://github.com/huggingface/trl.git@" + "a1" * 20 + "']",
+        }
+    )
+    assert (loaded().version, loaded().version_source.kind) == ((0, 27, 2), "keys")
+
+
+def test_a_recipe_alone_is_judged_by_the_newest_release_with_its_keys(tree: Tree) -> None:
+    """And a typo is an error all the same; of TRL 1.16 the older key was one too."""
+    tree(**{"recipes/r.yaml": OLD + "num_generatons: 4\n"})
+    result = linted()
+    assert result.recipe.version == (0, 27, 2)
+    assert (codes(result, "error"), codes(result, "warning")) == (["GV102"], [])
+
+
+def test_keys_of_no_common_release_are_one_warning_without_fixes(tree: Tree) -> None:
+    """Never an error: nothing says which version trains."""
+    tree(**{"recipes/r.yaml": OLD + "dtype: bfloat16\nlog_unique_prompts: true\nactivation_checkpointing: true\n"})
+    result = linted()
+    assert not result.recipe.version_source.known
+    assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV110"])
+    (found,) = (found for found in result.diagnostics if found.code == "GV110")
+    assert found.fixes == ()
+    assert "max_prompt_length" in found.keys
+
+
+def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
+    """It names the pin, and the releases that take the keys."""
+    tree(
+        **{"recipes/r.yaml": RECIPE + "vllm_importance_sampling_mode: token_mask\n", "setup.py": "d = ['trl==0.18.0']"}
+    )
+    result = linted()
+    assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV111"])
+    (found,) = (found for found in result.diagnostics if found.code == "GV111")
+    assert "setup.py pins trl==0.18.0" in found.message
+    assert "1.16.0" in found.message
+
+
+def test_the_keys_of_a_verl_in_the_repository_count(tree: Tree) -> None:
+    """A switch of the fork's own is known, its defaults are read, and what it lacks is an error."""
+    run = "python3 -m verl.trainer.main_ppo data.own_switch=true actor_rollout_ref.rollout.n_agent=5"
+    tree(
+        **{"src/verl/trainer/config/ppo_trainer.yaml": VERL, "run.sh": run + "\n", "bad.sh": run + " data.no_such=1\n"}
+    )
+    result = linted("run.sh")
+    assert result.recipe.version_source == ("vendored", "src/verl/", "its own source", ())
+    assert codes(result, "error") == []
+    assert result.setting.per_device_train_batch_size == 8  # 64 of all GPUs, as its file says
+    assert "GV401" in codes(linted("bad.sh"), "error")
+
+
+def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
+    """Without the file that verl generates."""
+    config = "defaults:\n  - actor@actor_rollout_ref.actor: dp_actor\n  - _self_\n" + VERL.replace(
+        "    use_kl_loss: false\n", ""
+    )
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": config, "verl/trainer/config/actor/dp_actor.yaml": "own_key: 3\n",
+            "run.sh": "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.own_key=4\n"})  # fmt: skip
+    vendored = loaded("run.sh").vendored
+    assert vendored is not None
+    assert vendored["actor_rollout_ref.actor.own_key"].default == 3
+    assert codes(linted("run.sh"), "error") == []
+
+
+def test_nothing_of_the_repository_is_executed(tree: Tree) -> None:
+    """Neither setup.py nor the framework's source."""
+    bomb = "raise SystemExit('executed')\n"
+    tree(**{"setup.py": bomb + "d = ['trl==0.18.0']", "trl/__init__.py": bomb, "recipes/r.yaml": RECIPE})
+    assert loaded().version == (0, 18, 0)
+    tree(**{"setup.py": "(" * 100_000, "pyproject.toml": "a = " + "[" * 100_000, "recipes/r.yaml": RECIPE})
+    assert loaded().version_source.kind in ("keys", "pinned")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('framwork = "trl"\n', "there is no setting 'framwork'. The settings are framework, framework-version"),
+        ("processes = 0\n", "it is a whole number of at least 1"),
+        ('framework = "rllm"\n', "grposweep reads"),
+        ("framework-version = 0.18\n", "framework-version is text"),
+        ("ignore = 'GB101'\n", "ignore is a list"),
+        ("= 1\n", "it cannot be read as TOML"),
+        ('[per-file."a.yaml"]\nper-file = {}\n', "there is no setting 'per-file'"),
+    ],
+)
+def test_bad_settings_are_one_message(text: str, said: str, tree: Tree) -> None:
+    """With the file, and what to write."""
+    tree(**{"recipes/r.yaml": RECIPE, ".grposweep.toml": text})
+    with pytest.raises(UserError, match=r"\.grposweep\.toml") as found:
+        loaded()
+    assert said in str(found.value)
+
+
+def test_settings_of_a_project_are_found_upward_and_overridden_by_file(tree: Tree) -> None:
+    """In pyproject.toml too; a table of versions is by framework."""
+    table = '[tool.grposweep]\nframework = "open-r1"\nprocesses = 4\nframework-version = { open-r1 = "0.17.0", verl = "0.5" }\n'
+    more = '[tool.grposweep.per-file-overrides."recipes/*.yaml"]\nprocesses = 2\n'
+    tree(**{"a/b/r.yaml": RECIPE, "recipes/r.yaml": RECIPE, "pyproject.toml": table + more})
+    recipe = loaded("a/b/r.yaml")
+    assert (recipe.framework, recipe.processes, recipe.version) == ("open-r1", 4, (0, 17, 0))
+    assert loaded().processes == 2
