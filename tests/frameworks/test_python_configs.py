@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from grposweep.config.validate import check_script
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes
+from grposweep.frameworks.parsing.python_configs import hard_coded
 from grposweep.lint.linter import lint_recipe
 from grposweep.recipe import Recipe, VersionSource
 
@@ -189,3 +191,18 @@ GRPOTrainer(model=m, args=c, reward_funcs=[f])
     assert recipe.config["lora_r"] == 8
     assert recipe.config["load_in_4bit"] is True
     assert [problem.code for problem in lint_recipe(recipe).diagnostics if problem.severity == "error"] == []
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("c = GRPOConfig(seed=1)", 2), ("import sys\nc = GRPOConfig(seed=int(sys.argv[1]))", None),
+    ("c = GRPOConfig(seed=load())", None), ("import os\nc = GRPOConfig(seed=1)\nx = os.environ['X']", None),
+])  # fmt: skip
+def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_path: Path) -> None:
+    """Each trial would train the same; one that reads anything may take the swept values."""
+    (tmp_path / "train.py").write_text(HEAD + text)
+    assert hard_coded(tmp_path / "train.py") == line
+    if line is None:
+        check_script("train.py", tmp_path / "train.py")
+    else:
+        with pytest.raises(UserError, match="all trials would train the same"):
+            check_script("train.py", tmp_path / "train.py")

@@ -342,3 +342,18 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
             raise UserError(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
+    if framework.traits.follows_trl and trainer.script is not None:
+        check_script(trainer.script, folder / trainer.script)
+
+
+def check_script(name: str, path: Path) -> None:
+    """Raise UserError if a script makes its GRPOConfig of constants, so that no trial could change it."""
+    from grposweep.frameworks.parsing.python_configs import hard_coded  # only a script needs it
+
+    line = hard_coded(path)
+    if line is not None:
+        raise UserError(
+            f"trainer.script={name}: line {line} makes GRPOConfig(...) of constants and the script reads no arguments, so all "
+            "trials would train the same. Make it with TrlParser((GRPOConfig,)).parse_args_and_config(), as in "
+            "docs/own_script.md."
+        )

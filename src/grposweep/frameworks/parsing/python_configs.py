@@ -279,3 +279,22 @@ def _pin(source: Source) -> tuple[str, int] | None:
         if source.cells and not line.lstrip().startswith("#") and (match := PINS.search(line))
     ]
     return pins[-1] if pins else None
+
+
+# A script with one of these may take its values from outside.
+READS = re.compile(
+    r"Parser|argparse|argv|environ|getenv|\b(?:click|typer|fire|tyro|hydra|yaml|json|tomllib|omegaconf)\b",
+    re.IGNORECASE,
+)
+
+
+def hard_coded(script: Path) -> int | None:
+    """Return the line of a script's GRPOConfig(...) if it states every value itself and reads none; None otherwise."""
+    try:
+        text = script.read_text(encoding="utf-8")
+        if CONFIG not in text or READS.search(text):
+            return None
+        made = find_configs(script, text)
+    except (OSError, ValueError, UserError):
+        return None
+    return made[0].line if not any(one.unresolved for one in made) else None
