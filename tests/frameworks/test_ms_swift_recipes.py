@@ -240,3 +240,10 @@ def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> 
     found = lint_recipe(load_recipe(path, Options()))
     assert found.recipe.version == ms_swift.VERSION
     assert "GL503" in {finding.code for finding in found.diagnostics}
+
+
+@pytest.mark.parametrize("release", ms_swift.releases()[::8])
+def test_every_release_reads_an_empty_recipe(release: Version) -> None:
+    """Its defaults may be of another type, or none: ``top_k`` was None once."""
+    s = frameworks.read(Recipe("ms-swift", release, {"rlhf_type": "grpo"}, 8)).setting
+    assert (s.beta, s.num_generations, s.loss_type) == (0.04, 8, "grpo")

@@ -106,7 +106,7 @@ FIELDS = (
     Field("max_prompt_length", "max_length", RELEASE, plain=False),
     Field("mask_truncated_completions", "overlong_filter", RELEASE, plain=False),
     Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
-    Field("top_k", "top_k", RELEASE, read=lambda count: max(count, 0), plain=False),  # -1 is all of them
+    Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),  # -1 is all of them
     *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
       for name in ("base_url", "host", "port")),
     Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),
