@@ -1,5 +1,6 @@
 """verl by release: its keys as Hydra composes them, what it does with them, and its source in a repository."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from grposweep import frameworks
-from grposweep.frameworks.base import KeyTable
-from grposweep.frameworks.parsing.yaml_text import flatten
+from grposweep.frameworks.base import KeyTable, parse_release
+from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
 from grposweep.frameworks.verl import keys as verl
 from grposweep.frameworks.verl.composed import Composer, read_source
 from grposweep.frameworks.verl.keys import spec_of
+from grposweep.frameworks.verl.overrides import refusals
 from grposweep.lint.linter import lint_recipe
 from grposweep.lint.output import Diagnostic
 from grposweep.recipe import LaunchContext, Recipe, VersionSource
@@ -39,6 +41,30 @@ def judge(
 ) -> dict[str, Diagnostic]:
     """Return what is found in a recipe, by code."""
     return {found.code: found for found in lint_recipe(recipe_of(config, version, program, **more)).diagnostics}
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return Hydra's verdicts on overrides, by release and engine (benchmarks/frameworks/verl_overrides.py)."""
+    return [json.loads(line) for line in Path(__file__).with_name("verl_overrides.jsonl").read_text().splitlines()]
+
+
+def test_hydra_takes_what_the_table_of_each_release_takes() -> None:
+    """Drawn from the keys of all releases, 0.1 to 0.9.1, with every sign, below mappings and nulls."""
+    seen = set()
+    for row in rows():
+        known = verl.known(parse_release(row["release"]), row["engine"])
+        for override in (*row["taken"], *row["refused"]):
+            parsed = parse_override(override)
+            assert parsed is not None
+            key = parsed.sign + parsed.key
+            recipe = Recipe("verl", verl.VERSION, {key: parsed.value}, lines={key: 1})
+            assert bool(list(refusals(recipe, known))) == (override in row["refused"]), (
+                row["release"],
+                row["engine"],
+                override,
+            )
+        seen.add((row["release"], row["engine"]))
+    assert len(seen) == sum(map(len, verl.spans().values()))
 
 
 def test_every_release_and_engine_is_known() -> None:

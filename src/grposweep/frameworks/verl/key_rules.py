@@ -40,10 +40,10 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     for refused in refusals(recipe, known):
         if refused.finds == "absent":
             yield _absent(recipe, refused.written, known)
-        elif refused.finds == "mapping":
+        elif refused.finds == "shape":
             key = refused.written
-            why = "this is a mapping, and Hydra does not replace one by a list"
-            yield Violation(f"{key}={show(recipe.config[key])}", why, "Set its keys one by one.", (key,))
+            why = "Hydra does not replace a mapping by a list, or a list by a mapping"
+            yield Violation(f"{key}={show(recipe.config[key])}", why, "Write it in the shape of its default.", (key,))
     for key, value in recipe.config.items():
         plain = key.lstrip("+")
         if key == plain or plain in known or plain.startswith("ray_kwargs"):

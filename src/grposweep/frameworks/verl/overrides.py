@@ -18,11 +18,11 @@ GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "rew
 class Refusal(NamedTuple):
     """An override as it is written, and what Hydra finds at its key.
 
-    Nothing (``absent``), a value where one is added (``there``), or a mapping where a list is set (``mapping``).
+    Nothing (``absent``), a value where one is added (``there``), or a mapping where a list is set or the reverse (``shape``).
     """
 
     written: str
-    finds: Literal["absent", "there", "mapping"]
+    finds: Literal["absent", "there", "shape"]
 
 
 def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
@@ -33,8 +33,11 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
         if _is_of_a_group(key):
             continue
         is_mapping = key in known.sections or known.defaults.get(key) == {}
-        if isinstance(value, list) and is_mapping and not written.startswith("~"):
-            yield Refusal(written, "mapping")
+        is_list = isinstance(known.defaults.get(key), list)
+        if not written.startswith("~") and (
+            (is_mapping and isinstance(value, list)) or (is_list and isinstance(value, dict))
+        ):
+            yield Refusal(written, "shape")
         elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
             _add(added, key, value)
         elif written.startswith("+"):
