@@ -129,7 +129,7 @@ class LintOptions:
 def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
     """Answer every file, and every recipe in a folder; the exit code says the worst of them."""
     err = err or sys.stderr
-    report, total = open_report(lint_options, out), Total()
+    report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
     for path, found in find_targets(paths):
         total.in_folders |= found
         try:
@@ -173,6 +173,7 @@ def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
     total.results += judged.results
     total.changed += len(fixed.changes)
     total.silenced += judged.silenced
+    total.off |= {*judged.off}
     total.unused += len(judged.unused)
     for line, code in judged.unknown:
         text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
@@ -202,4 +203,4 @@ def open_report(lint_options: LintOptions, out: TextIO) -> Report:
         from grposweep.lint.formats import GithubReport, SarifReport
 
         return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
-    return JsonReport(out) if lint_options.format == "json" else TextReport(screen, lint_options.selection.ignore)
+    return JsonReport(out) if lint_options.format == "json" else TextReport(screen)

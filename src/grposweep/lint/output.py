@@ -111,7 +111,8 @@ def render_fix(fix: Fix, in_python: bool = False) -> str:
 class Total:
     """What all files came to, for the closing line and the exit code.
 
-    ``skipped`` counts files of folders that are no recipes, ``unjudged`` are those that look like one and cannot be read.
+    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are no recipes, ``unjudged`` are those
+    that look like one and cannot be read.
     """
 
     results: list[LintResult] = field(default_factory=list)
@@ -123,6 +124,7 @@ class Total:
     skipped: int = 0
     unjudged: list[str] = field(default_factory=list)
     in_folders: bool = False
+    off: set[str] = field(default_factory=set)
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -130,7 +132,7 @@ class Total:
         return [found for result in self.results for found in result.diagnostics]
 
 
-def show_total(screen: Screen, total: Total, ignored: Sequence[str]) -> None:
+def show_total(screen: Screen, total: Total) -> None:
     """The closing line: how many files, errors and warnings, what --fix would do, which rules were off."""
     errors = sum(found.severity == "error" for found in total.diagnostics)
     warnings = len(total.diagnostics) - errors
@@ -158,8 +160,8 @@ def show_total(screen: Screen, total: Total, ignored: Sequence[str]) -> None:
         if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER)
     ):
         screen.say(screen.paint(f"judged by {printable(version)}", DIM))
-    if ignored:
-        screen.wrap(f"switched off: {', '.join(ignored)}", "")
+    if total.off:
+        screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         judged, others = _count(len(total.results), "recipe"), total.skipped
         screen.say(
@@ -187,8 +189,8 @@ class Report(Protocol):
 class TextReport:
     """Each problem with its line and its fixes, and a closing line."""
 
-    def __init__(self, screen: Screen, ignored: Sequence[str]) -> None:
-        self._screen, self._ignored = screen, ignored
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
@@ -197,7 +199,7 @@ class TextReport:
     def refuse(self, path: Path, message: str) -> None: ...
 
     def close(self, total: Total) -> None:
-        show_total(self._screen, total, self._ignored)
+        show_total(self._screen, total)
 
 
 class JsonReport:
