@@ -119,7 +119,7 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
     Raises NotARecipe where there is none, and UserError for a file that cannot be read.
     """
     if CONFIG not in text:
-        raise UserError(
+        raise NotARecipe(
             f"no {CONFIG} here, by which TRL's GRPO trainer is configured. Lint the recipe or the launch script."
         )
     file = _File(path, read_source(text, path.suffix == NOTEBOOK))
