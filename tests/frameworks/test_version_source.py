@@ -9,7 +9,8 @@ import pytest
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.requirements import find_pins
-from grposweep.lint.linter import LintResult, lint_recipe
+from grposweep.lint.judge import judge_text
+from grposweep.lint.linter import LintResult, lint_recipe, select_rules
 from grposweep.recipe import Recipe
 
 Tree = Callable[..., Path]
@@ -228,3 +229,11 @@ def test_settings_of_a_project_are_found_upward_and_overridden_by_file(tree: Tre
     recipe = loaded("a/b/r.yaml")
     assert (recipe.framework, recipe.processes, recipe.version) == ("open-r1", 4, (0, 17, 0))
     assert loaded().processes == 2
+
+
+def test_rules_are_switched_off_by_the_settings_of_a_project(tree: Tree) -> None:
+    """As by --ignore."""
+    tree(**{"recipes/r.yaml": RECIPE + "num_generatons: 4\n", ".grposweep.toml": 'ignore = ["GV102"]\n'})
+    path = Path("recipes/r.yaml")
+    (result,) = judge_text(path, path.read_text(encoding="utf-8"), Options(), select_rules()).results
+    assert codes(result, "error") == []
