@@ -206,3 +206,10 @@ def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_
     else:
         with pytest.raises(UserError, match="all trials would train the same"):
             check_script("train.py", tmp_path / "train.py")
+
+
+def test_what_stands_beside_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
+    """TRL 0.14 has no ``reward_funcs`` in a recipe; its trainer takes them."""
+    (tmp_path / "train.py").write_text(HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n")
+    recipe = load_recipe(tmp_path / "train.py", Options(trl_version="0.14.0"))
+    assert recipe.config == {"beta": 0.1}

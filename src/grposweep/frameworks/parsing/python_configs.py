@@ -70,6 +70,7 @@ class PythonConfig:
     pinned: tuple[str, int] | None = None
     cells: tuple[Cell, ...] = ()
     code: LaunchedCode | None = None
+    beside: frozenset[str] = frozenset()  # keys that the call does not have: its trainer, model and LoRA say them
 
 
 @dataclass
@@ -154,8 +155,9 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     judged = _installed(made, framework, options) or options.find_version(
         framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
+    known = takes(framework, judged.version)
     recipe = build_recipe(
-        made.config,
+        {key: value for key, value in made.config.items() if key in known or key not in made.beside},
         replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
@@ -212,7 +214,7 @@ def _configure(file: _File, found: Entries, calls: list[Entries], is_only: bool)
         config, lines, unresolved, found, found.call.lineno,
         "unsloth" if "unsloth" in imports else "trl",
         _processes(file, calls), _pin(file.source), file.source.cells,
-        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop"),
+        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop"), frozenset(beside.keys() - slots.keys()),
     )  # fmt: skip
 
 

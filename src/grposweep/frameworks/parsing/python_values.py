@@ -23,7 +23,7 @@ from grposweep.frameworks.parsing.python_operators import (
     unary,
 )
 
-MOST_WORK = 2_000_000  # statements, and names copied for branches
+MOST_WORK = 500_000  # statements, and names copied for branches
 DEEPEST = 60  # of an expression
 
 
