@@ -241,7 +241,9 @@ def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -
     fewest = min(map(len, by_release.values()))
     best = [release for release, found in by_release.items() if len(found) == fewest]
     version = framework.version if framework.version in best else best[-1]
-    rest = by_release[version]
+    # A value that no release takes, of a key that this one has, is wrong in itself: it says nothing of the version.
+    wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()
+    rest = by_release[version] - wrong
     if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
         span = text(best[0]) if len(best) == 1 else f"{text(best[0])} to {text(best[-1])}"
         return Judged(version, VersionSource("keys", "the keys", f"all are in {span}"))
