@@ -151,7 +151,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     if processes is None and file is not None:
         processes = settings_for(Path(file)).processes
     judged = options.find_version(framework, config, None if file is None else Path(file),
-                                  base=more.get("base", ""), code=more.get("code"))  # fmt: skip
+                                  base=more.get("base", ""), code=more.get("code"), launch=more.get("launch"))  # fmt: skip
     return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
                   version_source=judged.source, vendored=judged.vendored, **more)  # fmt: skip
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.frameworks.base import KeyTable
+from grposweep.frameworks.base import KeyTable, Vendor, Vendored
 from grposweep.frameworks.parsing.yaml_text import flatten, nest, parse_nested
-from grposweep.frameworks.verl.keys import engine_of, nearest_release, spec_of
+from grposweep.frameworks.verl.keys import OWN_PROGRAMS, engine_of, nearest_release, spec_of
 from grposweep.recipe import Recipe
 from grposweep.setting import Version
 
@@ -146,14 +146,14 @@ def _copy(value: Any) -> Any:
     return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
-def read_source(folder: Path, recipe: Recipe) -> tuple[KeyTable | None, Version | None]:
+def read_source(folder: Path, recipe: Recipe) -> Vendored:
     """Return the keys of the configuration that a recipe's program composes, and the version of the source.
 
     ``folder`` holds the package ``verl``. The keys are None where the configuration cannot be composed. A source that states
     no version, or one under development, has that of the release whose keys are most like its own.
     """
     keys, version = _keys(folder, recipe), _version(folder)
-    return keys, nearest_release(keys, engine_of(recipe)) if version is None and keys is not None else version
+    return Vendored(keys, nearest_release(keys, engine_of(recipe)) if version is None and keys is not None else version)
 
 
 def _keys(folder: Path, recipe: Recipe) -> KeyTable | None:
@@ -178,7 +178,8 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
     program = recipe.launch.program if recipe.launch else "verl.trainer.main_ppo"
     file = next((path for path in _programs(folder, program, recipe) if path.is_file()), None)
     if file is None:
-        return None
+        own = Path(recipe.base).stem or "ppo_trainer"
+        return Main(folder / CONFIG, own) if program.endswith(OWN_PROGRAMS) else None
     stated = _decorated(_text(file))
     if stated is None and not recipe.base:
         return None
@@ -213,3 +214,6 @@ def _decorated(text: str) -> tuple[str, str] | None:
             said = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
             return str(said.get("config_path") or "."), str(said.get("config_name") or "").removesuffix(".yaml")
     return None
+
+
+VENDOR = Vendor(f"{CONFIG}/ppo_trainer.yaml", read_source)
