@@ -150,6 +150,8 @@ def a_configuration_of_verl_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
 
 def _is_not_at_hand(recipe: Recipe) -> bool:
     """Whether a recipe builds on a configuration that is neither verl's nor was found."""
+    if recipe.vendored is not None:
+        return False  # it was composed
     own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
     return bool(own) and recipe.launch is not None and not recipe.config.keys() - recipe.lines.keys()
 

@@ -158,8 +158,8 @@ def known_keys(recipe: Recipe) -> KeyTable:
 
 
 def is_composed(recipe: Recipe) -> bool:
-    """Return whether the configuration is known that the program composes: verl's own, of a release or the repository."""
-    return is_own_trainer(recipe)
+    """Return whether the configuration is known that the program composes: verl's own, or one in the repository."""
+    return recipe.vendored is not None or is_own_trainer(recipe)
 
 
 def nearest_release(keys: KeyTable, engine: str) -> Version:
