@@ -1,4 +1,4 @@
-"""Commands that show sweeps from their folders alone: status, show, list, report."""
+"""Commands that show sweeps and trainings from their files alone: status, show, diagnose, list, report."""
 
 from json import dumps
 from pathlib import Path
@@ -47,6 +47,53 @@ def show(trial: Trial, sweep: Sweep = None, outputs: Outputs = Path("outputs")) 
 
     view = open_sweep(sweep, outputs)
     print_trial(build_console(SCREEN_COLUMNS), view, view.trial(trial))
+
+
+@command(
+    "grposweep diagnose outputs/run/trainer_state.json",
+    "grposweep diagnose slurm-4711.out --watch",
+    "grposweep diagnose 7 --sweep lr_batch            # a trial",
+    "grposweep diagnose train.log --fail-on collapse  # in a job script",
+)
+def diagnose(
+    log: Annotated[
+        str, typer.Argument(help="A log of any trainer, a folder with one, or a trial.", show_default=False)
+    ],
+    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks with --watch.")] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Findings that fail: collapse, problem, flat, ... by commas.", show_default=False
+        ),
+    ] = None,
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
+) -> int:
+    """Say what is going on in a GRPO training, by its log, and what to do.
+
+    It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines, W&B's offline runs and CSV,
+    TensorBoard events, and metrics.jsonl.
+
+    Exit code: 0, 1 if a finding of --fail-on is there, 2 unusable input.
+    """
+    from grposweep.diagnose.command import diagnose_once, parse_fail_on, watch_log
+    from grposweep.report.tables import LOG_COLUMNS, build_console
+
+    names = parse_fail_on(fail_on)
+    path = Path(log) if Path(log).exists() or "/" in log or "." in log else _trial(log, sweep, outputs)
+    console = build_console(LOG_COLUMNS)
+    if watch:
+        return watch_log(path, console, json, names, interval)
+    return diagnose_once(path, console, json, names)
+
+
+def _trial(name: str, sweep: str | None, outputs: Path) -> Path:
+    """Return the folder of a trial."""
+    from grposweep.report.view import open_sweep
+
+    return open_sweep(sweep, outputs).trial(name).path
 
 
 @command("grposweep list", "grposweep list /shared/experiments", name="list")

@@ -53,7 +53,7 @@ def non_finite(curve: Curve) -> str:
 def kl_blow_up(curve: Curve) -> str:
     """The policy is far from its reference and has gained nothing."""
     kl = _recent(curve, "kl", TWICE)
-    if len(kl) < TWICE or min(kl) < KL_NATS or _has_risen(curve):
+    if len(kl) < TWICE or min(kl) < KL_NATS or has_risen(curve):
         return ""
     return f"KL to the reference is {kl[-1]:.3g} nats a token (more than {KL_NATS:g} twice), {_reward(curve)}"
 
@@ -63,7 +63,7 @@ def entropy_collapse(curve: Curve) -> str:
     entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
     if len(entropy) < TWICE or first is None or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first):
         return ""
-    if _has_risen(curve):
+    if has_risen(curve):
         return ""
     return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats a token, {_reward(curve)}"
 
@@ -71,7 +71,7 @@ def entropy_collapse(curve: Curve) -> str:
 def no_variance(curve: Curve) -> str:
     """All completions of every group earn the same reward, so there is no gradient."""
     shares = _recent(curve, "zero_std", LONG)
-    if not _stands_still(curve, shares) or _has_risen(curve):
+    if not _stands_still(curve, shares) or has_risen(curve):
         return ""
     return f"no group has had any variance in its rewards for {LONG} evaluations, {_reward(curve)}"
 
@@ -79,7 +79,7 @@ def no_variance(curve: Curve) -> str:
 def all_truncated(curve: Curve) -> str:
     """All completions have come to run into the length limit: endless repetition."""
     shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
-    if not _stands_still(curve, shares) or first is None or first > SOME or _has_risen(curve):
+    if not _stands_still(curve, shares) or first is None or first > SOME or has_risen(curve):
         return ""
     return f"all completions have been truncated for {LONG} evaluations ({first:.0%} at first), {_reward(curve)}"
 
@@ -124,7 +124,7 @@ def _stands_still(curve: Curve, shares: list[float]) -> bool:
     return (curve.completions[-1] - before) / curve.total >= LONG_SHARE
 
 
-def _has_risen(curve: Curve) -> bool:
+def has_risen(curve: Curve) -> bool:
     """Return whether the held-out reward is above its start by more than noise; above its first value if there is no start."""
     begun = curve.start if curve.start is not None else curve.held_out[0]
     error = next((error for error in reversed(curve.errors) if error is not None), 0.0)

@@ -1,0 +1,155 @@
+"""A training log in one vocabulary: metrics by optimizer step, whatever framework wrote them."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+MOST_ROWS = 500_000  # logged lines; of a longer log the last ones are judged
+MOST_STEPS = 10**12
+_LARGEST = 1e100  # a larger number is as infinite, and its square no float
+
+# Our name for a metric: the frameworks' names. The first that a line has counts.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "loss": ("loss", "actor/loss", "actor/pg_loss", "policy_loss"),
+    "reward": ("reward", "critic/score/mean", "reward/overall", "critic/rewards/mean", "rewards/mean"),
+    "reward_std": ("reward_std", "reward/std"),
+    "zero_std": ("frac_reward_zero_std",),
+    "reward_max": ("critic/score/max", "critic/rewards/max"),
+    "reward_min": ("critic/score/min", "critic/rewards/min"),
+    "kl": ("kl", "actor/kl_loss", "actor/kl_penalty", "actor/reward_kl_penalty", "kl/mean"),
+    "entropy": ("entropy", "entropy/mean", "actor/entropy", "actor/entropy_loss"),
+    "grad_norm": ("grad_norm", "actor/grad_norm", "actor_grad_norm"),
+    "clip_ratio": ("clip_ratio/region_mean", "actor/pg_clipfrac", "clip_ratio", "actor/pg_clipfrac_higher"),
+    "length": ("completions/mean_length", "completion_length", "response_length/mean", "response_length"),
+    "truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
+    "learning_rate": ("learning_rate", "actor/lr", "lr", "actor_lr"),
+    "epoch": ("epoch", "training/epoch"),
+    "step_time": ("time/step", "timing_s/step", "perf/time_per_step", "timing/step", "step_time"),
+    "generation_time": ("timing_s/gen", "timing/gen"),
+    "generation_share": ("time/generation",),
+    "update_size": ("update_size",),
+    "eval_reward": ("eval_reward", "val/reward_score"),
+    "eval_se": ("eval_reward_se",),
+    "eval_loss": ("eval_loss",),
+}
+STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "iteration", "global_step/max_steps")
+_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")  # verl's, one a data source
+_OURS = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names)}
+_ROUNDED = re.compile(r"0\.00+")  # verl printed three decimals until 0.2, and a learning rate has none that count
+_SIGNS = frozenset({"reward", "zero_std", "eval_reward"})  # no supervised training logs these
+_OFTEN_NAN = frozenset({"loss", "grad_norm"})  # a null of ours stands for NaN
+
+
+def translate(line: Mapping[str, object]) -> dict[str, float]:
+    """Return a logged line's metrics under our names; what is no number or has no name here is left out."""
+    found: dict[str, tuple[int, float]] = {}
+    validation: list[float] = []
+    for key, value in line.items():
+        name = _plain(key)
+        if name in _OURS:
+            ours, rank = _OURS[name]
+            number = math.nan if value is None and ours in _OFTEN_NAN else to_number(value)
+            if ours == "learning_rate" and isinstance(value, str) and _ROUNDED.fullmatch(value):
+                continue
+            if number is not None and rank < found.get(ours, (rank + 1, 0.0))[0]:
+                found[ours] = (rank, number)
+        elif _VALIDATION.fullmatch(name) and (number := to_number(value)) is not None:
+            validation.append(number)
+    values = {ours: number for ours, (_, number) in found.items()}
+    if validation:
+        values.setdefault("eval_reward", sum(validation) / len(validation))
+    return values
+
+
+def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:
+    """Return the optimizer step that a line names, and that of the training's end where it does (ms-swift: "5/100")."""
+    for name in ("train/global_step", *STEPS):
+        value = line.get(name)
+        if isinstance(value, str) and (pair := re.fullmatch(r"(\d{1,12})/(\d{1,12})", value)):
+            return int(pair[1]), int(pair[2])
+        number = to_number(value)
+        if number is not None and 0 <= number < MOST_STEPS:
+            return int(number), None
+    return None, None
+
+
+def to_number(value: object) -> float | None:
+    """Return a number that a log holds, as a float; NaN and infinity too. Text that is none is None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if not abs(number) > _LARGEST else math.copysign(math.inf, number)
+
+
+def _plain(key: str) -> str:
+    """Return a metric's name without the parts that W&B, TensorBoard and transformers put in front of it."""
+    name = key.removeprefix("train/")
+    return f"eval_{name.removeprefix('eval/')}" if name.startswith("eval/") else name
+
+
+@dataclass
+class Log:
+    """What a log says; ``rows`` holds metrics under our names by optimizer step, in order of the steps."""
+
+    path: str
+    format: str
+    rows: dict[int, dict[str, float]] = field(default_factory=dict)
+    total: int | None = None  # optimizer steps of the whole training, if the log names them
+    counted: bool = False  # lines have no step, so they are numbered
+    weights: str | None = None  # type of the weights in training, such as bfloat16; None is unknown
+    skipped: int = 0  # damaged lines
+
+    @classmethod
+    def build(cls, path: str, format: str, lines: Iterable[Mapping[str, object]], total: int | None = None) -> "Log":
+        """Join logged lines by step; a later line of the same step overrides. Lines without any step are numbered."""
+        log = cls(path, format, total=total)
+        rows: dict[int, dict[str, float]] = {}
+        last = 0
+        for line in lines:
+            step, end = step_of(line)
+            values = translate(line)
+            log.total = end or log.total
+            if not values:
+                continue
+            evaluation = "reward" not in values and "loss" not in values
+            if step is None:
+                log.counted = True
+                step = last if evaluation else last + 1
+            last = step
+            rows.setdefault(step, {}).update(values)
+            if len(rows) > MOST_ROWS:
+                del rows[next(iter(rows))]
+        log.rows = dict(sorted(rows.items()))
+        return log
+
+    @property
+    def is_grpo(self) -> bool:
+        """Return whether there is a metric that only a training with rewards logs."""
+        return any(_SIGNS & row.keys() for row in self.rows.values())
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """Return the steps with metrics of training."""
+        return [step for step, row in self.rows.items() if "reward" in row or "loss" in row]
+
+    @property
+    def end(self) -> int:
+        """Return the last step of training."""
+        return self.steps[-1] if self.steps else 0
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """Return a metric as pairs of step and value; values that are not finite are left out."""
+        return [(step, value) for step, value in self.every(name) if math.isfinite(value)]
+
+    def every(self, name: str) -> Iterator[tuple[int, float]]:
+        """Yield the same with values that are not finite."""
+        return ((step, row[name]) for step, row in self.rows.items() if name in row)
+
+    def has(self, *names: str) -> bool:
+        """Return whether all these metrics have a value."""
+        return all(any(name in row for row in self.rows.values()) for name in names)

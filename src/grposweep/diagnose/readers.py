@@ -1,0 +1,266 @@
+"""Read a training log of any framework. The format is found by content; damaged lines are skipped and counted."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grposweep.diagnose import binary
+from grposweep.diagnose.log import Log, translate
+from grposweep.errors import UserError
+from grposweep.files import yaml_loader
+from grposweep.storage import paths
+
+MOST_BYTES = 512 << 20
+LONGEST_LINE = 4 << 20  # characters; a longer one is no line of a log
+MOST_NESTED = 8  # levels of a JSON object that are flattened
+
+Line = dict[str, Any]
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")  # "(TaskRunner pid=123, ip=10.0.0.1) "
+_DICT = re.compile(r"\{['\"][^{}]*\}")
+_PAIR = re.compile(r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))""")
+_PROGRESS = re.compile(r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)")
+_STEPS = re.compile(r"Total optimization steps = ([\d,]{1,15})")
+_HISTORY = re.compile(r"\{[^{}]*\}")
+_VERL = re.compile(r"\bstep:(\d+) - ")
+_NUMPY = re.compile(r"np\.\w+\((.*)\)")
+_EASYR1 = re.compile(r"Step (\d+)\s*")
+_YAML = re.compile(r"( *)([\w@./-]+):(?: (\S+))?\s*")
+
+
+class TextFormat(NamedTuple):
+    """A format of text: its name, and how the metrics of a whole file are found."""
+
+    name: str
+    read: Callable[[Iterable[str]], Iterator[Line]]
+
+
+class NoMetricsYet(UserError):
+    """A file without a line of metrics: it is no log, or the training has not logged yet."""
+
+
+def read_log(path: Path) -> Log:
+    """Read a log file, or the log in a folder.
+
+    Raises UserError if there is none, if it is too large, or if it has no rewards.
+    """
+    file = find_log(path)
+    data = _bytes(file)
+    if data.startswith(binary.WANDB):
+        log = Log.build(str(file), "W&B offline run", binary.wandb_lines(data))
+    elif binary.is_events(data):
+        log = Log.build(str(file), "TensorBoard events", binary.event_lines(data))
+    else:
+        log = _read_text(file, data.decode("utf-8", errors="replace"))
+    if not log.rows:
+        raise NoMetricsYet(f"{file}: no line in it is one of a training log. Name {_READ}.")
+    if not log.is_grpo:
+        raise UserError(f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}.")
+    log.weights = _weights(file)
+    return log
+
+
+_READ = (
+    "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, metrics.jsonl, a W&B run or its CSV, "
+    "or a file of TensorBoard events"
+)
+# In a folder, the first that is there; of several the newest.
+_FOLDER = (
+    paths.METRICS, "logging.jsonl", "experiment_log.jsonl", "trainer_state.json", "checkpoint-*/trainer_state.json",
+    "*.wandb", "files/*.wandb", "run-*/*.wandb", "offline-run-*/*.wandb", "events.out.tfevents.*",
+    "runs/*/events.out.tfevents.*", "*/logging.jsonl",
+)  # fmt: skip
+
+
+def find_log(path: Path) -> Path:
+    """Return the log itself.
+
+    Raises UserError if a folder has none.
+    """
+    if not path.is_dir():
+        return path
+    for pattern in _FOLDER:
+        found = [file for file in path.glob(pattern) if file.is_file()]
+        if found:
+            return max(found, key=lambda file: file.stat().st_mtime)
+    raise UserError(f"{path}: no training log in this folder. Name {_READ}.")
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if not file.is_file():
+            raise UserError(f"{file}: it is not a file. Name {_READ}.")
+        if size > MOST_BYTES:
+            raise UserError(
+                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut it: tail -c 500M LOG > end.log."
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: it cannot be read ({error.strerror}). Name {_READ}.") from error
+
+
+def _read_text(file: Path, text: str) -> Log:
+    """Read a log in text: the format whose lines are most."""
+    start = text.lstrip()[:1]
+    if start in ("{", "[") and (whole := _whole(text)) is not None:
+        return _from_json(file, whole)
+    if start == "{" and '"log_history"' in text:  # a checkpoint whose writer was killed
+        rest = text.partition('"log_history"')[2]
+        found = (_whole(match[0]) for match in _HISTORY.finditer(rest))
+        log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
+        log.skipped = 1
+        return log
+    lines = [line for line in re.split(r"[\n\r]", text) if len(line) <= LONGEST_LINE]
+    logs = [Log.build(str(file), format.name, format.read(lines)) for format in TEXT_FORMATS]
+    best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
+    best.skipped = _damaged(lines) if best.format == "JSON lines" else 0
+    best.total = best.total or next((log.total for log in logs if log.total), None)
+    return best
+
+
+def _whole(text: str) -> Any:
+    """Return a file that is one JSON value; None if it is none. A file of several lines of objects is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _from_json(file: Path, value: Any) -> Log:
+    """Read trainer_state.json, a list of logged lines, or a single line."""
+    if isinstance(value, dict) and isinstance(value.get("log_history"), list):
+        total = value.get("max_steps")
+        lines = [line for line in value["log_history"] if isinstance(line, dict)]
+        known = total if isinstance(total, int) and total > 0 else None
+        return Log.build(str(file), "trainer_state.json", lines, known)
+    found = value if isinstance(value, list) else [value]
+    return Log.build(str(file), "JSON", [flatten(line) for line in found if isinstance(line, dict)])
+
+
+def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
+    """Return nested objects as one, keys joined by "/" (EasyR1 nests them; verl puts them into "data")."""
+    flat: Line = {}
+    for key, value in line.items():
+        name = key if not prefix else f"{prefix}/{key}"
+        if isinstance(value, dict):
+            inner = "" if key == "data" and not prefix else name
+            flat.update(flatten(value, inner, depth - 1) if depth else {})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
+    for line in lines:
+        if not line.lstrip().startswith("{"):
+            continue
+        value = _whole(line)
+        if isinstance(value, dict):
+            yield flatten(value)
+
+
+def _damaged(lines: list[str]) -> int:
+    """Count lines that begin as an object and are none."""
+    return sum(line.startswith("{") and _whole(line) is None for line in lines)
+
+
+def _dicts(lines: Iterable[str]) -> Iterator[Line]:
+    """Read what transformers prints: a dict a logged step, after a progress bar that tells the step."""
+    found: list[tuple[Line, int | None]] = []
+    step = total = planned = None
+    for line in lines:
+        if said := _STEPS.search(line):
+            planned = int(said[1].replace(",", "") or 0)
+        at = 0
+        for match in _DICT.finditer(line):
+            step, total = _progress(line[at : match.start()], step, total, planned)
+            at = match.end()
+            pairs = {p[0]: p[1] or p[2] or p[3] for p in _PAIR.findall(match[0])}
+            if translate(pairs):
+                found.append((pairs, step))
+        step, total = _progress(line[at:], step, total, planned)
+    training = [step for line, step in found if "reward" in translate(line)]
+    trusted = None not in training and len(set(training)) == len(training) and training == sorted(training, key=int)  # type: ignore[arg-type]  # no None
+    for pairs, known in found:
+        steps = {"global_step/max_steps": f"{known}/{total}"} if trusted and known is not None and total else {}
+        yield {**steps, **pairs}
+
+
+def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:
+    """Return the last step that a progress bar shows in a text; without a planned length the longest bar is the training's."""
+    for done, of in _PROGRESS.findall(text):
+        if int(of) == planned if planned else total is None or int(of) >= total:
+            step, total = int(done), int(of)
+    return step, total
+
+
+def _verl(lines: Iterable[str]) -> Iterator[Line]:
+    """Read verl's console: ``step:12 - actor/pg_loss:0.01 - ...``."""
+    for line in lines:
+        plain = _COLOUR.sub("", line)
+        if start := _VERL.search(plain):
+            pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
+            yield {"step": int(start[1]), **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs}}
+
+
+def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
+    """Read EasyR1's console: ``Step 12``, then its metrics as nested YAML."""
+    block: Line | None = None
+    stack: list[tuple[int, str]] = []
+    for line in lines:
+        plain = _RAY.sub("", _COLOUR.sub("", line))
+        if start := _EASYR1.fullmatch(plain):
+            if block:
+                yield block
+            block, stack = {"step": int(start[1])}, []
+        elif block is not None and (pair := _YAML.fullmatch(plain)):
+            indent = len(pair[1])
+            stack = [entry for entry in stack if entry[0] < indent]
+            name = "/".join([*(key for _, key in stack), pair[2]])
+            if pair[3] is None:
+                stack.append((indent, pair[2]))
+            else:
+                block[name] = pair[3]
+    if block:
+        yield block
+
+
+def _table(lines: Iterable[str]) -> Iterator[Line]:
+    """Read a W&B history as CSV; a chart's export names columns "RUN - METRIC", with bounds that are left out."""
+    rows = csv.reader(line.replace("\0", "") for line in lines if line)
+    try:
+        names = [name.split(" - ", 1)[-1] for name in next(rows, [])]
+        if not translate(dict.fromkeys(names, "0")):
+            return
+        for row in rows:
+            yield {n: v for n, v in zip(names, row, strict=False) if v and not n.endswith(("__MIN", "__MAX"))}
+    except csv.Error:
+        return
+
+
+TEXT_FORMATS = (
+    TextFormat("JSON lines", _json_lines),
+    TextFormat("console of transformers", _dicts),
+    TextFormat("console of verl", _verl),
+    TextFormat("console of EasyR1", _easyr1),
+    TextFormat("CSV", _table),
+)
+
+
+def _weights(file: Path) -> str | None:
+    """Return the type of the weights in training, if the log is one of a trial of ours."""
+    config = file.parent / paths.CONFIG
+    if file.name != paths.METRICS or not config.is_file() or config.stat().st_size > 1 << 20:
+        return None
+    import yaml  # not needed for other logs
+
+    try:
+        value = yaml.load(config.read_text(encoding="utf-8"), Loader=yaml_loader())
+        dtype = value["model"]["dtype"]
+    except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
+        return None
+    return dtype if isinstance(dtype, str) and dtype != "auto" else None

@@ -1,0 +1,154 @@
+"""What is found in logs: each problem in a log that has it, and none in healthy ones."""
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from grposweep.diagnose.findings import Diagnosis, diagnose
+from grposweep.diagnose.log import Log
+from support import PROJECT, lines
+
+from .made import Row, run
+
+CURVES = PROJECT / "benchmarks" / "curves"
+SIGNALS = {"train_reward": "reward", "zero_std": "frac_reward_zero_std", "truncated": "completions/clipped_ratio"}
+
+
+def judge(rows: list[Row], total: int | None = None, weights: str | None = None) -> Diagnosis:
+    """The diagnosis of training steps."""
+    log = Log.build("log", "made", [{"step": i, **row} for i, row in enumerate(rows, 1)], total)
+    log.weights = weights
+    return diagnose(log)
+
+
+def found(diagnosis: Diagnosis) -> set[str]:
+    """The names of what is no note."""
+    return {finding.name for finding in diagnosis.findings if finding.level != "note"}
+
+
+def flat(_step: int) -> float:
+    """A reward without any trend."""
+    return 0.3 + 0.02 * (-1) ** _step
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_healthy_log_has_no_problem(seed: int) -> None:
+    """The loss near 0 is explained, not blamed."""
+    diagnosis = judge(run(120, seed))
+    assert (diagnosis.healthy, [finding.name for finding in diagnosis.findings]) == (True, ["loss_near_zero"])
+
+
+BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
+    "non_finite": {"loss": lambda step: math.nan if step > 80 else 0.1},
+    "kl_blow_up": {"reward": flat, "kl": lambda step: step / 5},
+    "entropy_collapse": {"reward": flat, "entropy": lambda step: 0.5 * 0.8**step},
+    "entropy_explosion": {"reward": flat, "entropy": lambda step: 0.5 + step / 20},
+    "no_variance": {"reward": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0, "reward_std": lambda _: 0.0},
+    "all_truncated": {"reward": flat, "completions__clipped_ratio": lambda step: min(step / 40, 1.0)},
+    "reward_fallen": {"reward": lambda step: 0.6 if step < 50 else 0.05},
+    "learning_rate_zero": {"reward": flat, "learning_rate": lambda _: 0.0},
+    "no_gradient": {"reward": flat, "grad_norm": lambda _: 0.0},
+    "no_update": {"reward": flat, "update_size": lambda _: 0.0},
+    "best_step": {"reward": lambda step: 0.3 + 0.005 * min(step, 60) - 0.008 * max(step - 60, 0)},
+    "flat": {"reward": flat},
+    "few_groups": {"reward": flat, "frac_reward_zero_std": lambda _: 0.9},
+    "kl_drift": {"reward": flat, "kl": lambda step: step / 40},
+    "kl_spikes": {"reward": flat, "kl": lambda step: 5.0 if step % 25 == 0 else 0.01},
+    "grad_spikes": {"reward": flat, "grad_norm": lambda step: 50.0 if step % 25 == 0 else 0.5},
+    "truncation": {"completions__clipped_ratio": lambda _: 0.7},
+    "length_growth": {"reward": flat, "completions__mean_length": lambda step: 300.0 + 5 * step},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_problem_is_found_and_says_where(name: str) -> None:
+    """With a range of steps in the log, evidence and advice; and it is not found in the healthy log."""
+    diagnosis = judge(run(100, **BROKEN[name]))
+    finding = next((finding for finding in diagnosis.findings if finding.name == name), None)
+    assert finding, found(diagnosis)
+    assert 0 <= finding.steps[0] < finding.steps[1] <= 100
+    assert finding.evidence
+    assert finding.advice
+
+
+def test_bfloat16_weights_lose_updates_of_a_small_learning_rate() -> None:
+    """A trial's configuration tells the type of the weights; without one nothing is said."""
+    rows = run(100, reward=flat)
+    assert found(judge(rows, weights="bfloat16")) == {"precision"}
+    assert found(judge(rows, weights="float32")) == {"flat"}
+
+
+def test_a_flat_reward_says_nothing_early_or_in_warm_up() -> None:
+    """Of 1,000 steps 100 are too few, and a learning rate that still rises explains it."""
+    assert found(judge(run(100, reward=flat), total=1000)) == set()
+    warm = judge(run(100, reward=flat, learning_rate=lambda step: step * 1e-8))
+    assert found(warm) == set()
+    assert "warm_up" in {finding.name for finding in warm.findings}
+
+
+def test_a_noisy_reward_is_not_called_flat() -> None:
+    """The interval of its change includes a gain that matters."""
+    assert found(judge(run(30, reward=lambda step: 0.3 + 0.25 * math.sin(step * 12.9898)))) == set()
+
+
+def test_what_cannot_be_judged_is_listed() -> None:
+    """Each check with what is missing."""
+    rows = [{"reward": row["reward"], "loss": row["loss"]} for row in run(100)]
+    missing = judge(rows).not_judged
+    assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
+
+
+def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
+    """Evaluations decide where there are some."""
+    held_out = [0.5, 0.6, 0.7, 0.8, 0.65, 0.5, 0.4, 0.4]
+    log = [
+        {"step": 10 * i, "eval_reward": value, "eval_reward_se": 0.01, "reward": 0.5}
+        for i, value in enumerate(held_out)
+    ]
+    diagnosis = diagnose(Log.build("log", "made", log))
+    assert found(diagnosis) == {"below_start"}
+    diagnosis = diagnose(
+        Log.build("log", "made", [*log[:-2], {**log[-2], "eval_reward": 0.6}, {**log[-1], "eval_reward": 0.6}])
+    )
+    assert [(f.name, f.numbers["best_step"]) for f in diagnosis.findings] == [("best_step", 30)]
+
+
+def recorded(curve: dict[str, object]) -> Log:
+    """A recorded training as a log with evaluations."""
+    rows: list[dict[str, object]] = [{"step": 0, "eval_reward": curve["start"]}]
+    steps = list(curve["steps"])  # type: ignore[call-overload]  # JSON
+    for i, step in enumerate(steps):
+        row = {"step": step, "eval_reward": curve["held_out"][i], "eval_reward_se": curve["held_out_se"][i]}  # type: ignore[index]
+        for name in ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated"):
+            if (value := curve[name][i]) is not None:  # type: ignore[index]
+                row[SIGNALS.get(name, name)] = value
+        rows.append(row)
+    return Log.build("curve", "recorded", rows, steps[-1])
+
+
+@pytest.mark.parametrize("task", ["arithmetic", "successor"])
+def test_recorded_trainings_that_rose_are_healthy_and_collapsed_ones_are_found(task: str) -> None:
+    """Every sixth of the curves of benchmarks/curves."""
+    wrong = []
+    for curve in lines(CURVES / f"{task}.jsonl")[::6]:
+        if len(curve["held_out"]) < len(curve["steps"]):
+            continue
+        end, start, best = curve["held_out"][-1], curve["start"], max(curve["held_out"])
+        noise = 4.3 * curve["held_out_se"][-1]
+        healthy = diagnose(recorded(curve)).healthy
+        if (end > start + noise and end > best - noise and not healthy) or (end < start / 2 and healthy):
+            wrong.append(json.dumps(curve["point"]))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e308, -1e308, 0.0, 1e-320])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 30])
+def test_no_number_breaks_a_check(value: float, count: int) -> None:
+    """Every metric at once, in logs of every length, with evaluations and without."""
+    names = list(run(1)[0])
+    rows = [{"step": i, **dict.fromkeys([*names, "eval_reward", "update_size"], value)} for i in range(count)]
+    half = [{**row, **(run(1)[0] if i % 2 else {})} for i, row in enumerate(rows)]
+    for made in (rows, half):
+        assert diagnose(Log.build("log", "made", made)).log.end == count - 1

@@ -1,0 +1,91 @@
+"""Logs of all formats are read into the same metrics; damaged ones give what they have, or one message."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grposweep.diagnose.log import Log
+from grposweep.diagnose.readers import read_log
+from grposweep.errors import UserError
+
+from .made import TEXTS, events, run, state, write
+
+ROWS = run(40)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_format_gives_the_same_rewards(name: str, tmp_path: Path) -> None:
+    """Whatever framework wrote the log, its steps, rewards and lengths are the training's."""
+    log = read_log(write(tmp_path, name, ROWS))
+    for ours, theirs in (
+        ("reward", "reward"),
+        ("length", "completions/mean_length"),
+        ("entropy", "entropy"),
+        ("kl", "kl"),
+    ):
+        expected = [(i, pytest.approx(row[theirs], rel=1e-3)) for i, row in enumerate(ROWS, 1)]
+        assert log.series(ours) == expected, ours
+    assert log.total == (400 if name in ("console", "state", "swift") else None)
+
+
+def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None:
+    """The file in a run's folder is found, and its unfinished end is left out."""
+    (tmp_path / "events.out.tfevents.1.node.2.0").write_bytes(events(ROWS)[:-30])
+    log = read_log(tmp_path)
+    assert log.format == "TensorBoard events"
+    assert [value for _, value in log.series("reward")] == pytest.approx([row["reward"] for row in ROWS], rel=1e-5)
+
+
+def test_a_later_line_of_a_step_counts(tmp_path: Path) -> None:
+    """An attempt that resumed from a checkpoint logs steps again."""
+    log = Log.build("x", "x", [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}])
+    assert log.series("reward") == [(1, 0.0), (2, 1.0)]
+
+
+def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
+    """Half a last line, bytes that are no text and deep nesting do not hide the other lines."""
+    path = write(tmp_path, "swift", ROWS)
+    path.write_bytes(path.read_bytes() + b"\xff\x00\n{" + b'"a":[' * 100_000 + b'\n{"reward": 0.5, "gl')
+    log = read_log(path)
+    assert (len(log.rows), log.skipped) == (40, 2)
+
+
+def test_a_checkpoint_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """trainer_state.json without its end."""
+    path = tmp_path / "trainer_state.json"
+    path.write_text(state(ROWS)[:-100])
+    assert len(read_log(path).rows) == 39
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no line in it is one of a training log"),
+        ("[" * 100_000, "no line in it is one of a training log"),
+        ("{'a" * 100_000, "no line in it is one of a training log"),
+        ("hello\n" * 10, "no line in it is one of a training log"),
+        (json.dumps({"log_history": [{"step": 1, "loss": 2.0}]}), "it has no reward"),
+        (":W&B" + "x" * 100, "no line in it is one of a training log"),
+    ],
+)  # fmt: skip
+def test_what_is_no_grpo_log_gets_one_message(content: str, said: str, tmp_path: Path) -> None:
+    """No traceback, and what can be named instead."""
+    path = tmp_path / "log"
+    path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        read_log(path)
+
+
+def test_a_folder_without_a_log_and_a_missing_file_get_one_message(tmp_path: Path) -> None:
+    """So does a name that is none."""
+    for path in (tmp_path, tmp_path / "none.log"):
+        with pytest.raises(UserError, match=r"no training log|cannot be read"):
+            read_log(path)
+
+
+def test_a_rate_that_verl_rounded_to_zero_is_unknown(tmp_path: Path) -> None:
+    """Its console had three decimals, too few for a learning rate."""
+    path = tmp_path / "log"
+    path.write_text("".join(f"step:{i} - actor/lr:0.000 - critic/score/mean:0.1\n" for i in range(9)))
+    assert not read_log(path).has("learning_rate")
