@@ -59,7 +59,7 @@ def diagnose(
     log: Annotated[
         str, typer.Argument(help="A log of any trainer, a folder with one, or a trial.", show_default=False)
     ],
-    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks with --watch.")] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     fail_on: Annotated[

@@ -43,7 +43,7 @@ def diagnose_once(path: Path, console: Console, as_json: bool, fail_on: frozense
 
 
 def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float) -> ExitCode:
-    """Diagnose a log again each time it has grown, until Ctrl-C or a finding of ``fail_on``.
+    """Diagnose a log again each time it has grown, until Ctrl-C, the training's last step, or a finding of ``fail_on``.
 
     A terminal shows one screen. Without one, a diagnosis is printed when its findings have changed.
     """
@@ -62,6 +62,8 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
                 shown = names
                 if found.fails(fail_on):
                     return ExitCode.FAILED
+                if found.log.total and found.log.end >= found.log.total:
+                    break
     except KeyboardInterrupt:
         pass  # the usual end
     return ExitCode.FINISHED
