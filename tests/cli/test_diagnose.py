@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,8 +13,9 @@ from typer.testing import CliRunner
 
 from diagnose.made import run, write
 from grposweep.cli import build_app
-from support import PROJECT
+from support import PROJECT, environment
 
+SOURCE = PROJECT / "src"
 FIXTURES = PROJECT / "tests" / "fixtures" / "sweeps_bb865b9"
 
 
@@ -68,6 +73,24 @@ def test_watch_ends_when_what_fails_is_there(collapsed: Path) -> None:
     """So a job script can stop a training."""
     code, out = diagnose(collapsed, "--watch", "--interval", "0.1", "--fail-on", "collapse")
     assert (code, out.count("The reward has collapsed.")) == (1, 1)
+
+
+def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path) -> None:
+    """Ctrl-C ends it without a traceback; a log that has no line yet is waited for."""
+    log = tmp_path / "train.log"
+    log.write_text("Loading weights\n")
+    command = [sys.executable, "-m", "grposweep", "diagnose", str(log), "--watch", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(PYTHONPATH=str(SOURCE))) as watch:
+        assert watch.stdout
+        time.sleep(0.3)  # it looks at the log before there is a line, if it is fast; it works either way
+        log.write_text(write(tmp_path, "strings", run()).read_text())
+        first = [watch.stdout.readline() for _ in range(3)]
+        log.write_text(collapsed.read_text())
+        while "reward_fallen" not in (line := watch.stdout.readline()):
+            assert line, "it ended"
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(20) == 0
+    assert first[2] == "no problem found\n"
 
 
 def test_a_trial_is_named_as_in_other_commands(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from grposweep.diagnose.log import Log
 from grposweep.diagnose.readers import read_log
 from grposweep.errors import UserError
 
-from .made import TEXTS, events, run, state, write
+from .made import TEXTS, console, events, run, state, wandb, write
 
 ROWS = run(40)
 
@@ -35,6 +35,23 @@ def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None
     log = read_log(tmp_path)
     assert log.format == "TensorBoard events"
     assert [value for _, value in log.series("reward")] == pytest.approx([row["reward"] for row in ROWS], rel=1e-5)
+
+
+def test_an_offline_run_of_wandb_is_read_without_wandb(tmp_path: Path) -> None:
+    """Records lie over the borders of blocks; the last one may be cut."""
+    (tmp_path / "offline-run-1").mkdir()
+    (tmp_path / "offline-run-1" / "run-1.wandb").write_bytes(wandb(ROWS)[:-30])
+    log = read_log(tmp_path)
+    assert log.format == "W&B offline run"
+    assert log.series("reward") == [(i, row["reward"]) for i, row in enumerate(ROWS[:-1], 1)]
+
+
+def test_lines_of_a_finished_console_share_its_steps(tmp_path: Path) -> None:
+    """logging_steps=10, and the progress bars are in another file."""
+    path = tmp_path / "log"
+    path.write_text("\n".join(line.rpartition("]")[2] for line in console(ROWS).split("\n")))
+    log = read_log(path)
+    assert (log.steps[:2], log.end, log.total) == ([10, 20], 400, 400)
 
 
 def test_a_later_line_of_a_step_counts(tmp_path: Path) -> None:

@@ -145,8 +145,18 @@ class Evidence:
         quantile = next((t for known, t in sorted(_STUDENT.items(), reverse=True) if known <= free), 2.776)
         half = quantile * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
         change = slope * (xs[-1] - xs[0])
-        name = "held-out reward" if points is self.evaluations else "training reward"
-        return Trend(name, change, change - half, change + half, points[0][0], points[-1][0])
+        if points is self.evaluations:
+            return Trend("held-out reward", change, change - half, change + half, points[0][0], points[-1][0])
+        return Trend("training reward", change, change - half, change + half, self.log.steps[0], points[-1][0])
+
+    def early_gain(self) -> float:
+        """Return the highest gain of the training reward over its first twentieth that noise allows (95 %); 0 of evaluations."""
+        values = self.log.series("reward")
+        if len(self.evaluations) >= FEWEST_TREND or len(values) < WINDOWS:
+            return 0.0
+        begun = max(len(values) // 20, 5)
+        first, rest = _window(values[:begun]), _window(values[begun:])
+        return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
 
     def share(self, name: str, is_true: Callable[[float], bool]) -> float:
         """Return the share of a metric's values for which something is true; 0 of none."""

@@ -15,6 +15,7 @@ from grposweep.search.early_stopping import guards
 SOME_ROWS = 10  # logged steps, of which a check needs as many
 EARLY = 0.3  # share of a training before which a flat reward says nothing
 FLAT = 0.25  # of a group's standard deviation: a smaller change of the whole training is none
+HIGH = 0.8  # of the highest mean reward of a step: there is little left to gain
 DROP = 0.1  # of what the reward is, or was gained, on top of noise
 BELOW_ERRORS = 3.0 * math.sqrt(2)  # of the difference of two evaluations
 EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0  # entropy, against the first windows
@@ -162,7 +163,7 @@ def _flat(evidence: Evidence) -> Said | None:
     trend, scale, log = evidence.trend, evidence.scale, evidence.log
     if trend is None or scale is None or evidence.risen or (log.total and log.end < EARLY * log.total):
         return None
-    if trend.low > 0 or trend.high >= FLAT * scale or _still_warming(evidence):
+    if trend.low > 0 or max(trend.high, evidence.early_gain()) >= FLAT * scale or _still_warming(evidence):
         return None
     words = "has fallen" if trend.high < 0 and trend.change < -FLAT * scale else "has not risen"
     return Said(
@@ -170,7 +171,15 @@ def _flat(evidence: Evidence) -> Said | None:
         f"(95 % interval {trend.low:+.3g} to {trend.high:+.3g}; rewards of a group differ by {scale:.2g})",
         (trend.first, trend.last),
         {"change": trend.change, "low": trend.low, "high": trend.high},
+        Level.NOTE if _is_high(evidence) else None,
     )
+
+
+def _is_high(evidence: Evidence) -> bool:
+    """Return whether most prompts are solved: groups without variance, at a reward near the highest that was seen."""
+    values = [value for _, value in evidence.log.series("reward")]
+    equal = [share for _, share in evidence.signal("zero_std")]
+    return bool(values and equal) and fmean(equal) >= 0.5 and fmean(values) >= HIGH * max(values) > 0
 
 
 def _below_start(evidence: Evidence) -> Said | None:

@@ -13,7 +13,7 @@ from grposweep.errors import UserError
 from grposweep.files import yaml_loader
 from grposweep.storage import paths
 
-MOST_BYTES = 512 << 20
+MOST_BYTES = 256 << 20
 LONGEST_LINE = 4 << 20  # characters; a longer one is no line of a log
 MOST_NESTED = 8  # levels of a JSON object that are flattened
 
@@ -96,7 +96,7 @@ def _bytes(file: Path) -> bytes:
             raise UserError(f"{file}: it is not a file. Name {_READ}.")
         if size > MOST_BYTES:
             raise UserError(
-                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut it: tail -c 500M LOG > end.log."
+                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut it: tail -c 200M LOG > end.log."
             )
         return file.read_bytes()
     except OSError as error:
@@ -114,7 +114,7 @@ def _read_text(file: Path, text: str) -> Log:
         log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
         log.skipped = 1
         return log
-    lines = [line for line in re.split(r"[\n\r]", text) if len(line) <= LONGEST_LINE]
+    lines = [line for line in text.replace("\r", "\n").split("\n") if len(line) <= LONGEST_LINE]
     logs = [Log.build(str(file), format.name, format.read(lines)) for format in TEXT_FORMATS]
     best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
     best.skipped = _damaged(lines) if best.format == "JSON lines" else 0
@@ -169,29 +169,47 @@ def _damaged(lines: list[str]) -> int:
 
 
 def _dicts(lines: Iterable[str]) -> Iterator[Line]:
-    """Read what transformers prints: a dict a logged step, after a progress bar that tells the step."""
+    """Read what transformers prints: a dict a logged step, after a progress bar that tells the step.
+
+    Bars go to another stream, which may be late. Then the dicts of a finished training share its steps equally.
+    """
     found: list[tuple[Line, int | None]] = []
     step = total = planned = None
+    finished = False
     for line in lines:
-        if said := _STEPS.search(line):
+        if "Total optimization" in line and (said := _STEPS.search(line)):
             planned = int(said[1].replace(",", "") or 0)
         at = 0
-        for match in _DICT.finditer(line):
+        for match in _DICT.finditer(line) if "{" in line else ():
             step, total = _progress(line[at : match.start()], step, total, planned)
             at = match.end()
             pairs = {p[0]: p[1] or p[2] or p[3] for p in _PAIR.findall(match[0])}
+            finished = finished or "train_runtime" in pairs
             if translate(pairs):
                 found.append((pairs, step))
         step, total = _progress(line[at:], step, total, planned)
-    training = [step for line, step in found if "reward" in translate(line)]
-    trusted = None not in training and len(set(training)) == len(training) and training == sorted(training, key=int)  # type: ignore[arg-type]  # no None
-    for pairs, known in found:
-        steps = {"global_step/max_steps": f"{known}/{total}"} if trusted and known is not None and total else {}
-        yield {**steps, **pairs}
+    yield from _numbered(found, total, planned if finished else None)
+
+
+def _numbered(found: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
+    """Give dicts their steps: those of the bars if each has another one, or equal parts of a whole training."""
+    steps = [step for pairs, step in found if "reward" in translate(pairs)]
+    known = [step for step in steps if step is not None]
+    if total and len(known) == len(steps) and known == sorted(set(known)):
+        yield from ({"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in found)
+    elif whole and steps and whole % len(steps) == 0:
+        done = 0
+        for pairs, _ in found:
+            done += "reward" in translate(pairs)
+            yield {"global_step/max_steps": f"{done * whole // len(steps)}/{whole}", **pairs}
+    else:
+        yield from (pairs for pairs, _ in found)
 
 
 def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:
     """Return the last step that a progress bar shows in a text; without a planned length the longest bar is the training's."""
+    if "it/s" not in text and "s/it" not in text:
+        return step, total
     for done, of in _PROGRESS.findall(text):
         if int(of) == planned if planned else total is None or int(of) >= total:
             step, total = int(done), int(of)
@@ -201,8 +219,7 @@ def _progress(text: str, step: int | None, total: int | None, planned: int | Non
 def _verl(lines: Iterable[str]) -> Iterator[Line]:
     """Read verl's console: ``step:12 - actor/pg_loss:0.01 - ...``."""
     for line in lines:
-        plain = _COLOUR.sub("", line)
-        if start := _VERL.search(plain):
+        if "step:" in line and (start := _VERL.search(plain := _COLOUR.sub("", line))):
             pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
             yield {"step": int(start[1]), **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs}}
 
@@ -212,6 +229,8 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
     block: Line | None = None
     stack: list[tuple[int, str]] = []
     for line in lines:
+        if block is None and "Step " not in line:
+            continue
         plain = _RAY.sub("", _COLOUR.sub("", line))
         if start := _EASYR1.fullmatch(plain):
             if block:
