@@ -40,12 +40,14 @@ def package_of(script: Path, root: Path) -> Path | None:
 
 
 def overrides_of(script: Path) -> list[str]:
-    """Return the overrides of a script's launch, as bash passes them."""
-    found, words = [], iter(LaunchParser(FRAMEWORKS.values()).find(load_text(script)).after)
+    """Return the overrides of a script's last launch, as bash passes them."""
+    found, words = [], iter(LaunchParser(FRAMEWORKS.values()).find(load_text(script))[-1].after)
     for word in words:
         name, equals, _ = word.text.partition("=")
         if name in FILE_OPTIONS:
             _ = None if equals else next(words, None)
+        elif "$(" in word.text or "`" in word.text:
+            continue  # what a command prints is not known
         elif not word.text.startswith(("$", "-")) and (equals or name.startswith("~")):
             found.append(word.text)
     return found
