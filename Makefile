@@ -142,7 +142,7 @@ peers: ms-swift verl easyr1
 
 # The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready
-	$(BIN)/python -m grposweep.lint.rule_docs
+	$(BIN)/python -m grposweep.linting.rule_docs
 	$(BIN)/python -m grposweep.config.docs
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/report.md docs/guides/*.md
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.lint.apply_fixes import render_value
-from grposweep.lint.linter import LintResult, changed, lint_recipe
+from grposweep.linting.apply_fixes import render_value
+from grposweep.linting.linter import LintResult, changed, lint_recipe
 
 ASKS = Path(__file__).resolve().parents[1] / "benchmarks" / "frameworks"
 PROMPTS = 4096

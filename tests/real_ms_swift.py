@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from grposweep.frameworks.ms_swift.keys import VERSION
-from grposweep.lint.linter import LintResult, changed, lint_recipe
-from grposweep.plan import completions_per_rollout, micro_steps_per_generation
+from grposweep.linting.linter import LintResult, changed, lint_recipe
+from grposweep.planning import completions_per_rollout, micro_steps_per_generation
 from grposweep.recipe import Recipe
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "frameworks" / "ms_swift_ask.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.check import check, errors
 from grposweep.fixes import changed, find_fixes
 from grposweep.setting import Setting, Version
@@ -156,7 +156,7 @@ def _compare_one(s: Setting, answer: dict[str, Any], done: Comparison) -> None:
         done.differences.append(f"{to_native(s)} on {s.processes}: rules {sorted(codes)}, TRL {error!r}")
     derived = answer["derived"]
     if not error and derived.get("steps_per_generation") and not _misread(s):
-        made = plan.completions_per_rollout(s), plan.micro_steps_per_generation(s)
+        made = planning.completions_per_rollout(s), planning.micro_steps_per_generation(s)
         if made != (derived["generation_batch_size"], derived["steps_per_generation"]):
             done.differences.append(f"{to_native(s)} on {s.processes}: plan {made}, TRL {derived}")
 

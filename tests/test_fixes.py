@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.check import Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import Fix, changed, find_fixes, render_problem
@@ -51,7 +51,7 @@ OTHERS = {
 
 def draw_settings(**dials: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:
     """Settings over ``dials``, their automatic sizes solved."""
-    return st.fixed_dictionaries(dials).map(lambda drawn: plan.realise(replace(BASE, **drawn)))
+    return st.fixed_dictionaries(dials).map(lambda drawn: planning.realise(replace(BASE, **drawn)))
 
 
 def broken(s: Setting) -> set[str]:
@@ -143,13 +143,15 @@ def test_a_rule_that_is_switched_off_does_not_stand_in_the_way_of_a_fix() -> Non
 
 def test_a_size_under_auto_is_no_fix() -> None:
     """The planner would take it back: the fix must change what it says."""
-    s = plan.realise(
+    s = planning.realise(
         replace(BASE, auto=SIZES, prompts_per_step=3, steps_per_generation=1, max_per_device_train_batch_size=7)
     )
     named = {name for fix in find_fixes(s, problem_of(s, "GB101")) for name, _ in fix.change}
     assert named
     assert named.isdisjoint(SIZES)
-    s = plan.realise(replace(BASE, auto=SIZES, prompts_per_step=16, num_generations=1, per_device_eval_batch_size=2))
+    s = planning.realise(
+        replace(BASE, auto=SIZES, prompts_per_step=16, num_generations=1, per_device_eval_batch_size=2)
+    )
     assert [str(fix) for fix in find_fixes(s, problem_of(s, "GB102"))] == [
         "batch.num_generations=2",
         "batch.num_generations=8 batch.per_device_eval_batch_size=8",
@@ -175,7 +177,7 @@ def test_kinds_come_in_order_sizes_then_generations_then_processes() -> None:
     """The guide's case: 7 processes of one completion at 8 generations."""
     fixes = find_fixes(PLAIN, problem_of(PLAIN, "GB101"))
     assert [str(fix) for fix in fixes] == ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]
-    assert plan.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
+    assert planning.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
 
 
 def test_a_release_gets_fixes_that_help_there() -> None:
@@ -241,8 +243,8 @@ def test_a_safe_fix_keeps_the_step_and_the_rollout(s: Setting) -> None:
         for fix in find_fixes(s, problem):
             after = changed(s, dict(fix.change))
             if fix.safe:
-                assert plan.completions_per_step(after) == plan.completions_per_step(s)
-                assert plan.completions_per_rollout(after) == plan.completions_per_rollout(s)
+                assert planning.completions_per_step(after) == planning.completions_per_step(s)
+                assert planning.completions_per_rollout(after) == planning.completions_per_rollout(s)
                 assert after.num_generations == s.num_generations
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import frameworks, plan
+from grposweep import frameworks, planning
 from grposweep.check import check, errors
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.setting import Setting
@@ -96,9 +96,9 @@ def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None
 def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s: Setting) -> None:
     """TRL and ms-swift size alike: nothing of the sizes may be lost at all."""
     after = read_back(frameworks.write(s, target), target, s)
-    assert plan.build_plan(after).completions_per_rollout == plan.build_plan(s).completions_per_rollout
-    assert plan.completions_per_step(after) == plan.completions_per_step(s)
-    assert plan.total_steps(after) == plan.total_steps(s)
+    assert planning.build_plan(after).completions_per_rollout == planning.build_plan(s).completions_per_rollout
+    assert planning.completions_per_step(after) == planning.completions_per_step(s)
+    assert planning.total_steps(after) == planning.total_steps(s)
 
 
 @pytest.mark.parametrize("target", IN_PROMPTS)
@@ -106,10 +106,10 @@ def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s
 @given(s=valid_settings())
 def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) -> None:
     """Whole groups a step, whole steps a rollout, whole steps on every rank: nothing of them may be lost."""
-    rollout, step = plan.completions_per_rollout(s) or 0, plan.completions_per_step(s) or 0
+    rollout, step = planning.completions_per_rollout(s) or 0, planning.completions_per_step(s) or 0
     assume(step % s.num_generations == 0 and rollout % step == 0)
     after = read_back(frameworks.write(s, target), target, s)
-    assert (plan.completions_per_rollout(after), plan.completions_per_step(after)) == (rollout, step)
+    assert (planning.completions_per_rollout(after), planning.completions_per_step(after)) == (rollout, step)
     assert (after.num_generations, after.num_iterations) == (s.num_generations, s.num_iterations)
     assert (after.learning_rate, after.beta, after.temperature) == (s.learning_rate, s.beta, s.temperature)
     assert (after.epsilon, after.max_completion_length) == (s.epsilon, s.max_completion_length)

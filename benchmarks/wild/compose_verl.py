@@ -24,7 +24,7 @@ from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.launch import FILE_OPTIONS, LaunchParser
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_text
 from grposweep.frameworks.verl.composed import CONFIG, find_main, read_source
-from grposweep.lint.linter import lint_recipe
+from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe, VersionSource
 
 KEY_RULES = ("GV401", "GV402", "GV407")

@@ -16,7 +16,7 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.lint.linter import lint_recipe
+from grposweep.linting.linter import lint_recipe
 
 RUNS = ("no_error", "false_alarm")  # verdicts of files that their own code accepts
 BROKEN = ("true_error", "has_other_errors", "miss")

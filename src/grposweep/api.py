@@ -1,6 +1,6 @@
 """The Python interface: judge a recipe, a file or the arguments of a training script, and compute a plan.
 
-``from grposweep import lint, plan, validate`` is the same; type checkers know `lint` and `plan` by this module.
+``from grposweep import lint, plan, validate`` is the same.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, TypedDict, cast
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grposweep.frameworks.trl.keys import parse_version, releases
-from grposweep.lint.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
+from grposweep.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.files import as_number
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grposweep.setting import Setting
@@ -20,7 +20,7 @@ class Work:
     trained: float
 
     def as_dict(self) -> dict[str, float]:
-        """The fields, as plan.json keeps them."""
+        """The fields, as planning.json keeps them."""
         return asdict(self)
 
 
@@ -42,16 +42,16 @@ def find_work(s: Setting) -> Work | None:
 
     Completions that end early cost less, in the measured trials as well: the rates absorb it where lengths are alike.
     """
-    completions, steps, step = plan.total_completions(s), plan.total_steps(s), plan.completions_per_step(s)
+    completions, steps, step = planning.total_completions(s), planning.total_steps(s), planning.completions_per_step(s)
     if not completions or not steps or not step:
         return None
-    evaluated = plan.evaluated_completions(s) or 0
+    evaluated = planning.evaluated_completions(s) or 0
     length = (find_prompt(s) or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     return Work((completions + evaluated) * float(s.max_completion_length), float(steps) * step * length)
 
 
 def read_work(found: Any) -> Work | None:
-    """The work that plan.json holds; None where it holds none."""
+    """The work that planning.json holds; None where it holds none."""
     if not isinstance(found, Mapping):
         return None
     generated, trained = as_number(found.get("generated")), as_number(found.get("trained"))

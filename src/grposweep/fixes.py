@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.check import Problem, check, errors
 from grposweep.rules.batch import ROLLOUTS, per_process
 from grposweep.rules.evaluation import OWN_GROUPS_CHECKED, evaluation_group
@@ -32,7 +32,9 @@ HARDWARE = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
 )
 HARMLESS = frozenset({"per_device_eval_batch_size"})
-REALISED = frozenset({"auto", "unsolved", *plan.TRAIN_SIZES, *HARMLESS})  # what the planner may set besides a change
+REALISED = frozenset(
+    {"auto", "unsolved", *planning.TRAIN_SIZES, *HARMLESS}
+)  # what the planner may set besides a change
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class _Verifier:
 def _touched(s: Setting, change: Change) -> frozenset[str]:
     """The fields that a change may alter, the planner's included."""
     if s.prompts_per_rollout is not None:
-        return frozenset(change) | plan.RESIZED
+        return frozenset(change) | planning.RESIZED
     return frozenset(change) | REALISED if s.auto else frozenset(change)
 
 
@@ -257,8 +259,8 @@ def changed(s: Setting, change: Change) -> Setting:
     """Return the setting after a change, its ``auto`` sizes solved and its derived ones recomputed."""
     after = s.replace(change)
     if after.prompts_per_rollout is not None:
-        return plan.resize(after)
-    return plan.realise(after) if after.auto else after
+        return planning.resize(after)
+    return planning.realise(after) if after.auto else after
 
 
 # Whether a fix keeps training as it was
@@ -287,4 +289,4 @@ def _seen_by_training(s: Setting) -> tuple[int | Fraction | None, ...]:
     """Completions a step and a rollout, and optimizer steps a rollout is used for; nothing where something is unknown."""
     if s.gradient_accumulation_steps < 1 or s.processes is None:
         return UNKNOWN
-    return plan.completions_per_step(s), plan.completions_per_rollout(s), plan.steps_per_rollout(s)
+    return planning.completions_per_step(s), planning.completions_per_rollout(s), planning.steps_per_rollout(s)

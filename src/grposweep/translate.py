@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from grposweep import frameworks, plan
+from grposweep import frameworks, planning
 from grposweep.check import check, errors
 from grposweep.config.precision import IMPLIED
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
@@ -25,16 +25,16 @@ from grposweep.frameworks.reading import release_defaults
 from grposweep.frameworks.trl.keys import span
 from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
 from grposweep.frameworks.writing import in_completions
-from grposweep.plan import save_every, total_steps
+from grposweep.planning import save_every, total_steps
 from grposweep.recipe import Recipe
 from grposweep.setting import TRL, Setting
 
 PLAN_NUMBERS = {
-    "completions a rollout": plan.completions_per_rollout,
-    "prompts a rollout": plan.prompts_per_rollout,
-    "completions an optimizer step": plan.completions_per_step,
-    "optimizer steps a rollout": plan.steps_per_rollout,
-    "optimizer steps": plan.total_steps,
+    "completions a rollout": planning.completions_per_rollout,
+    "prompts a rollout": planning.prompts_per_rollout,
+    "completions an optimizer step": planning.completions_per_step,
+    "optimizer steps a rollout": planning.steps_per_rollout,
+    "optimizer steps": planning.total_steps,
 }
 FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length")
 

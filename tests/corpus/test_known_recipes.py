@@ -8,7 +8,7 @@ from grposweep import frameworks
 from grposweep.check import check, errors
 from grposweep.frameworks.parsing.load import Options, build_recipe
 from grposweep.frameworks.trl.keys import parse_version
-from grposweep.lint.linter import LintResult, lint_recipe, select_rules
+from grposweep.linting.linter import LintResult, lint_recipe, select_rules
 from grposweep.recipe import Recipe
 from support import executed_lines, known_recipes
 

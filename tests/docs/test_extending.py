@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from grposweep import plan, registries
+from grposweep import planning, registries
 from grposweep.config.compose import render_experiment, to_experiment
 from grposweep.errors import UserError
 from grposweep.files import read_json
 from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import fix_file
-from grposweep.lint.linter import LintResult, lint_recipe, select_rules
+from grposweep.linting.apply_fixes import fix_file
+from grposweep.linting.linter import LintResult, lint_recipe, select_rules
 from grposweep.registries import Lazy
 from grposweep.rules.registry import RECIPE_RULES, REGISTRY
 from grposweep.rules.registry import choose as choose_rules
@@ -143,7 +143,7 @@ def test_the_framework_is_linted_fixed_planned_and_translated(examples: Path) ->
     assert fix_file(examples / "wrong.yaml", Options(), select_rules(), unsafe=True).result.ok
     s = read(load_recipe(examples / "wrong.yaml", Options())).setting
     assert s.framework == FRAMEWORKS["toyrl"].traits
-    sizes = (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.total_steps(s))
+    sizes = (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.total_steps(s))
     assert sizes in {(512, 128, 400), (512, 256, 200)}
     assert translate(s, "verl").changed == ()
     theirs = read_back(write(s, "verl"), "verl", s)

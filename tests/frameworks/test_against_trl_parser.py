@@ -11,7 +11,7 @@ from grposweep.frameworks import read
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 from grposweep.frameworks.trl import keys
-from grposweep.lint.linter import lint_recipe, select_rules
+from grposweep.linting.linter import lint_recipe, select_rules
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.errors import UserError
 from grposweep.frameworks import detect, read
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_override, resolve
-from grposweep.lint.linter import build_plan, lint_recipe
+from grposweep.linting.linter import build_plan, lint_recipe
 from grposweep.setting import Setting
 
 ACTOR = "actor_rollout_ref.actor"
@@ -111,16 +111,16 @@ def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
     each = [s.per_device_train_batch_size * s.gradient_accumulation_steps for s in (one, two)]
     assert each == [16, 32]
     assert (two.processes, two.data_processes) == (8, 4)
-    assert plan.completions_per_step(one) == plan.completions_per_step(two) == 128
-    assert plan.steps_per_rollout(one) == plan.steps_per_rollout(two) == 2
+    assert planning.completions_per_step(one) == planning.completions_per_step(two) == 128
+    assert planning.steps_per_rollout(one) == planning.steps_per_rollout(two) == 2
 
 
 def test_what_easyr1_rounds_down_is_planned_as_it_runs() -> None:
     """Two GPUs, one prompt a step, five completions: five steps of 4 and not four of 5."""
     s = setting({"data.rollout_batch_size": 4, "worker.actor.global_batch_size": 1, "worker.rollout.n": 5,
                  "worker.actor.micro_batch_size_per_device_for_update": 1, "trainer.n_gpus_per_node": 2})  # fmt: skip
-    assert plan.completions_per_rollout(s) == 20
-    assert (plan.steps_per_rollout(s), plan.completions_per_step(s)) == (5, 4)
+    assert planning.completions_per_rollout(s) == 20
+    assert (planning.steps_per_rollout(s), planning.completions_per_step(s)) == (5, 4)
 
 
 def test_steps_and_frequencies_are_counted_in_rollouts() -> None:
@@ -128,7 +128,7 @@ def test_steps_and_frequencies_are_counted_in_rollouts() -> None:
     s = setting({"data.rollout_batch_size": 512, "worker.actor.global_batch_size": 128, "trainer.max_steps": 100,
                  "trainer.save_freq": 5, "worker.actor.optim.lr_warmup_ratio": 0.1})  # fmt: skip
     assert (s.max_steps, s.save_steps, s.warmup_steps, s.epochs) == (400, 20, 0.1, None)
-    assert plan.total_steps(s) == 400
+    assert planning.total_steps(s) == 400
 
 
 def test_verl_pads_a_rollout_and_stops_with_its_epochs() -> None:
@@ -137,7 +137,7 @@ def test_verl_pads_a_rollout_and_stops_with_its_epochs() -> None:
               f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8, "trainer.total_training_steps": 100,
               "trainer.total_epochs": 2}  # fmt: skip
     s = setting(config, "verl", train_prompts=1000)
-    assert (plan.steps_per_rollout(s), s.max_steps, plan.total_steps(s)) == (3, 300, 36)
+    assert (planning.steps_per_rollout(s), s.max_steps, planning.total_steps(s)) == (3, 300, 36)
 
 
 def test_dynamic_micro_batches_are_bounded_by_their_tokens() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import UserError
-from grposweep.frameworks.parsing.bash import parse_script
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.linter import lint_recipe
+from grposweep.frameworks.parsing.shell.bash import parse_script
+from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from grposweep import frameworks, plan
+from grposweep import frameworks, planning
 from grposweep.errors import UserError
 from grposweep.frameworks.ms_swift import keys as ms_swift
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.linter import LintResult, lint_recipe
+from grposweep.linting.linter import LintResult, lint_recipe
 from grposweep.recipe import Recipe, VersionSource
 from grposweep.setting import Setting, Version
 
@@ -59,7 +59,7 @@ def test_the_guides_case_takes_1320_steps() -> None:
         split_dataset_ratio=0.01, per_device_eval_batch_size=4,
     )  # fmt: skip
     assert (s.train_prompts, s.eval_prompts) == (7920, 80)
-    assert (plan.prompts_per_rollout(s), plan.total_steps(s)) == (12, 1320)
+    assert (planning.prompts_per_rollout(s), planning.total_steps(s)) == (12, 1320)
 
 
 def test_both_sizes_of_a_rollout_may_be_set_if_they_agree() -> None:
@@ -155,8 +155,12 @@ def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> Non
     )
     verdict = of_script(tmp_path, text)
     s = verdict.setting
-    assert (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.steps_per_rollout(s)) == (32, 16, 2)
-    assert (plan.total_steps(s), s.learning_rate) == (100, 1e-6)
+    assert (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.steps_per_rollout(s)) == (
+        32,
+        16,
+        2,
+    )
+    assert (planning.total_steps(s), s.learning_rate) == (100, 1e-6)
     assert not [finding for finding in verdict.diagnostics if finding.severity == "error"]
 
 

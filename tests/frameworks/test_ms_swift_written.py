@@ -5,9 +5,9 @@ from random import Random
 import pytest
 import yaml
 
-from grposweep import frameworks, plan
+from grposweep import frameworks, planning
 from grposweep.frameworks.ms_swift import keys as ms_swift
-from grposweep.lint.linter import lint_recipe
+from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe
@@ -35,7 +35,12 @@ def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None
     before = frameworks.read(build_recipe(processes, config)).setting
     after = again(before)
     assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
-    for formula in (plan.completions_per_rollout, plan.completions_per_step, plan.steps_per_rollout, plan.total_steps):
+    for formula in (
+        planning.completions_per_rollout,
+        planning.completions_per_step,
+        planning.steps_per_rollout,
+        planning.total_steps,
+    ):
         assert formula(after.replace(DATA)) == formula(before.replace(DATA))
 
 

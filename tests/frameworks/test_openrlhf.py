@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks import read
 from grposweep.frameworks.openrlhf.keys import FIELDS, RENAMED, known, releases
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import fix_file
-from grposweep.lint.linter import LintResult, lint_recipe, select_rules
+from grposweep.linting.apply_fixes import fix_file
+from grposweep.linting.linter import LintResult, lint_recipe, select_rules
 from grposweep.recipe import Recipe
 from grposweep.translate import translate
 
@@ -106,6 +106,20 @@ def test_what_stops_at_start_is_an_error(old: str, new: str, code: str, tmp_path
     assert errors(linted(tmp_path, dotted(FLAT.replace(old, new)))) == {code}
 
 
+@pytest.mark.parametrize(("old", "new", "release", "code"), [
+    ("--rollout_batch_size 128", "--rollout_batch_size 100", "0.6.0", "GB604"),
+    ("--train_batch_size 256", "--train_batch_size 384", "0.9.0", "GB603"),
+    ("--kl_estimator k3", "--kl_estimator k1", "0.9.0", "GK601"),
+])  # fmt: skip
+def test_what_a_release_refuses_or_trains_otherwise_is_found_in_it(
+    old: str, new: str, release: str, code: str, tmp_path: Path
+) -> None:
+    """Nothing of it is there before the change."""
+    before, after = (linted(tmp_path, text, own_version=release) for text in (FLAT, FLAT.replace(old, new)))
+    assert code not in {found.code for found in before.diagnostics}
+    assert code in {found.code for found in after.diagnostics}
+
+
 def test_a_fix_speaks_the_recipe_s_own_options(tmp_path: Path) -> None:
     """A step is in completions there; a YAML of options is edited in place."""
     result = linted(tmp_path, FLAT.replace("--train_batch_size 256", "--train_batch_size 250"))
@@ -142,7 +156,7 @@ def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> N
     script = next(iter(back.files.values()))
     assert "python3 -m openrlhf.cli.train_ppo_ray" in script
     assert errors(linted(tmp_path, script)) == set()
-    assert plan.completions_per_rollout(linted(tmp_path, script).setting) == 1024
+    assert planning.completions_per_rollout(linted(tmp_path, script).setting) == 1024
 
 
 def test_other_trainings_of_openrlhf_are_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from grposweep.config.validate import check_script
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes
-from grposweep.frameworks.parsing.python_configs import hard_coded
-from grposweep.lint.linter import lint_recipe
+from grposweep.frameworks.parsing.python.configs import hard_coded
+from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe, VersionSource
 
 HEAD = "from trl import GRPOConfig, GRPOTrainer\n"

@@ -8,7 +8,7 @@ import pytest
 from grposweep import frameworks
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.lint.linter import lint_recipe
+from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe
 
 

@@ -9,8 +9,8 @@ from grposweep.errors import ExitCode, NotARecipe
 from grposweep.frameworks import detect, recognise
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.signs import SIGNATURES, imported
-from grposweep.lint.command import LintOptions, lint_files
-from grposweep.lint.linter import RuleSelection
+from grposweep.linting.command import LintOptions, lint_files
+from grposweep.linting.linter import RuleSelection
 from grposweep.translate import translate_file
 
 YAML = {  # our own words in the style of each framework

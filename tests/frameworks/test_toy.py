@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import plan, registries
+from grposweep import planning, registries
 from grposweep.frameworks import FRAMEWORKS, detect, read, write
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.lint.apply_fixes import fix_file
-from grposweep.lint.linter import lint_recipe, select_rules
+from grposweep.linting.apply_fixes import fix_file
+from grposweep.linting.linter import lint_recipe, select_rules
 from grposweep.rules.registry import RECIPE_RULES, REGISTRY
 from grposweep.rules.registry import choose as choose_rules
 from grposweep.translate import read_back, translate
@@ -88,7 +88,11 @@ def test_its_own_rule_finds_a_broken_size_and_fixes_it(tmp_path: Path) -> None:
 def test_it_is_planned(tmp_path: Path) -> None:
     """In optimizer steps, as all others."""
     s = read(load_recipe(written(tmp_path, "recipe.yaml", RECIPE.replace("24", "16")), Options())).setting
-    assert (plan.completions_per_rollout(s), plan.completions_per_step(s), plan.total_steps(s)) == (512, 128, 400)
+    assert (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.total_steps(s)) == (
+        512,
+        128,
+        400,
+    )
 
 
 @pytest.mark.parametrize("target", ["trl", "verl", "easyr1", "ms-swift"])

@@ -9,8 +9,8 @@ import pytest
 from grposweep.frameworks import FRAMEWORKS, read
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grposweep.frameworks.reading import release_defaults
-from grposweep.lint.apply_fixes import fix_file
-from grposweep.lint.linter import LintResult, lint_recipe, select_rules
+from grposweep.linting.apply_fixes import fix_file
+from grposweep.linting.linter import LintResult, lint_recipe, select_rules
 from grposweep.translate import translate
 
 SCRIPT = """

@@ -15,8 +15,8 @@ from grposweep.frameworks.verl import keys as verl
 from grposweep.frameworks.verl.composed import Composer, read_source
 from grposweep.frameworks.verl.keys import spec_of
 from grposweep.frameworks.verl.overrides import refusals
-from grposweep.lint.linter import lint_recipe
-from grposweep.lint.output import Diagnostic
+from grposweep.linting.linter import lint_recipe
+from grposweep.linting.output import Diagnostic
 from grposweep.recipe import LaunchContext, Recipe, VersionSource
 from grposweep.setting import Version
 

@@ -8,11 +8,11 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks import FRAMEWORKS, read, write
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grposweep.lint.linter import LintResult, build_plan, lint_recipe
+from grposweep.linting.linter import LintResult, build_plan, lint_recipe
 from grposweep.setting import Setting
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
@@ -60,7 +60,7 @@ def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes:
         "num_iterations": passes, "max_steps": steps, "epochs": None if steps else 2.0, "importance_sampling_level": level,
     })  # fmt: skip
     assume(processes * size * accumulation * factor % group == 0)
-    assume((plan.prompts_per_rollout(s) or 0) <= 1000)
+    assume((planning.prompts_per_rollout(s) or 0) <= 1000)
     written = write(s, framework)
     found = again(written, framework)
     broken = {finding.code for finding in found.diagnostics if finding.severity == "error"}

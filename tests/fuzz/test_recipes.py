@@ -8,8 +8,8 @@ from time import process_time
 import pytest
 
 from grposweep.frameworks.parsing.load import Options
-from grposweep.lint.command import LintOptions, lint_files, lint_lines
-from grposweep.lint.linter import select_rules
+from grposweep.linting.command import LintOptions, lint_files, lint_lines
+from grposweep.linting.linter import select_rules
 
 from .damage import LENGTHS, changed_object, damaged, try_all
 

@@ -7,10 +7,12 @@ import pytest
 from grposweep.check import RECIPE_RULES, REGISTRY
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.lint.linter import LintResult, changed, lint_recipe
+from grposweep.linting.linter import LintResult, changed, lint_recipe
 from grposweep.recipe import LaunchContext, Recipe
 
-IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
+IN_PROMPTS = sorted(
+    name for name, known in FRAMEWORKS.items() if known.is_dotted
+)  # OpenRLHF's: frameworks/test_openrlhf.py
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 GOOD: dict[str, dict[str, Any]] = {
     "easyr1": {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grposweep.plan import boundary_steps
+from grposweep.planning import boundary_steps
 from grposweep.setting import Setting
 from grposweep.train.records import build_rollout_schedule
 

@@ -15,11 +15,11 @@ from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.lint.linter import build_plan
-from grposweep.lint.output import place_of
+from grposweep.linting.linter import build_plan
+from grposweep.linting.output import place_of
 from grposweep.memory.catalog import known_model
 from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
-from grposweep.plan import evaluation_share, total_steps
+from grposweep.planning import evaluation_share, total_steps
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
 from grposweep.report.tables import RIGHT, build_console, build_table
 from grposweep.setting import Setting

@@ -108,7 +108,7 @@ def lint(
     Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
     """
     from grposweep.frameworks.parsing.load import Options
-    from grposweep.lint.linter import select_rules
+    from grposweep.linting.linter import select_rules
 
     gib = _gpu(gpu, gpu_memory_gib)
     trl = _version(trl_version)
@@ -121,14 +121,14 @@ def lint(
     if statistics and format not in (LintFormat.text, LintFormat.json):
         raise UserError(f"--statistics are counts, which --format {format} has no form for. Use text or json.")
     if stdin_jsonl:
-        from grposweep.lint.command import lint_lines
+        from grposweep.linting.command import lint_lines
 
         if files or fix or diff or statistics:
             raise UserError(
                 "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics do not go with it."
             )
         return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
-    from grposweep.lint.command import LintOptions, lint_files
+    from grposweep.linting.command import LintOptions, lint_files
 
     if not files:
         raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
@@ -142,7 +142,7 @@ def rules(
     code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
 ) -> None:
     """List the rules, or explain one."""
-    from grposweep.lint.rule_docs import explain_rules
+    from grposweep.linting.rule_docs import explain_rules
 
     explain_rules(code, sys.stdout)
 

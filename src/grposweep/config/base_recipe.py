@@ -24,7 +24,7 @@ from grposweep.frameworks.base import parse_release, text
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.trl.keys import parse_version
 from grposweep.frameworks.writing import in_completions, render_keys
-from grposweep.plan import micro_steps_per_generation
+from grposweep.planning import micro_steps_per_generation
 from grposweep.recipe import Recipe
 from grposweep.redaction import refuse_secrets
 from grposweep.schema import Experiment, Trainer

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import KEYS
 from grposweep.files import file_digest
@@ -136,12 +136,12 @@ _NUMBERS = tuple(name for name, key in KEYS.items() if not key.startswith(_TOLD)
 
 def sizes(s: Setting) -> dict[str, Any]:
     """The batch as the algorithm sees it: generations a prompt, prompts a step and a rollout, uses of each."""
-    completions = plan.completions_per_step(s)
+    completions = planning.completions_per_step(s)
     return {
         "num_generations": s.num_generations,
         "num_iterations": s.num_iterations,
         "prompts_per_step": None if completions is None else completions / s.num_generations,
-        "prompts_per_rollout": plan.prompts_per_rollout(s),
+        "prompts_per_rollout": planning.prompts_per_rollout(s),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 from grposweep.config.precision import read_precision
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
-from grposweep.plan import micro_steps_per_generation, realise
+from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
 from grposweep.setting import TRL, Architecture, Setting
 

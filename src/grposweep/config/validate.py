@@ -348,7 +348,7 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
 
 def check_script(name: str, path: Path) -> None:
     """Raise UserError if a script makes its GRPOConfig of constants, so that no trial could change it."""
-    from grposweep.frameworks.parsing.python_configs import hard_coded  # only a script needs it
+    from grposweep.frameworks.parsing.python.configs import hard_coded  # only a script needs it
 
     line = hard_coded(path)
     if line is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
-from grposweep.frameworks.parsing.bash import Word
+from grposweep.frameworks.parsing.shell.bash import Word
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.registry import spell
 from grposweep.setting import FrameworkTraits, Setting, Version

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks.base import Field, KeyTable, NativeChange
 from grposweep.frameworks.parsing.yaml_text import convert, resolve
 from grposweep.frameworks.reading import Values, values_of
@@ -198,7 +198,7 @@ def nodes(processes: int) -> tuple[int, int]:
 
 def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
     """Return the length in whole rollouts, where steps are known or set; and what that adds."""
-    steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else plan.total_steps(s)
+    steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else planning.total_steps(s)
     if steps is None and s.max_steps is not None:
         steps = s.max_steps
     if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
@@ -213,7 +213,7 @@ def every(s: Setting, steps: float | None) -> int:
     if steps is None:
         return -1
     if steps < 1:
-        steps = steps * (plan.total_steps(s) or 0)
+        steps = steps * (planning.total_steps(s) or 0)
     return max(round(steps / steps_a_rollout(s)), 1)
 
 

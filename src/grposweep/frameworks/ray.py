@@ -12,7 +12,7 @@ from typing import Any
 from grposweep import frameworks
 from grposweep.external import Entry, ExternalProgram, RayCluster, Trial, interpreter
 from grposweep.frameworks.parsing.yaml_text import flatten
-from grposweep.plan import steps_per_rollout
+from grposweep.planning import steps_per_rollout
 
 MEASURED = ("val/reward_score", "val-core/")  # what either calls its held-out reward; ours calls it eval_reward
 

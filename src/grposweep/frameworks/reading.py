@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks.base import RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grposweep.frameworks.parsing.yaml_text import Value, convert, resolve
 from grposweep.frameworks.writing import steps_a_rollout
@@ -241,7 +241,7 @@ def _build_setting(
         }
     )
     if framework.traits.unit == "prompts":
-        setting = plan.resize(setting)
+        setting = planning.resize(setting)
     if counted:
         each = steps_a_rollout(setting) if setting.gradient_accumulation_steps > 0 else 1.0
         counts = {name: fields[name] for name in counted & fields.keys()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks.base import RELEASE, Field, Framework, TranslatedRecipe
 from grposweep.frameworks.parsing.yaml_text import nest
 from grposweep.recipe import KeySpec, Recipe
@@ -135,13 +135,13 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
 
     Sizes that were in these words already stay as they are; a rollout's size gives way to micro-steps.
     """
-    micro_steps = plan.micro_steps_per_generation(s)
+    micro_steps = planning.micro_steps_per_generation(s)
     plain = s.replace({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain, ()
     # All processes are data ranks from here on, which also says that B counts completions in every version.
     plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
-    rollout, step = plan.completions_per_rollout(s), plan.completions_per_step(s)
+    rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
         return plain, ("its sizes count prompts, and without --processes they cannot be divided among any",)
     for size in range(max(s.per_device_train_batch_size, 1), 0, -1):
@@ -166,7 +166,7 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
 
 def _evaluated(s: Setting) -> Setting:
     """Return the setting with an evaluation batch of whole groups, for which prompts have no size."""
-    solved = plan.realise(s.replace({"auto": frozenset({"per_device_eval_batch_size"})}))
+    solved = planning.realise(s.replace({"auto": frozenset({"per_device_eval_batch_size"})}))
     return solved.replace({"auto": frozenset()})
 
 
@@ -190,13 +190,13 @@ def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
     if (s.prompts_per_step or 0) * s.num_generations % ranks:
         lost.append(f"{s.prompts_per_step} prompts x {s.num_generations} a step do not divide among {ranks} data ranks")
-    return plan.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
+    return planning.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
 
 
 def _counted(s: Setting) -> tuple[Setting, list[str]]:
     """Return prompts for completions: whole groups a step, whole steps a rollout; and what that loses."""
     group = max(s.num_generations, 1)
-    rollout, step = plan.completions_per_rollout(s) or group, plan.completions_per_step(s) or group
+    rollout, step = planning.completions_per_rollout(s) or group, planning.completions_per_step(s) or group
     lost = []
     prompts, taken = max(rollout // group, 1), -(-step // group)
     if step % group:
@@ -210,7 +210,7 @@ def _counted(s: Setting) -> tuple[Setting, list[str]]:
 
 def steps_a_rollout(s: Setting) -> float:
     """Return the optimizer steps a rollout, 1 where the sizes make none."""
-    return float(plan.steps_per_rollout(s)) or 1.0
+    return float(planning.steps_per_rollout(s)) or 1.0
 
 
 def in_rollouts(s: Setting, steps: float) -> int:

@@ -18,7 +18,7 @@ from grposweep.memory.parts import (
     find_states,
     read_need,
 )
-from grposweep.plan import micro_steps_per_generation
+from grposweep.planning import micro_steps_per_generation
 from grposweep.setting import Setting
 
 GIB = 2**30

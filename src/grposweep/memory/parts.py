@@ -12,7 +12,7 @@ values are repeated for every query head, and the boolean mask becomes a bias of
 
 from dataclasses import dataclass
 
-from grposweep.plan import micro_steps_per_generation
+from grposweep.planning import micro_steps_per_generation
 from grposweep.setting import Architecture, Setting
 
 FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16

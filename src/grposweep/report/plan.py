@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.memory.estimate import GIB, Fit, Memory
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 from grposweep.setting import Setting
@@ -30,7 +30,7 @@ def _w(s: Setting) -> int | None:
 
 
 def _evaluation_share(s: Setting) -> str | None:
-    share = plan.evaluation_share(s)
+    share = planning.evaluation_share(s)
     return None if share is None else f"{share:.0%}"
 
 
@@ -47,33 +47,33 @@ class _Numbers(dict[str, Any]):
 
 NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "B": lambda s: s.per_device_train_batch_size, "W": _w, "A": lambda s: s.gradient_accumulation_steps,
-    "S": plan.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
-    "D": lambda s: s.train_prompts, "P": plan.prompts_per_rollout, "N": plan.rollouts_per_epoch,
-    "rollout": plan.completions_per_rollout, "step": plan.completions_per_step, "boundary": plan.boundary_steps,
+    "S": planning.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
+    "D": lambda s: s.train_prompts, "P": planning.prompts_per_rollout, "N": planning.rollouts_per_epoch,
+    "rollout": planning.completions_per_rollout, "step": planning.completions_per_step, "boundary": planning.boundary_steps,
     "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
-    "evaluated": plan.evaluated_completions, "trained": plan.total_completions,
+    "evaluated": planning.evaluated_completions, "trained": planning.total_completions,
     "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
 }  # fmt: skip
 DATA = Line("processes with data of their own", "W", _w)
 LINES = (
     Line("training processes", "all ranks", lambda s: s.processes),
     DATA,
-    Line("completions per rollout", "B W S", plan.completions_per_rollout, "{B} x {W} x {S}"),
-    Line("prompts per rollout", "B W S / G", plan.prompts_per_rollout, "{rollout} / {G}"),
-    Line("completions per optimizer step", "B W A", plan.completions_per_step, "{B} x {W} x {A}"),
+    Line("completions per rollout", "B W S", planning.completions_per_rollout, "{B} x {W} x {S}"),
+    Line("prompts per rollout", "B W S / G", planning.prompts_per_rollout, "{rollout} / {G}"),
+    Line("completions per optimizer step", "B W A", planning.completions_per_step, "{B} x {W} x {A}"),
     Line("of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps, "{B} x {A}"),
-    Line("prompts per optimizer step", "B W A / G", lambda s: _divided(plan.completions_per_step(s), s.num_generations),
+    Line("prompts per optimizer step", "B W A / G", lambda s: _divided(planning.completions_per_step(s), s.num_generations),
          "{step} / {G}"),
-    Line("optimizer steps per rollout", "mu S / A", plan.steps_per_rollout, "{mu} x {S} / {A}"),
-    Line("rollouts per epoch", "floor(D / P)", plan.rollouts_per_epoch, "floor({D} / {P})"),
-    Line("prompts dropped per epoch", "D mod P", plan.dropped_prompts, "{D} mod {P}"),
-    Line("optimizer steps per epoch", "ceil(N mu S / A)", plan.steps_per_epoch, "ceil({N} x {mu} x {S} / {A})"),
-    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", plan.total_steps, "{length}"),
-    Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", plan.evaluation_batches,
+    Line("optimizer steps per rollout", "mu S / A", planning.steps_per_rollout, "{mu} x {S} / {A}"),
+    Line("rollouts per epoch", "floor(D / P)", planning.rollouts_per_epoch, "floor({D} / {P})"),
+    Line("prompts dropped per epoch", "D mod P", planning.dropped_prompts, "{D} mod {P}"),
+    Line("optimizer steps per epoch", "ceil(N mu S / A)", planning.steps_per_epoch, "ceil({N} x {mu} x {S} / {A})"),
+    Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", planning.total_steps, "{length}"),
+    Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", planning.evaluation_batches,
          "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
     Line("share of evaluations", "evaluated / (evaluated + trained)", _evaluation_share,
          "{evaluated} / ({evaluated} + {trained})"),
-    Line("steps between checkpoints", "a multiple of the rollout boundary", plan.save_every, "boundary every {boundary}"),
+    Line("steps between checkpoints", "a multiple of the rollout boundary", planning.save_every, "boundary every {boundary}"),
 )  # fmt: skip
 
 
@@ -121,16 +121,16 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
 def notes(s: Setting) -> list[str]:
     """What the table cannot say: a shortcut that would mislead, and what is unknown."""
     said = []
-    short, exact = shortcut(s), plan.total_steps(s)
+    short, exact = shortcut(s), planning.total_steps(s)
     if short is not None and exact is not None and short != exact and s.epochs is not None:
         said.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
         )
-    if s.framework.unit == "prompts" and plan.steps_per_rollout(s) > 1:
+    if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         said.append(
             f"{s.trainer} counts rollouts where it says steps: {s.key('max_steps')}, {s.key('save_steps')} and the warmup are "
-            f"{plan.steps_per_rollout(s)} optimizer steps each."
+            f"{planning.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
         said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
@@ -161,8 +161,8 @@ def _length(s: Setting) -> str:
     if s.max_steps is not None:
         return f"max_steps={s.max_steps}"
     if s.budget_completions is not None:
-        return f"floor({s.budget_completions} / {plan.completions_per_rollout(s)}) rollouts"
-    return f"ceil({s.epochs} x {plan.steps_per_epoch(s)})"
+        return f"floor({s.budget_completions} / {planning.completions_per_rollout(s)}) rollouts"
+    return f"ceil({s.epochs} x {planning.steps_per_epoch(s)})"
 
 
 def _divided(number: int | None, by: int) -> Fraction | None:

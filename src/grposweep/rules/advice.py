@@ -7,7 +7,7 @@ precision and sharding cost was measured, or read in torch and TRL 1.16.
 
 from math import log
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, TRL_FAMILY, Setting
@@ -24,7 +24,7 @@ def _prompts_per_step(s: Setting) -> float | None:
     """Prompts behind one optimizer step; None while something is unknown."""
     if s.num_generations < 1 or not judgeable(s):
         return None
-    completions = plan.completions_per_step(s)
+    completions = planning.completions_per_step(s)
     return None if completions is None else completions / s.num_generations
 
 

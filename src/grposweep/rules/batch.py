@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import gcd
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.helpers import ALL_COUNTS, NO_COUNT, divisors, each, every_count, multiples, no_field, up_to
 from grposweep.rules.registry import Change, F, Severity, Violation, by_trial, rule
 from grposweep.setting import EVERY, TRL_LIKE, Setting
@@ -29,7 +29,7 @@ def judgeable(s: Setting) -> bool:
     """Return whether sizes are known and at least one; other rules report what is not."""
     if s.processes is None or s.processes < 1 or s.per_device_train_batch_size < 1 or s.gradient_accumulation_steps < 1:
         return False
-    return plan.micro_steps_per_generation(s) >= 1 and not s.unsolved & plan.TRAIN_SIZES
+    return planning.micro_steps_per_generation(s) >= 1 and not s.unsolved & planning.TRAIN_SIZES
 
 
 def per_process(s: Setting) -> int:
@@ -67,7 +67,7 @@ def whole_groups(s: Setting) -> dict[str, object] | None:
     if s.processes is None or s.processes < 1 or s.num_generations < 1 or s.version < COMPLETIONS:
         return None
     total = (s.generation_batch_size if s.version >= ROLLOUTS else None) or s.processes * per_process(s)
-    if total < 1 or total % s.num_generations == 0 or s.unsolved & plan.TRAIN_SIZES:
+    if total < 1 or total % s.num_generations == 0 or s.unsolved & planning.TRAIN_SIZES:
         return None
     return {"total": total, "made_of": _made_of(s)}
 
@@ -80,7 +80,7 @@ def _made_of(s: Setting) -> str:
     words = f"{processes} x {s.per_device_train_batch_size} per device"
     if s.version < ACCUMULATED:
         return f"a micro-step ({words}; before TRL 0.17 accumulation does not count)"
-    return f"a rollout ({words} x {plan.micro_steps_per_generation(s)} micro-steps)"
+    return f"a rollout ({words} x {planning.micro_steps_per_generation(s)} micro-steps)"
 
 
 @rule("GB102", "error", ("num_generations", "distils"), of=TRL_LIKE, blames=("num_generations",),
@@ -198,7 +198,7 @@ rule("GB103", "error", (*COUNTED, "auto"), every_count, of=TRL_LIKE, title="size
 
 
 def _agreeing_counts(s: Setting) -> int:
-    if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES:
+    if s.prompts_per_step is None or s.auto & planning.TRAIN_SIZES:
         return ALL_COUNTS
     return by_trial(s, prompts_per_step_agrees)
 
@@ -213,17 +213,17 @@ def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
 
     Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
     """
-    if s.prompts_per_step is None or s.auto & plan.TRAIN_SIZES or not judgeable(s):
+    if s.prompts_per_step is None or s.auto & planning.TRAIN_SIZES or not judgeable(s):
         return None
-    step = plan.completions_per_step(s)
+    step = planning.completions_per_step(s)
     return None if step is None or step == s.prompts_per_step * s.num_generations else {"step": step}
 
 
 def _solvable_counts(s: Setting) -> int:
-    if not s.auto & plan.TRAIN_SIZES:
+    if not s.auto & planning.TRAIN_SIZES:
         return ALL_COUNTS
-    open_sizes = s.replace({"auto": s.auto & plan.TRAIN_SIZES})
-    return by_trial(open_sizes, lambda tried: auto_finds_a_size(plan.realise(tried)))
+    open_sizes = s.replace({"auto": s.auto & planning.TRAIN_SIZES})
+    return by_trial(open_sizes, lambda tried: auto_finds_a_size(planning.realise(tried)))
 
 
 @rule(
@@ -238,7 +238,7 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
 
     Ours: the planner keeps prompts_per_step x num_generations exactly, so their product is split over the processes.
     """
-    if not s.unsolved & plan.TRAIN_SIZES or s.processes is None or s.processes < 1 or s.num_generations < 1:
+    if not s.unsolved & planning.TRAIN_SIZES or s.processes is None or s.processes < 1 or s.num_generations < 1:
         return None
     if not s.prompts_per_step or s.prompts_per_step < 1:
         return Violation(

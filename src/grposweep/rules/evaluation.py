@@ -6,7 +6,7 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 from collections.abc import Callable
 from math import gcd
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import LARGE_MODEL, judgeable
 from grposweep.rules.helpers import ALL_COUNTS, each, multiples, no_field
 from grposweep.rules.registry import Change, F, rule
@@ -119,8 +119,8 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
     return {"lost": -(-left // group)}
 
 
-@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", "architecture", *plan.TOTAL_STEPS_READS,
-                          *READS),
+@rule("GE203", "warning", ("evaluations", "eval_at_start", "eval_prompts", "parameters", "architecture",
+                          *planning.TOTAL_STEPS_READS, *READS),
       blames=("num_generations_eval", "eval_prompts", "evaluations"),
       what="{num_generations_eval}={group} with {eval_prompts=}",
       why="{count} evaluations take {share:.0%} of all completions that are generated",
@@ -134,7 +134,7 @@ def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     parameters = s.parameters or (s.architecture.weights if s.architecture else 0)
     if parameters < LARGE_MODEL or not judgeable(s) or min(s.num_generations, s.num_iterations) < 1:
         return None
-    share = plan.evaluation_share(s)
+    share = planning.evaluation_share(s)
     if share is None or share <= MOST_EVALUATION:
         return None
     return {"group": evaluation_group(s), "count": s.evaluations + s.eval_at_start, "share": share}

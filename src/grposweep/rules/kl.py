@@ -7,7 +7,7 @@ trainer/ppo/core_algos.py (kl_penalty), trainer/ppo/utils.py (need_reference_pol
 computed exactly on a categorical policy.
 """
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.helpers import unread
 from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
@@ -93,14 +93,14 @@ def the_coefficient_is_not_negative(s: Setting) -> dict[str, object] | None:
     return {"positive": -s.beta} if s.beta < 0 else None
 
 
-@rule("GK201", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", *plan.TOTAL_STEPS_READS), of=TRL_LIKE,
+@rule("GK201", "warning", ("sync_ref_model", "beta", "ref_model_sync_steps", *planning.TOTAL_STEPS_READS), of=TRL_LIKE,
       blames=("ref_model_sync_steps",), why="the run has {total} optimizer steps, so the reference is never synchronised",
       instead="Set {ref_model_sync_steps} below {total}, or {sync_ref_model}=false.")  # fmt: skip
 def syncing_happens_at_all(s: Setting) -> dict[str, object] | None:
     """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
     if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:
         return None
-    total = plan.total_steps(s)
+    total = planning.total_steps(s)
     is_late = total is not None and s.ref_model_sync_steps >= 1 and total < s.ref_model_sync_steps
     return {"total": total} if is_late else None
 

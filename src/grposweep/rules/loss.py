@@ -6,7 +6,7 @@ each loss) and trainer/grpo_config.py.
 
 from functools import cache
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.helpers import each, named, no_field, one_of, unread
 from grposweep.rules.registry import Violation, rule
@@ -244,7 +244,7 @@ def _on_policy(s: Setting) -> bool:
     """A % (S mu) == 0; with the sizes of the rollout unknown, not known to be."""
     if s.generation_batch_size is not None and not judgeable(s):
         return False
-    micro = plan.micro_steps_per_generation(s) * s.num_iterations
+    micro = planning.micro_steps_per_generation(s) * s.num_iterations
     return micro >= 1 and s.gradient_accumulation_steps % micro == 0
 
 

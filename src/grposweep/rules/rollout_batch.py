@@ -10,7 +10,7 @@ trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py.
 
 from collections.abc import Iterator
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
 from grposweep.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
 from grposweep.rules.registry import Change, Violation, rule
@@ -148,7 +148,7 @@ def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
     """
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
-    steps = float(plan.steps_per_rollout(s))
+    steps = float(planning.steps_per_rollout(s))
     return {
         "wasted": f"all {steps:g} optimizer steps of the first rollout are" if steps > 1 else "the first rollout is"
     }

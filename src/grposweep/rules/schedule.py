@@ -6,7 +6,7 @@ trainer/grpo_config.py.
 
 from math import ceil, gcd, inf
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import COMPLETIONS, SIZES, judgeable
 from grposweep.rules.helpers import ALL_COUNTS, multiples, up_to
 from grposweep.rules.registry import Violation, by_trial, rule
@@ -81,7 +81,7 @@ def the_budget_holds_a_step(s: Setting) -> Facts | None:
     """
     if not judgeable(s) or s.num_iterations < 1 or s.max_steps is not None or not s.budget_completions:
         return None
-    steps, rollout = plan.budget_steps(s), plan.completions_per_rollout(s)
+    steps, rollout = planning.budget_steps(s), planning.completions_per_rollout(s)
     if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
         return None
     return {"needed": _needed(s), "rollout": rollout}
@@ -89,7 +89,7 @@ def the_budget_holds_a_step(s: Setting) -> Facts | None:
 
 def _needed(s: Setting) -> int:
     """The completions of the rollouts behind the first optimizer step."""
-    return (plan.completions_per_rollout(s) or 0) * -(-1 // plan.steps_per_rollout(s))
+    return (planning.completions_per_rollout(s) or 0) * -(-1 // planning.steps_per_rollout(s))
 
 
 def _filled_counts(s: Setting) -> int:
@@ -99,7 +99,7 @@ def _filled_counts(s: Setting) -> int:
     most = s.train_prompts * s.num_generations
     if s.generation_batch_size is not None:
         return by_trial(s, the_data_fill_a_rollout)
-    per = s.per_device_train_batch_size * plan.micro_steps_per_generation(s)
+    per = s.per_device_train_batch_size * planning.micro_steps_per_generation(s)
     per = per if s.version >= COMPLETIONS else per * s.num_generations
     torn = ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else ALL_COUNTS
     return torn | up_to(most // per) if per > 0 else ALL_COUNTS
@@ -115,9 +115,9 @@ def the_data_fill_a_rollout(s: Setting) -> Facts | None:
     TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be set to a positive
     value if dataloader does not have a length".
     """
-    if not judgeable(s) or s.train_prompts is None or plan.rollouts_per_epoch(s) != 0:
+    if not judgeable(s) or s.train_prompts is None or planning.rollouts_per_epoch(s) != 0:
         return None
-    return {"prompts": plan.prompts_per_rollout(s)}
+    return {"prompts": planning.prompts_per_rollout(s)}
 
 
 @rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
@@ -161,18 +161,18 @@ def steps_end_on_rollouts(s: Setting) -> Facts | None:
     """Where mu S and A divide neither way, optimizer steps straddle rollouts, and the last step of an epoch is short."""
     if not judgeable(s) or s.num_iterations < 1:
         return None
-    micro, accumulation = plan.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
+    micro, accumulation = planning.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
     return {"micro": micro} if micro % accumulation and accumulation % micro else None
 
 
-@rule("GS202", "warning", (*ROLLOUT, *plan.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY, blames=("warmup_steps",),
+@rule("GS202", "warning", (*ROLLOUT, *planning.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY, blames=("warmup_steps",),
       why="the run has {total} optimizer steps, so the learning rate never reaches its value",
       instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.")  # fmt: skip
 def warmup_ends(s: Setting) -> Facts | None:
     """A warmup of as many steps as the run: the learning rate never reaches its value."""
     if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
         return None
-    total = plan.total_steps(s)
+    total = planning.total_steps(s)
     return {"total": total} if total and s.warmup_steps >= total else None
 
 
@@ -197,7 +197,7 @@ def few_prompts_are_dropped(s: Setting) -> Facts | None:
     """
     if s.train_prompts is None or s.train_prompts < 1 or not judgeable(s):
         return None
-    prompts = plan.prompts_per_rollout(s)
+    prompts = planning.prompts_per_rollout(s)
     if not prompts or s.train_prompts < prompts:
         return None
     dropped = s.train_prompts % prompts
@@ -264,7 +264,7 @@ def _is_off(save: float, evaluate: float) -> bool:
 
 
 @rule("GC202", "warning", ("step_seconds", "walltime_min", "checkpoint_minutes", "save_steps", "checkpoints", "num_iterations",
-                          "unsolved", *plan.TOTAL_STEPS_READS), blames=("checkpoints", "walltime_min"),
+                          "unsolved", *planning.TOTAL_STEPS_READS), blames=("checkpoints", "walltime_min"),
       why="an optimizer step takes {s.step_seconds:.3g} seconds, so a checkpoint comes every {hours:.1f} hours, and a job ends "
           "after {limit:.1f}: work since the last one is lost each time",
       instead="Set {checkpoints}={enough} or more, or a longer {walltime_min}.")  # fmt: skip
@@ -283,7 +283,7 @@ def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
         or s.num_generations < 1
     ):
         return None
-    every, total = plan.save_every(s), plan.total_steps(s)
+    every, total = planning.save_every(s), planning.total_steps(s)
     if every is None or not total:
         return None
     minutes = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf)
@@ -307,6 +307,11 @@ def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
     """
     if s.save_steps is None or s.save_steps < 1 or s.save_strategy not in (None, "steps"):
         return None
-    if not judgeable(s) or s.num_iterations < 1 or (every := plan.boundary_steps(s)) == 1 or s.save_steps % every == 0:
+    if (
+        not judgeable(s)
+        or s.num_iterations < 1
+        or (every := planning.boundary_steps(s)) == 1
+        or s.save_steps % every == 0
+    ):
         return None
     return {"every": every}

@@ -17,7 +17,7 @@ from grposweep.config.to_setting import SOURCES, base_setting, read_fields, reso
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
-from grposweep.plan import RESIZED
+from grposweep.planning import RESIZED
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space
 from grposweep.setting import FrameworkTraits, Setting

@@ -18,7 +18,7 @@ from grposweep.files import PROJECT, text_sha256, write_json, write_text
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.memory.estimate import memory_gib
-from grposweep.plan import build_plan
+from grposweep.planning import build_plan
 from grposweep.redaction import redact
 from grposweep.schema import is_external
 from grposweep.search.space import Point

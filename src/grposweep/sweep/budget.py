@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.cost import HOUR, Work, find_work, fit_rates
 from grposweep.labels import count
-from grposweep.plan import build_plan
+from grposweep.planning import build_plan
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from grposweep.errors import ExitCode
 from grposweep.launchers.base import End, Launcher, LauncherBusy
-from grposweep.plan import boundary_steps
+from grposweep.planning import boundary_steps
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease

@@ -12,11 +12,11 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.check import check, errors
 from grposweep.files import append_line, read_lines
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
-from grposweep.plan import build_plan
+from grposweep.planning import build_plan
 from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult
 from grposweep.setting import Setting
@@ -46,7 +46,7 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     }
     if s.steps_per_generation is not None:
         changes["steps_per_generation"] = s.steps_per_generation * factor
-    healed = s.replace({**changes, "auto": s.auto - plan.TRAIN_SIZES})
+    healed = s.replace({**changes, "auto": s.auto - planning.TRAIN_SIZES})
     return (
         None
         if {p.code for p in errors(check(healed, ignore))} - {p.code for p in errors(check(s, ignore))}

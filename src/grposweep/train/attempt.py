@@ -15,7 +15,7 @@ from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import read_json
-from grposweep.plan import Plan, build_plan
+from grposweep.planning import Plan, build_plan
 from grposweep.schema import Experiment, is_external
 from grposweep.setting import Setting
 from grposweep.storage import paths

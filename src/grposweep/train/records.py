@@ -14,7 +14,7 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_lines, write_text
-from grposweep.plan import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
+from grposweep.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grposweep.schema import GPU_HOURS, Search
 from grposweep.setting import Setting
 from grposweep.storage import paths

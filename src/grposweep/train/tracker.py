@@ -15,7 +15,7 @@ from grposweep import schema
 from grposweep.config.validate import check_choice
 from grposweep.files import read_lines
 from grposweep.labels import short_names
-from grposweep.plan import Plan
+from grposweep.planning import Plan
 from grposweep.registries import TRACKERS
 from grposweep.storage import paths
 from grposweep.storage.records import TrialRecord

@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.plan import build_plan
+from grposweep.planning import build_plan
 from grposweep.schema import Model
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.check import check, errors
 from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.schema import Experiment
@@ -64,7 +64,12 @@ def test_healing_keeps_rollouts_and_steps(
         return
     after = before.replace(changes)
     assert not errors(check(after))
-    for number in (plan.completions_per_rollout, plan.completions_per_step, plan.steps_per_rollout, plan.total_steps):
+    for number in (
+        planning.completions_per_rollout,
+        planning.completions_per_step,
+        planning.steps_per_rollout,
+        planning.total_steps,
+    ):
         assert number(after) == number(before)
     assert after.per_device_train_batch_size < before.per_device_train_batch_size
 
@@ -82,7 +87,7 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
     assert not errors(check(after))
     assert after.per_device_train_batch_size * 2 == before.per_device_train_batch_size == 64
     assert after.per_device_eval_batch_size == before.per_device_eval_batch_size
-    assert plan.completions_per_step(after) == plan.completions_per_step(before)
+    assert planning.completions_per_step(after) == planning.completions_per_step(before)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL are in their families' files.
 """
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks.ms_swift.keys import PLACE_IS_CHECKED, TAKES_ALL_FOR_TAUGHT
 from grposweep.rules.batch import SIZES, judgeable
 from grposweep.rules.evaluation import evaluation_group
@@ -171,7 +171,7 @@ def the_loss_is_normalised_by_its_step(s: Setting) -> Facts | None:
     """
     if s.loss_type not in WINDOWED or not judgeable(s):
         return None
-    steps, accumulation = plan.micro_steps_per_generation(s), s.gradient_accumulation_steps
+    steps, accumulation = planning.micro_steps_per_generation(s), s.gradient_accumulation_steps
     return {"steps": steps, "accumulation": accumulation} if steps > accumulation else None
 
 

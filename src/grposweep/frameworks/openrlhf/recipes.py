@@ -13,7 +13,7 @@ from grposweep.frameworks.dotted import every, nodes
 from grposweep.frameworks.openrlhf.keys import DOTTED, FIELDS, TRAITS, at
 from grposweep.frameworks.reading import Values
 from grposweep.frameworks.writing import in_prompts, overlay, unwritten
-from grposweep.plan import total_steps
+from grposweep.planning import total_steps
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 

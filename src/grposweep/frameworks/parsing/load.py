@@ -74,7 +74,7 @@ def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
     """Every recipe in a text that stands, or will stand, in this file; at least one."""
     options = _of_project(path, options)
     if path.suffix in PYTHON:
-        from grposweep.frameworks.parsing.python_configs import recipes_of
+        from grposweep.frameworks.parsing.python.configs import recipes_of
 
         return recipes_of(path, text, options)
     if path.suffix in SHELLS or text.startswith("#!"):
@@ -88,7 +88,7 @@ def shown_text(path: Path, text: str) -> str:
     """The text whose lines a recipe counts: of a notebook the code of its cells."""
     if path.suffix != ".ipynb":
         return text
-    from grposweep.frameworks.parsing.python_text import code_cells
+    from grposweep.frameworks.parsing.python.text import code_cells
 
     return "\n".join(source for _, source in code_cells(text))
 

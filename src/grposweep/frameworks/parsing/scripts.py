@@ -21,8 +21,8 @@ from grposweep.frameworks.parsing.launch import (
     read_overrides,
 )
 from grposweep.frameworks.parsing.load import Options, build_recipe, find_near, load_text
-from grposweep.frameworks.parsing.python_launched import read_launched
-from grposweep.frameworks.parsing.python_modules import Repository
+from grposweep.frameworks.parsing.python.launched import read_launched
+from grposweep.frameworks.parsing.python.modules import Repository
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grposweep.frameworks.signs import refuse_launch
 from grposweep.recipe import Recipe

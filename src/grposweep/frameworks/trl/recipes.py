@@ -29,7 +29,7 @@ from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.frameworks.reading import Values, collect_converted, release_defaults
 from grposweep.frameworks.trl.keys import is_async, known, span
 from grposweep.frameworks.writing import in_completions, write_release
-from grposweep.plan import save_every, total_steps
+from grposweep.planning import save_every, total_steps
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.loss import LOSSES
 from grposweep.setting import TRL, Setting, Version

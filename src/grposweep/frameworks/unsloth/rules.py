@@ -6,7 +6,7 @@ Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.frameworks.reading import read_table, values_of
 from grposweep.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
 from grposweep.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
@@ -71,7 +71,7 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
     "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
     """
     size = values_of(recipe).said.get("unsloth_grpo_mini_batch") or 0
-    rollout = plan.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
+    rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
         key = "unsloth_grpo_mini_batch"
         yield Violation(f"{key}={size}", f"a rollout has {rollout} completions, and Unsloth stops", f"Set at most {rollout}.",

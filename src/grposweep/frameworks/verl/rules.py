@@ -9,7 +9,7 @@ a step of a rank down, workers/actor/dp_actor.py, which splits it into micro-bat
 from functools import partial
 from math import ceil
 
-from grposweep import plan
+from grposweep import planning
 from grposweep.rules.batch import judgeable
 from grposweep.rules.helpers import each, other_sizes
 from grposweep.rules.registry import Change, Violation, rule, variant
@@ -179,7 +179,7 @@ def no_step_is_padded(s: Setting) -> Facts | None:
     return {"padding": -prompts % step, "are": "are padding" if s.version >= PADS else "are missing"}
 
 
-@rule("GS303", "warning", (*plan.TOTAL_STEPS_READS, "unsolved"), of=VERL, blames=("max_steps", "epochs"),
+@rule("GS303", "warning", (*planning.TOTAL_STEPS_READS, "unsolved"), of=VERL, blames=("max_steps", "epochs"),
       what="{max_steps} asks for {s.max_steps} optimizer steps",
       why="{epochs=} holds only {total}, where verl stops: no last validation, no last checkpoint, and a schedule that is "
           "not finished",
@@ -191,7 +191,7 @@ def the_steps_fit_into_the_epochs(s: Setting) -> Facts | None:
     """
     if s.max_steps is None or s.epochs is None or not judgeable(s) or s.num_generations < 1 or s.num_iterations < 1:
         return None
-    total = plan.total_steps(s)
+    total = planning.total_steps(s)
     return {"total": total} if total is not None and total < s.max_steps else None
 
 

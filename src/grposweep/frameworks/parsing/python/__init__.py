@@ -1,0 +1,1 @@
+"""Python files and notebooks that train, read by their syntax trees and never imported."""

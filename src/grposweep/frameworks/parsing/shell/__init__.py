@@ -1,0 +1,1 @@
+"""Shell scripts that launch trainings, read as bash reads them and never run."""

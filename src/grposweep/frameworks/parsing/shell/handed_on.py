@@ -1,0 +1,107 @@
+"""Commands that hand a script to another shell (``bash -c``, tmux, Slurm's wrap), and what a command in ``$( )`` prints."""
+
+import re
+from pathlib import PurePosixPath
+
+from grposweep.frameworks.parsing.shell.nodes import Chain, Simple
+from grposweep.frameworks.parsing.shell.syntax import SyntaxReader
+from grposweep.frameworks.parsing.shell.words import Scope, Word, joined_path
+
+SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
+TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
+
+
+def handed_on(words: list[Word]) -> list[Word] | None:
+    """Return the script that a command hands to another shell, and the arguments behind it: ``bash -c``, tmux, Slurm's wrap."""
+    name = PurePosixPath(words[0].text).name if words else ""
+    if name in ("echo", "printf", "cat"):
+        return None
+    for n, word in enumerate(words[:-1]):
+        if PurePosixPath(word.text).name in SHELLS:
+            options = n + 1
+            while options < len(words) - 1 and words[options].text.startswith("-"):
+                if re.fullmatch(r"-[a-z]*c", words[options].text):
+                    return words[options + 1 :]
+                options += 1
+    if name == "tmux":
+        return _typed(words)
+    if name == "sbatch":
+        for n, word in enumerate(words[1:], 1):
+            if word.text.startswith("--wrap="):
+                return [Word(word.text[7:], word.line, word.unknown, word.marked.partition("=")[2], word.span)]
+            if word.text == "--wrap" and n + 1 < len(words):
+                return [words[n + 1]]
+    if name in ("ssh", "su") and len(words) > 2 and " " in words[-1].text.strip():
+        return words[-1:]
+    return None
+
+
+def _typed(words: list[Word]) -> list[Word] | None:
+    """Return what tmux types into a shell or starts in a window."""
+    typed = []
+    skips = False
+    for word in words[2:]:
+        if skips or word.text.startswith("-") or word.text in TMUX_KEYS:
+            skips = not skips and re.fullmatch(r"-[tsncxyF]", word.text) is not None
+        else:
+            typed.append(word)
+    if words[1].text not in ("send-keys", "send", "new-session", "new", "new-window", "neww") or not typed:
+        return None
+    text = "".join(word.marked for word in typed) if "send" in words[1].text else typed[-1].marked
+    return [Word(text, typed[0].line, marked=text, span=typed[0].span)] if " " in text else None
+
+
+def reads_script(words: list[Word]) -> bool:
+    """Return whether a command runs what it reads: a shell, or Slurm, without a script's name."""
+    names = [PurePosixPath(word.text).name for word in words if not word.text.startswith("-")]
+    return bool(names) and (names[-1] in SHELLS or names[0] in ("sbatch", "ssh"))
+
+
+def printed(scope: Scope, text: str, line: int) -> str | None:
+    """Return what commands in ``$( )`` print, if they only handle words: a script's folder, a name in a path, an echo."""
+    folder = scope.folder
+    lines: list[str] = []
+    for node in SyntaxReader(text, line).script():
+        parts = node.parts if isinstance(node, Chain) else [("", False, node)]
+        for joint, negated, part in parts:
+            if joint not in ("", "&&") or negated or not isinstance(part, Simple) or not part.words:
+                return None
+            words = [word for raw in part.words for word in scope.words(raw)]
+            found = _prints(scope, words, part)
+            if found is None:
+                scope.folder = folder
+                return None
+            lines += [found] if words[0].text not in ("cd", "pushd") else []
+    scope.folder = folder
+    return "\n".join(lines)
+
+
+def _prints(scope: Scope, words: list[Word], node: Simple) -> str | None:
+    names = [word.marked for word in words[1:] if not re.fullmatch(r"-\w+|--", word.text)]
+    if not words or (any(word.unknown for word in words) and words[0].text != "echo"):
+        return None
+    match words[0].text, names:
+        case (("cd" | "pushd"), [path]):
+            scope.folder = joined_path(scope.folder, path)
+            return scope.folder or None
+        case "pwd", []:
+            return scope.folder or None
+        case "dirname", [path]:
+            return str(PurePosixPath(path).parent)
+        case "basename", [path, *ends]:
+            return PurePosixPath(path).name.removesuffix("".join(ends[:1]))
+        case (("realpath" | "readlink"), [path]):
+            return joined_path(scope.folder, path) or None
+        case "echo", _ if words[1:2] != [] and not words[1].text.startswith("-"):
+            return " ".join(word.marked for word in words[1:])
+        case "cat", [] if node.input is not None:
+            return input_of(scope, node)
+    return None
+
+
+def input_of(scope: Scope, node: Simple) -> str:
+    """Return what a here document or here string gives, with marks."""
+    assert node.input is not None  # the callers asked
+    if node.is_string:
+        return scope.text(node.input)
+    return node.input.text if node.is_literal else scope.document(node.input)

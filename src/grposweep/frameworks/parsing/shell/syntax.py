@@ -1,0 +1,354 @@
+"""The syntax of bash: commands, lists, pipelines, conditions, loops and functions, their words as they are written.
+
+Nothing is expanded here, because what a word stands for depends on where the script is when it runs. Broken scripts are read
+as far as they go.
+"""
+
+import re
+from collections.abc import Collection
+
+from grposweep.frameworks.parsing.shell.nodes import Case, Chain, Function, Group, If, Loop, Node, Raw, Simple, Test
+
+# They enclose what only a running shell would know: the text of an expansion, as it is written.
+OPEN, CLOSE = "\ue000", "\ue001"
+OPERATORS = ("&&", "||", ";;&", ";;", ";&", ";", "|&", "|", "&", "\n", "(", ")")
+REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:>>|>&|<&|&>>|&>|>\||>|<>|<<<|<(?!<))(?!\()")
+HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(['\"]?)([^\s'\"\\;&|()<>]+)\2")
+NAME = re.compile(r"[A-Za-z_]\w*")
+FUNCTION = re.compile(r"([^\s;&|()<>$`'\"=]+)[ \t]*\([ \t]*\)")
+ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
+BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
+
+
+def closing(text: str, at: int) -> int:
+    """Return the place behind the bracket that closes the one at ``at``; quotes and brackets inside are passed over."""
+    opening = text[at]
+    wanted = {"(": ")", "{": "}"}[opening]
+    at += 1
+    while at < len(text):
+        char = text[at]
+        if char == wanted:
+            return at + 1
+        at = closing(text, at) if char == opening else skip(text, at)
+    return len(text)
+
+
+def skip(text: str, at: int) -> int:
+    """Return the place behind one character, quotation or expansion."""
+    char = text[at]
+    if char == "\\":
+        return min(at + 2, len(text))
+    if char in "'`" or char == OPEN:
+        end = text.find(CLOSE if char == OPEN else char, at + 1)
+        return len(text) if end < 0 else end + 1
+    if char == '"':
+        at += 1
+        while at < len(text) and text[at] != '"':
+            at = at + 1 if text[at] == "'" else skip(text, at)
+        return min(at + 1, len(text))
+    if char == "$" and text[at + 1 : at + 2] in ("(", "{"):
+        return closing(text, at + 1)
+    if char == "$" and text[at + 1 : at + 2] == "'":
+        end = at + 2
+        while end < len(text) and text[end] != "'":
+            end += 1 + (text[end] == "\\")
+        return min(end + 1, len(text))
+    return at + 1
+
+
+class SyntaxReader:
+    """One pass over a script."""
+
+    def __init__(self, text: str, line: int = 1) -> None:
+        self.text, self.at, self.line = text, 0, line
+        self.pending: list[tuple[Simple, str, bool]] = []  # here documents whose text follows the line
+
+    def script(self) -> list[Node]:
+        """Return all commands."""
+        found: list[Node] = []
+        while self._blank():
+            found += self._list(frozenset())
+            if self.at < len(self.text):  # a bracket or word that nothing opened
+                self._move(1)
+        return found
+
+    def array(self) -> list[Raw]:
+        """Return the words between the brackets of an array."""
+        found = []
+        while self._blank():
+            if self.text[self.at] in ENDS:
+                self._move(1)
+            else:
+                found.append(self._word())
+        return found
+
+    def _move(self, count: int) -> None:
+        self.line += self.text.count("\n", self.at, self.at + count)
+        self.at += count
+
+    def _blank(self) -> bool:
+        """Pass over blanks, continued lines and comments; return whether anything is left."""
+        while self.at < len(self.text):
+            if self.text[self.at] in BLANKS:
+                self.at += 1
+            elif self.text.startswith("\\\n", self.at):
+                self._move(2)
+            elif self.text[self.at] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return True
+        return False
+
+    def _operator(self) -> str:
+        return next((found for found in OPERATORS if self.text.startswith(found, self.at)), "") if self._blank() else ""
+
+    def _newlines(self) -> None:
+        """Pass over what separates commands."""
+        while (found := self._operator()) in (";", "&", "\n"):
+            self._move(1)
+            if found == "\n":
+                self._heredocs()
+
+    def _peek(self) -> str:
+        """Return the word that follows, where it may be a reserved one."""
+        if not self._blank():
+            return ""
+        match = re.compile(r"(?:[A-Za-z]+|[{}!]|\[\[)(?![^\s;&|()<>])").match(self.text, self.at)
+        return match[0] if match else ""
+
+    def _take(self, word: str) -> bool:
+        if self._peek() != word:
+            return False
+        self._move(len(word))
+        return True
+
+    def _list(self, ends: Collection[str]) -> list[Node]:
+        """Return commands up to a reserved word or operator of ``ends``."""
+        found: list[Node] = []
+        while True:
+            self._newlines()
+            if not self._blank() or self._peek() in ends or self._operator() in (")", ";;", ";&", ";;&"):
+                return found
+            start = self.at
+            found.append(self._chain())
+            if self.at == start:
+                return found
+
+    def _chain(self) -> Node:
+        parts: list[tuple[str, bool, Node]] = []
+        joint = ""
+        while True:
+            negated = False
+            while self._peek() in ("!", "time"):
+                negated ^= self._peek() == "!"
+                self._move(len(self._peek()))
+            parts.append((joint, negated, self._pipeline()))
+            joint = self._operator()
+            if joint not in ("&&", "||"):
+                return parts[0][2] if len(parts) == 1 and not parts[0][1] else Chain(parts)
+            self._move(2)
+            while self._operator() == "\n":
+                self._move(1)
+                self._heredocs()
+
+    def _pipeline(self) -> Node:
+        parts = [self._command()]
+        while self._operator() in ("|", "|&"):
+            self._move(len(self._operator()))
+            while self._operator() == "\n":
+                self._move(1)
+                self._heredocs()
+            parts.append(self._command())
+        return parts[0] if len(parts) == 1 else Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
+
+    def _command(self) -> Node:
+        """Return one command with the redirections behind it."""
+        word = self._peek()
+        if self.text.startswith("((", self.at):
+            node: Node = self._arithmetic()
+        elif self._operator() == "(":
+            self._move(1)
+            node = Group(self._list(frozenset()), is_subshell=True)
+            self._close(")")
+        elif word in ("if", "while", "until", "for", "select", "case", "{", "function", "[["):
+            self._move(len(word))
+            node = self._compound(word)
+        elif match := FUNCTION.match(self.text, self.at):
+            self._move(len(match[0]))
+            node = Function(match[1], self._body())
+        else:
+            return self._simple()
+        self._simple_words(Simple())  # its redirections
+        return node
+
+    def _compound(self, word: str) -> Node:
+        match word:
+            case "if":
+                return self._if()
+            case "while" | "until":
+                condition = self._list({"do"})
+                return Loop(self._do(), condition=condition, until=word == "until")
+            case "for" | "select":
+                return self._for()
+            case "case":
+                return self._case()
+            case "{":
+                body = self._list({"}"})
+                self._take("}")
+                return Group(body)
+            case "function":
+                name = self._word().text if self._blank() and not self._operator() else ""
+                if self._operator() == "(":
+                    self._move(1)
+                    self._close(")")
+                return Function(name, self._body())
+        return self._double_bracket()
+
+    def _body(self) -> list[Node]:
+        while self._operator() == "\n":
+            self._move(1)
+        return [self._command()] if self._blank() else []
+
+    def _close(self, bracket: str) -> None:
+        if self._blank() and self.text[self.at] == bracket:
+            self._move(1)
+
+    def _arithmetic(self) -> Test:
+        start, line = self.at, self.line
+        self._move(closing(self.text, self.at) - self.at)
+        return Test(self.text[start + 2 : self.at].removesuffix(")").removesuffix(")"), line, is_arithmetic=True)
+
+    def _double_bracket(self) -> Test:
+        start, line = self.at, self.line
+        while self.at < len(self.text) and not self.text.startswith("]]", self.at):
+            self._move(skip(self.text, self.at) - self.at)
+        text = self.text[start : self.at]
+        self._move(min(2, len(self.text) - self.at))
+        return Test(text, line)
+
+    def _if(self) -> If:
+        branches, otherwise = [], []
+        while True:
+            condition = self._list({"then"})
+            self._take("then")
+            branches.append((condition, self._list({"elif", "else", "fi"})))
+            if not self._take("elif"):
+                break
+        if self._take("else"):
+            otherwise = self._list({"fi"})
+        self._take("fi")
+        return If(branches, otherwise)
+
+    def _do(self) -> list[Node]:
+        self._newlines()
+        is_braced = self._take("{")
+        if not is_braced:
+            self._take("do")
+        body = self._list({"}"} if is_braced else {"done"})
+        self._take("}" if is_braced else "done")
+        return body
+
+    def _for(self) -> Loop:
+        if self._blank() and self.text.startswith("((", self.at):
+            self._arithmetic()
+            return Loop(self._do(), words=[Raw("$", self.line)])
+        name = self._word().text if self._blank() and not self._operator() else ""
+        self._newlines()
+        words = None
+        if self._take("in"):
+            words = []
+            while self._blank() and not self._operator():
+                words.append(self._word())
+        return Loop(self._do(), name, words)
+
+    def _case(self) -> Case:
+        word = self._word() if self._blank() and not self._operator() else Raw("", self.line)
+        self._newlines()
+        self._take("in")
+        arms = []
+        while True:
+            self._newlines()
+            if not self._blank() or self._take("esac"):
+                break
+            start = self.at
+            self._close("(")
+            patterns = []
+            while self._blank() and (found := self._operator()) != ")":
+                if not found:
+                    patterns.append(self._word())
+                elif found == "|":
+                    self._move(1)
+                else:
+                    break
+            self._close(")")
+            arms.append((patterns, self._list({"esac"})))
+            if self._operator() in (";;", ";&", ";;&"):
+                self._move(len(self._operator()))
+            if self.at == start:
+                break
+        return Case(word, arms)
+
+    def _simple(self) -> Simple:
+        self._blank()
+        command = Simple(line=self.line)
+        self._simple_words(command)
+        return command
+
+    def _simple_words(self, command: Simple) -> None:
+        while self._blank():
+            if match := HEREDOC.match(self.text, self.at):
+                self._move(len(match[0]))
+                command.is_literal = bool(match[2])
+                self.pending.append((command, match[3], bool(match[1])))
+            elif match := REDIRECTION.match(self.text, self.at):
+                self._move(len(match[0]))
+                if self._blank() and not self._operator():
+                    target = self._word()
+                    if match[0] == "<<<":
+                        command.input, command.is_string = target, True
+            elif self._operator() or (not command.line and self.text[self.at] not in "<>"):
+                return
+            else:
+                start = self.at
+                command.words.append(self._word())
+                if self.at == start:
+                    return
+
+    def _word(self) -> Raw:
+        """Return one word as it is written; an array with its brackets."""
+        start, line = self.at, self.line
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in "<>" and self.text.startswith("(", self.at + 1):
+                self._move(closing(self.text, self.at + 1) - self.at)
+            elif char == "(" and ARRAY.match(self.text[start : self.at][-200:]):
+                self._move(self._array_end() - self.at)
+                break
+            elif char in ENDS:
+                if self.at == start:
+                    self._move(1)  # a bracket that opens nothing
+                break
+            else:
+                self._move(skip(self.text, self.at) - self.at)
+        return Raw(self.text[start : self.at], line)
+
+    def _array_end(self) -> int:
+        """Return the place behind an array: its comments may have quotes and brackets."""
+        at = self.at + 1
+        while at < len(self.text) and self.text[at] != ")":
+            if self.text[at] == "#" and self.text[at - 1] in " \t\r\n(":
+                end = self.text.find("\n", at)
+                at = len(self.text) if end < 0 else end
+            else:
+                at = closing(self.text, at) if self.text[at] == "(" else skip(self.text, at)
+        return min(at + 1, len(self.text))
+
+    def _heredocs(self) -> None:
+        for command, end, is_indented in self.pending:
+            tabs = r"\t*" if is_indented else ""
+            match = re.compile(rf"^{tabs}{re.escape(end)}$\n?", re.MULTILINE).search(self.text, self.at)
+            text = self.text[self.at : match.start() if match else len(self.text)]
+            command.input = Raw(re.sub(r"(?m)^\t+", "", text) if is_indented else text, self.line)
+            self._move((match.end() if match else len(self.text)) - self.at)
+        self.pending = []

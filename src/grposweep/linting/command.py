@@ -1,0 +1,206 @@
+"""Lint recipe files, or recipes as JSON lines: each is answered in order, also if others fail."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from grposweep.errors import ExitCode, NotARecipe, UserError
+from grposweep.files import as_number
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.parsing.load import Options, build_recipe, load_text
+from grposweep.linting.apply_fixes import FixedFile, fix_file
+from grposweep.linting.folders import find_targets
+from grposweep.linting.judge import judge_text
+from grposweep.linting.linter import RuleSelection, lint_recipe
+from grposweep.linting.output import (
+    JsonReport,
+    Report,
+    Screen,
+    TextReport,
+    Total,
+    as_json,
+    printable,
+    render_error,
+    render_result,
+    writable,
+)
+from grposweep.memory.catalog import memory_of
+from grposweep.recipe import Recipe
+
+SIGN = "grpo"
+
+
+def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
+    """Answer every line; the exit code says the worst of them."""
+    worst: int = ExitCode.FINISHED
+    for line in source:
+        if line.strip():
+            text, code = _answer(line, options, selection)
+            out.write(text + "\n")
+            out.flush()  # a caller may wait for this answer before it asks again
+            worst = max(worst, code)
+    return worst
+
+
+def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[str, int]:
+    name: Any = None
+    try:
+        record = _parse(line)
+        name = as_json(record.get("id"))
+        result = lint_recipe(_recipe(record, options), selection)
+    except UserError as error:
+        return render_error(str(error), name), ExitCode.BAD_INPUT
+    return render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"this line is not JSON: {str(error)[:120]}.") from None
+    if not isinstance(record, dict):
+        raise UserError("this line is JSON, but not an object.")
+    return record
+
+
+def _recipe(record: dict[str, Any], options: Options) -> Recipe:
+    """The recipe of a line; what it leaves out is as the command line says."""
+    config = record.get("config")
+    if not isinstance(config, dict):
+        raise UserError('"config" is missing, or not an object of keys and values.')
+    framework = record.get("framework") or options.framework
+    if framework not in ("auto", *FRAMEWORKS):
+        raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+    own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
+    is_told = own is not None or trl is not None
+    told = Options(
+        framework,
+        None if is_told else options.version,
+        _count(record, "processes", options.processes),
+        _count(record, "dataset_size", options.train_prompts),
+        (None if own is None else str(own)) if is_told else options.own_version,
+        _gpu(record, options.gpu_gib),
+        str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
+        (None if trl is None else str(trl)) if is_told else options.trl_version,
+    )
+    return build_recipe(config, told)
+
+
+def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
+    """A count of a line, which must be a whole number from 1."""
+    value = record.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
+        raise UserError(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
+    return value
+
+
+def _gpu(record: dict[str, Any], default: float | None) -> float | None:
+    """The memory of a line's GPU in GiB: by its name, or as a number."""
+    gpu = record.get("gpu")
+    if gpu is None:
+        return default
+    if isinstance(gpu, str):
+        return memory_of(gpu, '"gpu"')
+    gib = as_number(gpu)
+    if gib is None or not 0 < gib < 1e6:
+        raise UserError(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
+    return gib
+
+
+@dataclass(frozen=True)
+class LintOptions:
+    """What the command line asks for each file."""
+
+    options: Options
+    selection: RuleSelection
+    format: str = "text"
+    fix: bool = False
+    unsafe: bool = False
+    diff: bool = False
+    statistics: bool = False
+    no_color: bool = False
+
+
+def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
+    """Answer every file, and every recipe in a folder; the exit code says the worst of them."""
+    err = err or sys.stderr
+    report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
+    for path, found in find_targets(paths):
+        total.in_folders |= found
+        try:
+            fixed = _judge(path, lint_options)
+        except UserError as error:
+            if found:
+                _leave_out(total, path, error)
+            else:
+                total.unusable += 1
+                report.refuse(path, str(error))
+                err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
+            continue
+        _add(total, path, fixed, err)
+        report.add(path, fixed)
+    report.close(total)
+    out.flush()
+    if total.unusable:
+        return ExitCode.BAD_INPUT
+    failed = total.changed if lint_options.diff else not all(result.ok for result in total.results)
+    return ExitCode.FAILED if failed else ExitCode.FINISHED
+
+
+def _leave_out(total: Total, path: Path, error: UserError) -> None:
+    """Count a file of a folder that is not judged; one that speaks of GRPO is named at the end."""
+    if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
+        total.unjudged.append(str(path))
+    else:
+        total.skipped += 1
+
+
+def _speaks_of_grpo(path: Path) -> bool:
+    try:
+        return SIGN in path.name.lower() or SIGN in load_text(path).lower()
+    except UserError:
+        return False
+
+
+def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
+    judged = fixed.judged
+    total.files += 1
+    total.results += judged.results
+    total.changed += len(fixed.changes)
+    total.silenced += judged.silenced
+    total.off |= {*judged.off}
+    total.unused += len(judged.unused)
+    for line, code in judged.unknown:
+        text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
+        err.write(writable(f"warning: {printable(text)}\n", err))
+
+
+def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
+    options, selection = lint_options.options, lint_options.selection
+    if lint_options.fix or lint_options.diff:
+        return fix_file(path, options, selection, lint_options.unsafe, write=lint_options.fix)
+    text = load_text(path)
+    return FixedFile(judge_text(path, text, options, selection), text)
+
+
+def open_report(lint_options: LintOptions, out: TextIO) -> Report:
+    """Return what writes the answers in the form that was asked for."""
+    screen = Screen(out, lint_options.no_color)
+    if lint_options.diff:
+        from grposweep.linting.formats import DiffReport
+
+        return DiffReport(screen)
+    if lint_options.statistics:
+        from grposweep.linting.formats import StatisticsReport
+
+        return StatisticsReport(screen, lint_options.format)
+    if lint_options.format in ("github", "sarif"):
+        from grposweep.linting.formats import GithubReport, SarifReport
+
+        return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
+    return JsonReport(out) if lint_options.format == "json" else TextReport(screen)

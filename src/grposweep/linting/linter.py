@@ -1,0 +1,218 @@
+"""One recipe judged: its setting, every problem with its fixes in the recipe's own words, and its plan."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grposweep import frameworks, planning
+from grposweep.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
+from grposweep.errors import UserError
+from grposweep.fixes import find_fixes
+from grposweep.frameworks import ParsedRecipe
+from grposweep.frameworks.base import text
+from grposweep.frameworks.version_rules import accepting_release, find
+from grposweep.recipe import Recipe
+from grposweep.rules.registry import Severity, Violation
+from grposweep.setting import Setting
+
+SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+                   "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
+LENGTHS = SIZES | {"max_steps", "epochs"}
+PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
+        "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A verified change of a recipe: native keys and values, None removing a key; ``safe`` where training stays as it was.
+
+    ``processes`` stands for the launch command's count.
+    """
+
+    change: Mapping[str, Any]
+    safe: bool = False
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A problem in the recipe's own words: keys, line, and verified fixes."""
+
+    code: str
+    severity: Severity
+    message: str
+    keys: tuple[str, ...] = ()
+    line: int | None = None
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True)
+class LintResult:
+    """All that is known about one recipe."""
+
+    recipe: Recipe
+    setting: Setting
+    diagnostics: tuple[Diagnostic, ...]
+    plan: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """No problem of severity error."""
+        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
+
+
+@dataclass(frozen=True)
+class RuleSelection:
+    """The rules that are switched on, by full codes; none selected means all."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def has(self, code: str) -> bool:
+        """Whether a rule is on."""
+        return (not self.select or code in self.select) and code not in self.ignore
+
+
+def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleSelection:
+    """Rules by codes or families (``GB101``, ``GB``), separated by commas or given apart; an unknown one is bad input."""
+    return RuleSelection(_codes(select), _codes(ignore))
+
+
+def _codes(items: Iterable[str]) -> tuple[str, ...]:
+    codes = sorted({**REGISTRY, **RECIPE_RULES})
+    found: list[str] = []
+    for wanted in (part.strip().upper() for item in items for part in item.split(",") if part.strip()):
+        meant = [code for code in codes if code.startswith(wanted)]
+        if not meant:
+            families = ", ".join(sorted({code[:2] for code in codes}))
+            raise UserError(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
+        found += meant
+    return tuple(sorted(set(found)))
+
+
+EVERYTHING = RuleSelection()
+
+
+def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
+    """Every problem of a recipe, by line, then code."""
+    reading = frameworks.read(recipe)
+    setting = reading.setting
+    diagnostics = [
+        _of_setting(recipe, setting, problem, selection, with_fixes) for problem in _problems(reading, selection)
+    ]
+    for rule in recipe_rules(recipe):
+        if selection.has(rule.code):
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)
+                            if not _is_of_unset(broken, recipe)]  # fmt: skip
+    diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
+    return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
+
+
+def _problems(reading: ParsedRecipe, selection: RuleSelection) -> list[Problem]:
+    """What the rules say; not those that rest on a field that could not be read."""
+    problems = check(reading.setting, selection.ignore, selection.select)
+    if not reading.unknown:
+        return problems
+    return [problem for problem in problems if not problem.rule.reads & reading.unknown]
+
+
+def _of_setting(
+    recipe: Recipe, setting: Setting, problem: Problem, selection: RuleSelection, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
+    for fix in find_fixes(setting, problem, ignore=selection.ignore) if with_fixes else ():
+        change = frameworks.native(dict(fix.change), recipe, setting)
+        # Two changes of a setting may be one of the recipe's keys.
+        if change and all(change != known.change for known in fixes):
+            fixes.append(Fix(change, bool(getattr(fix, "safe", False))))
+    fields = problem.broken.fields
+    blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
+    keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
+    line = next((setting.lines[name] for name in fields if name in setting.lines), None)
+    message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
+    other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
+    if other is None:
+        return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+    guess = f" ({text(recipe.version)} is assumed; {text(other)} has nothing against it.)"
+    return Diagnostic(
+        problem.code, "warning", message + guess, keys, line, tuple(replace(fix, safe=False) for fix in fixes)
+    )
+
+
+def _of_recipe(
+    reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
+    for change in broken.suggestions if with_fixes else ():
+        if all(change != known.change for known in fixes) and is_valid_fix(recipe, reading, rule, change):
+            fixes.append(Fix(change, broken.without_effect >= change.keys()))
+    line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
+    if rule.code == "GV107" and recipe.launch:
+        line = recipe.launch.cut_line
+    message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
+    return Diagnostic(rule.code, broken.severity or rule.severity, message, broken.fields, line, tuple(fixes[:3]))
+
+
+def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
+    """Return whether a problem is that keys are not set, where further keys may be set that only a running shell knows."""
+    said = {*(str(key).lstrip("+~") for key in recipe.config), *recipe.unresolved}
+    return recipe.may_have_more and bool(broken.fields) and said.isdisjoint(broken.fields)
+
+
+def _message(broken: Violation, has_repairs: bool) -> str:
+    """What is set and why it cannot work; what to do instead, where no verified change says it."""
+    return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
+
+
+def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
+    """The file of a key that a script's own recipe sets."""
+    named = recipe.launch.config if recipe.launch else ""
+    return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
+
+
+def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
+    """Whether a change of keys ends what it should and breaks nothing that held before."""
+    after = changed(recipe, change)
+    touched = set(change)
+    if any(touched & set(broken.fields) for broken in rule.judge(after)):
+        return False
+    new = frameworks.read(after)
+    if new.setting == reading.setting and new.unknown == reading.unknown:
+        return True
+    before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
+    return {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before
+
+
+def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
+    """The recipe after a change of keys."""
+    config = {key: value for key, value in recipe.config.items() if key not in change}
+    config |= {key: value for key, value in change.items() if value is not None and key != "processes"}
+    twice = tuple(item for item in recipe.duplicates if item.key not in change)
+    return replace(recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice)
+
+
+def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The plan's numbers; None where something is unknown, or where the batch is no valid one."""
+    found: dict[str, Any] = dict.fromkeys(PLAN)
+    sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
+    given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
+    if unknown & SIZES or min(*sizes, *given) < 1:
+        return found
+    rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
+    found["completions_per_rollout"] = rollout
+    found["completions_per_step"] = planning.completions_per_step(s)
+    if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
+        return found  # groups are not whole: TRL refuses it, and further numbers would mean nothing
+    found["prompts_per_rollout"] = prompts
+    if s.processes is not None:
+        found["prompts_per_step"] = _plain(found["completions_per_step"] / s.num_generations)
+    if s.processes is not None or s.generation_batch_size is None:
+        found["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
+    found["rollouts_per_epoch"], found["dropped_prompts"] = planning.rollouts_per_epoch(s), planning.dropped_prompts(s)
+    if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
+        found["total_steps"] = planning.total_steps(s)
+    return found
+
+
+def _plain(number: float) -> float:
+    """7 rather than 7.0."""
+    return int(number) if number == int(number) else number

@@ -1,0 +1,299 @@
+"""Print lint results: as text with the line of each problem, or as one JSON object a recipe."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.base import text
+from grposweep.frameworks.parsing.load import shown_text
+from grposweep.frameworks.parsing.version_source import BY_DEFAULT
+from grposweep.linting.apply_fixes import FixedFile, render_change
+from grposweep.linting.linter import Diagnostic, Fix, LintResult
+from grposweep.recipe import BY_CALLER, Recipe
+
+RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+INDENT = "    "
+MOST_NAMED = 5
+
+
+class Screen:
+    """Where text goes: its width, and colours only on a terminal that wants them."""
+
+    def __init__(self, out: TextIO, no_color: bool = False):
+        self.out = out
+        self.colours = out.isatty() and not no_color
+        self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
+
+    def paint(self, text: str, *styles: str) -> str:
+        """Styled on a terminal, plain elsewhere."""
+        return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
+
+    def say(self, text: str = "") -> None:
+        """One line."""
+        self.out.write(writable(text, self.out) + "\n")
+
+    def wrap(self, text: str, head: str = INDENT) -> None:
+        """A paragraph, its further lines under the first."""
+        self.say(textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+                               break_long_words=False))  # fmt: skip
+
+
+def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
+    """One file: what was written into it, then what is left; nothing where all is well."""
+    name = printable(fixed.result.recipe.file or "-")
+    for change in fixed.changes:
+        screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
+    for result in fixed.judged.results:
+        for diagnostic in result.diagnostics:
+            place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
+            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe.in_python)
+    if fixed.note:
+        screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
+    troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
+    for version in dict.fromkeys(map(describe_version, troubled)):
+        screen.say(screen.paint(f"{INDENT}judged by {printable(version)}", DIM))
+    if troubled:
+        screen.say()
+
+
+def describe_version(recipe: Recipe) -> str:
+    """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
+    source = recipe.version_source
+    why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
+    why += ", which does not take all keys" if source.conflict else ""
+    return f"{FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)} ({why})"
+
+
+def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
+    """Return the first line of a recipe, where its file has several."""
+    return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
+
+
+def place_of(recipe: Recipe, line: int | None) -> str:
+    """Return a line as it follows a file's name: ``:12``, of a notebook ``:cell 3:2``, empty where there is none."""
+    if not line:
+        return ""
+    cell, inside = recipe.place(line)
+    return f":{inside}" if cell is None else f":cell {cell}:{inside}"
+
+
+def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], in_python: bool) -> None:
+    """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
+    colour = RED if diagnostic.severity == "error" else YELLOW
+    screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
+    if diagnostic.line and diagnostic.line <= len(lines):
+        number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
+        source = printable(lines[diagnostic.line - 1].expandtabs(4))
+        room = screen.width - len(INDENT) - len(number)
+        screen.say(
+            f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
+        )
+    screen.wrap(printable(diagnostic.message))
+    for n, fix in enumerate(diagnostic.fixes):
+        screen.wrap(
+            printable(render_fix(fix, in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: "
+        )
+
+
+def render_fix(fix: Fix, in_python: bool = False) -> str:
+    """Return a fix as a user types it."""
+    if set(fix.change) == {"processes"}:
+        return f"launch {fix.change['processes']} processes"
+    return render_change(fix.change, in_python)
+
+
+@dataclass
+class Total:
+    """What all files came to, for the closing line and the exit code.
+
+    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are no recipes, ``unjudged`` are those
+    that look like one and cannot be read.
+    """
+
+    results: list[LintResult] = field(default_factory=list)
+    files: int = 0
+    changed: int = 0
+    unusable: int = 0
+    silenced: int = 0
+    unused: int = 0
+    skipped: int = 0
+    unjudged: list[str] = field(default_factory=list)
+    in_folders: bool = False
+    off: set[str] = field(default_factory=set)
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """All problems."""
+        return [found for result in self.results for found in result.diagnostics]
+
+
+def show_total(screen: Screen, total: Total) -> None:
+    """The closing line: how many files, errors and warnings, what --fix would do, which rules were off."""
+    errors = sum(found.severity == "error" for found in total.diagnostics)
+    warnings = len(total.diagnostics) - errors
+    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    if total.unusable:
+        parts.append(f"{total.unusable} could not be read")
+    if total.changed:
+        parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
+    safe, unsafe = _fixable(
+        found for result in total.results if result.recipe.launch is None for found in result.diagnostics
+    )
+    if safe:
+        parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
+    elif unsafe:
+        parts.append(f"{unsafe} fixable with --fix --unsafe-fixes")
+    if total.silenced:
+        parts.append(f"{total.silenced} ignored by comments")
+    colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
+    if not (total.files or total.unusable or total.in_folders):
+        screen.say("no recipe to judge in these folders")
+    screen.say(screen.paint("; ".join(parts), colour))
+    for version in dict.fromkeys(
+        describe_version(result.recipe)
+        for result in total.results
+        if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER)
+    ):
+        screen.say(screen.paint(f"judged by {printable(version)}", DIM))
+    if total.off:
+        screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
+    if total.in_folders:
+        judged, others = _count(len(total.results), "recipe"), total.skipped
+        screen.say(
+            f"{judged} judged, {_count(others, 'file')} {'is no GRPO recipe' if others == 1 else 'are no GRPO recipes'}"
+        )
+    if total.unjudged:
+        names = ", ".join(printable(name) for name in total.unjudged[:MOST_NAMED])
+        more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
+        screen.wrap(f"not judged (name one to see why): {names}{more}", "")
+
+
+class Report(Protocol):
+    """What writes answers in one form: a file at a time, then what closes them."""
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        """Take a file that was judged."""
+
+    def refuse(self, path: Path, message: str) -> None:
+        """Take a file that cannot be judged; stderr has the message too."""
+
+    def close(self, total: Total) -> None:
+        """Finish."""
+
+
+class TextReport:
+    """Each problem with its line and its fixes, and a closing line."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+        show_file(self._screen, fixed, lines)
+
+    def refuse(self, path: Path, message: str) -> None: ...
+
+    def close(self, total: Total) -> None:
+        show_total(self._screen, total)
+
+
+class JsonReport:
+    """One object a recipe and line."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
+        for result in fixed.judged.results:
+            self._out.write(render_result(result, start=start_of(result.recipe, fixed)) + "\n")
+
+    def refuse(self, path: Path, message: str) -> None:
+        self._out.write(render_error(message, file=str(path)) + "\n")
+
+    def close(self, total: Total) -> None: ...
+
+
+def _counted(total: Total) -> str:
+    files = _count(total.files + total.unusable, "file")
+    return files if len(total.results) == total.files else f"{_count(len(total.results), 'recipe')} in {files}"
+
+
+def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
+    """How many problems have a fix that may be written into a file: safe ones, and those with other fixes only."""
+    written = [[fix for fix in diagnostic.fixes if "processes" not in fix.change] for diagnostic in diagnostics]
+    safe = sum(any(fix.safe for fix in fixes) for fixes in written)
+    return safe, sum(bool(fixes) for fixes in written) - safe
+
+
+def fixable(diagnostic: Diagnostic) -> bool:
+    """Return whether --fix could write a fix of a problem, perhaps with --unsafe-fixes."""
+    return any("processes" not in fix.change for fix in diagnostic.fixes)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def writable(text: str, out: TextIO) -> str:
+    """What a stream cannot encode (undecodable names, umlauts in ASCII) as escapes."""
+    encoding = out.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def printable(text: str) -> str:
+    """One line without anything that moves a cursor: a file's name may hold newlines and escapes."""
+    return "".join(char if char.isprintable() or "\udc80" <= char <= "\udcff" else repr(char)[1:-1] for char in text)
+
+
+_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode
+
+
+def render_result(result: LintResult, name: Any = None, start: int | None = None) -> str:
+    """One line: the recipe's id, whether it is ok, its plan, its problems with fixes; ``start`` is its line among several."""
+    recipe = result.recipe
+    return _encode(
+        {
+            "id": name,
+            "file": recipe.file,
+            "framework": recipe.framework,
+            "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
+            "processes": result.setting.processes,
+            "ok": result.ok,
+            "plan": result.plan,
+            "problems": [
+                {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
+                | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
+                | {"safe": [fix.safe for fix in found.fixes]}
+                | _cell(recipe, found.line)
+                for found in result.diagnostics
+            ],
+            **({} if start is None else {"line": start}),
+        }
+    )
+
+
+def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
+    """Return the cell of a notebook, and the line in it; nothing for other files."""
+    cell, inside = recipe.place(line) if line else (None, 0)
+    return {} if cell is None else {"cell": cell, "line": inside}
+
+
+def as_json(value: Any) -> Any:
+    """Return a value that JSON has, or its text if JSON has none (NaN, a mapping that holds itself)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        json.dumps(value, allow_nan=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return str(value)[:200]
+    return value
+
+
+def render_error(text: str, name: Any = None, file: str | None = None) -> str:
+    """One line for input that could not be judged."""
+    return _encode({"id": name, "file": file, "ok": False, "error": text})

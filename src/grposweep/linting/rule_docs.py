@@ -1,0 +1,108 @@
+"""Rules as text: docs/rules.md (``python -m grposweep.linting.rule_docs [FILE]``), and what ``grposweep rules`` prints."""
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grposweep.errors import UserError
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.linting.linter import select_rules
+from grposweep.rules.registry import FAMILIES
+from grposweep.setting import TRL_FAMILY
+
+COMMAND = "python -m grposweep.linting.rule_docs"
+# What a formula may name; case matters.
+SYMBOLS = {
+    "W": "training processes (`processes`)",
+    "R": "data ranks, W without those that share a sequence or a model",
+    "B": "`per_device_train_batch_size`, in completions",
+    "B_eval": "`per_device_eval_batch_size`, in completions",
+    "A": "`gradient_accumulation_steps`, in micro-steps",
+    "S": "`steps_per_generation`, in micro-steps",
+    "G": "`num_generations`, completions a prompt",
+    "G_eval": "`num_generations_eval`",
+    "mu": "`num_iterations`, passes over a rollout",
+    "D": "training prompts",
+    "P": "prompts a rollout",
+    "p": "prompts an optimizer step",
+    "g": "completions of an optimizer step on one data rank, floor(p G / R)",
+    "m": "completions a micro-batch and data rank",
+    "U": "optimizer steps a rollout",
+    "k": "a whole number",
+}
+HEAD = f"""# The rules
+
+Made from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
+An **error** is what the framework refuses, or what trains something else than was written. A **warning** is worth knowing.
+`grposweep rules GB101` prints one rule; `--ignore` and `--select` take codes and families. Codes are permanent.
+
+| Symbol | Meaning |
+|---|---|
+{chr(10).join(f"| {symbol} | {meaning} |" for symbol, meaning in SYMBOLS.items())}
+"""
+RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
+
+
+def render() -> str:
+    """The whole document."""
+    parts = [HEAD.format(count=len(RULES))]
+    for family, about in FAMILIES.items():
+        rules = [rule for code, rule in sorted(RULES.items()) if code[:2] == family]
+        if rules:
+            parts += [f"## {family}: {about}\n", *(_render_rule(rule) for rule in rules)]
+    return "\n".join(parts)
+
+
+def _render_rule(rule: Rule | RecipeRule) -> str:
+    """One rule: its code as an anchor, its title, its explanation, what it reads."""
+    names = [name for name, known in FRAMEWORKS.items() if rule.holds_for(known.traits)]
+    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
+    reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
+    return f"### {rule.code}\n\n**{rule.title}** ({rule.severity})\n\n{rule.explanation}{of}{reads}\n"
+
+
+def explain_rules(code: str | None, out: TextIO) -> None:
+    """One rule in full; a family or all of them a line each."""
+    wanted = (code or "").strip().upper()
+    if wanted and not any(name.startswith(wanted) for name in RULES):
+        select_rules((wanted,))  # says what there is
+        raise UserError(f"{code}: no such rule.")
+    if wanted in RULES:
+        out.write(_full(RULES[wanted]))
+        return
+    for family, title in FAMILIES.items():
+        members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
+        if members:
+            out.write(f"{family}  {title}\n")
+        for rule in members:
+            head = f"  {rule.code}  {rule.severity:<7}  "
+            out.write(
+                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
+            )
+
+
+def _full(rule: Rule | RecipeRule) -> str:
+    text = rule.explanation
+    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{text}\n"
+
+
+def _first_line(rule: Rule | RecipeRule) -> str:
+    return rule.explanation.split("\n", 1)[0].rstrip(".")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the document to the file named on the command line."""
+    parser = argparse.ArgumentParser(description="Write docs/rules.md.")
+    parser.add_argument(
+        "target", nargs="?", type=Path, default=Path("docs/rules.md"), help="the file to write (default: %(default)s)"
+    )
+    target: Path = parser.parse_args(arguments).target
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

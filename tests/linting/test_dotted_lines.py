@@ -1,0 +1,69 @@
+"""Recipes of EasyR1, verl and OpenRLHF as JSON lines: whatever they hold, the answer is one object of JSON proper."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.easyr1 import keys as easyr1
+from grposweep.frameworks.openrlhf import keys as openrlhf
+from grposweep.frameworks.parsing.load import Options
+from grposweep.frameworks.verl import keys as verl
+from grposweep.linting.command import lint_lines
+from grposweep.linting.linter import select_rules
+
+IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
+READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
+KEYS = {"easyr1": [*easyr1.known(), *READ["easyr1"], "worker.actor.kl_loss_coef"],
+        "openrlhf": [*openrlhf.known(), *READ["openrlhf"], *openrlhf.RENAMED],
+        "verl": [*verl.known(), *READ["verl"], "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from(["grpo", "megatron", "kl", "full", "adaptive", "${data.train_batch_size}", "1e-6", "???", "${oc.env:X}"]),
+    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=4), st.integers(-1, 4), max_size=2),
+)  # fmt: skip
+
+
+def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer."""
+    out = io.StringIO()
+    code = lint_lines([json.dumps(record).encode()], out, Options(), select_rules())
+    return code, json.loads(out.getvalue(), parse_constant=pytest.fail)
+
+
+@settings(max_examples=90, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
+    """Dotted or nested, known keys or not."""
+    framework = data.draw(st.sampled_from(IN_PROMPTS))
+    names = st.one_of(st.sampled_from(READ[framework]), st.sampled_from(KEYS[framework]), st.text(max_size=8))
+    config = data.draw(st.dictionaries(names, VALUES, max_size=9))
+    record = {
+        "framework": framework, "config": config, "processes": data.draw(st.one_of(st.none(), st.integers(1, 9))),
+        "dataset_size": data.draw(st.one_of(st.none(), st.integers(1, 5000))),
+    }  # fmt: skip
+    code, answer = ask(record)
+    assert "error" not in answer
+    assert code == (0 if answer["ok"] else 1)
+
+
+def test_a_line_may_be_nested_and_name_its_release() -> None:
+    """The framework is told by the keys where the line does not say it."""
+    config = {"worker": {"actor": {"kl_loss_coef": 0.1}, "rollout": {"n": 5}}}
+    _, new = ask({"config": config})
+    _, old = ask({"config": config, "framework_version": "0.2"})
+    assert new["framework"] == old["framework"] == "easyr1"
+    assert "GV301" in {problem["code"] for problem in new["problems"]}
+    assert "GV301" not in {problem["code"] for problem in old["problems"]}
+
+
+@pytest.mark.parametrize("version", ["0.1", "x", "", "0.2.1.2.3"])
+def test_a_release_that_is_none_is_one_message(version: str) -> None:
+    """Exit code 2."""
+    code, answer = ask({"framework": "easyr1", "framework_version": version, "config": {}})
+    assert code == 2
+    assert "version" in answer["error"] or "release" in answer["error"]

@@ -1,0 +1,91 @@
+"""``grposweep lint FOLDER``: which files it judges, which it leaves out, and what it says of them."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grposweep.frameworks.parsing.load import Options
+from grposweep.linting.command import LintOptions, lint_files
+from grposweep.linting.folders import find_targets
+from grposweep.linting.linter import select_rules
+
+Write = Callable[..., Path]
+BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
+
+
+@pytest.fixture
+def put(here: Path) -> Callable[..., Path]:
+    """``put("a/b.yaml")`` writes a recipe, or other text, into a file."""
+
+    def write(name: str, text: str = BAD) -> Path:
+        path = here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def found(folder: Path) -> list[str]:
+    """The files of a folder that are judged."""
+    return [target.path.relative_to(folder).as_posix() for target in find_targets([folder])]
+
+
+def lint(*paths: Path) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    code = lint_files(paths, LintOptions(Options(processes=8), select_rules(["GB"])), out, err)
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_what_git_ignores_is_left_out(put: Write, here: Path) -> None:
+    """By the patterns of its own folder, of those above up to the repository's root, and of those below, which win."""
+    (here / ".git").mkdir()
+    put(".gitignore", "out/\n*.bak.yaml\n/conf/root.yaml\n")
+    put("conf/.gitignore", "deep/*\n!deep/kept.yaml\n!kept.bak.yaml\n")
+    for name in ("a.yaml", "a.bak.yaml", "out/a.yaml", "conf/root.yaml", "conf/a.yaml", "conf/kept.bak.yaml",
+                 "conf/deep/a.yaml", "conf/deep/kept.yaml", "conf/out/a.yaml"):  # fmt: skip
+        put(name)
+    assert found(here) == ["a.yaml", "conf/a.yaml", "conf/kept.bak.yaml", "conf/deep/kept.yaml"]
+    assert found(here / "conf") == ["a.yaml", "kept.bak.yaml", "deep/kept.yaml"]
+
+
+def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) -> None:
+    """Also caches, other kinds of files, and Python files that never say GRPO."""
+    put("env/pyvenv.cfg", "home = /usr/bin\n")
+    for name in (".hidden/a.yaml", "env/a.yaml", "node_modules/a.yaml", "a.json", "a.txt", "plain.py"):
+        put(name)
+    put("train.py", "from trl import GRPOConfig\n")
+    put("run.slurm", "#!/bin/bash\n")
+    assert found(here) == ["run.slurm", "train.py"]
+
+
+def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here: Path) -> None:
+    """Exit code by the recipes alone; one that speaks of GRPO and cannot be judged is named."""
+    put("a.yaml")
+    put("list.yaml", "- 1\n")
+    put("setup.sh", "pip install trl\n")
+    put("grpo.sh", "echo hello\n")
+    code, out, err = lint(here)
+    assert (code, err) == (1, "")
+    assert "a.yaml:1: GB101 error" in out
+    assert "\n1 recipe judged, 2 files are no GRPO recipes\n" in out
+    assert " ".join(out.split()).endswith(f"not judged (name one to see why): {here}/grpo.sh")
+
+
+def test_a_named_file_that_is_no_recipe_stays_bad_input(put: Write, here: Path) -> None:
+    """Also beside a folder."""
+    other = put("list.yaml", "- 1\n")
+    put("sub/a.yaml", "num_generations: 8\nper_device_train_batch_size: 8\n")
+    code, out, err = lint(here / "sub", other)
+    assert code == 2
+    assert err.startswith(f"error: {other}: ")
+    assert "1 could not be read" in out
+
+
+def test_a_folder_without_a_recipe_is_clean_and_says_so(here: Path) -> None:
+    """Nothing to judge is no error."""
+    (here / "empty").mkdir()
+    assert lint(here / "empty") == (0, "no recipe to judge in these folders\n0 files: 0 errors, 0 warnings\n", "")

@@ -1,0 +1,327 @@
+"""Family GV: keys that a release takes, values it can read, scripts that say what they mean."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.frameworks.parsing.load import Options, load_recipe
+from grposweep.frameworks.trl.keys import parse_version
+from grposweep.linting.linter import Diagnostic, lint_recipe, select_rules
+from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
+
+GV = select_rules(["GV"])
+
+
+def findings(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> list[Diagnostic]:
+    """The family's findings on a recipe."""
+    return list(lint_recipe(Recipe(framework, parse_version(version), config, **more), GV).diagnostics)
+
+
+RENAMED = {  # key: value, what the fix sets, whether it is safe
+    "evaluation_strategy": ("steps", {"eval_strategy": "steps"}, True),
+    "torch_dtype": ("bfloat16", {"dtype": "bfloat16"}, True),
+    "warmup_ratio": (0.1, {"warmup_steps": 0.1}, True),
+    "overwrite_output_dir": (True, {}, True),
+    "vllm_device": ("auto", {}, True),
+    "max_prompt_length": (512, {}, False),
+    "use_liger_loss": (True, {}, False),
+    "use_liger_loss ": (False, {}, True),
+    "vllm_guided_decoding_regex": ("x", {"vllm_structured_outputs_regex": "x"}, True),
+    "wandb_log_unique_prompts": (True, {"log_unique_prompts": True}, True),
+    "logging_dir": ("logs", {}, False),
+    "vllm_max_model_len": (2048, {"vllm_max_model_length": 2048}, True),
+}
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_keys_that_are_gone_name_their_successor(key: str) -> None:
+    """An error with one fix; safe where the meaning is kept."""
+    value, change, safe = RENAMED[key]
+    (found,) = findings({key.strip(): value})
+    assert (found.code, found.severity, found.keys) == ("GV101", "error", (key.strip(),))
+    (repair,) = found.fixes
+    assert repair.change == {key.strip(): None, **change}
+    assert repair.safe is safe
+
+
+@pytest.mark.parametrize(
+    ("key", "why"), [("max_prompt_length", "TRL no longer cuts prompts"), ("tp_size", "parallelism_config holds")]
+)
+def test_a_key_that_only_has_to_go_says_why(key: str, why: str) -> None:
+    """Beside the fix that removes it, which does not."""
+    (found,) = findings({key: 512})
+    assert found.fixes[0].change == {key: None}
+    assert why in found.message
+
+
+def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
+    """And the older word, where there is one."""
+    (found,) = findings({"steps_per_generation": 4}, "0.17")
+    assert found.code == "GV101"
+    assert "came with TRL 0.18.0" in found.message
+    (renamed,) = findings({"dtype": "bfloat16"}, "0.18")
+    assert renamed.fixes[0].change == {"dtype": None, "torch_dtype": "bfloat16"}
+
+
+def test_every_release_takes_what_it_takes() -> None:
+    """The same recipe is right in one release and wrong in another."""
+    config = {"max_prompt_length": 512, "warmup_ratio": 0.1, "torch_dtype": "auto"}
+    assert findings(config, "0.18") == []
+    assert len(findings(config, "1.16")) == 3
+
+
+def test_open_r1_takes_its_own_keys_and_trl_does_not() -> None:
+    """They are said to be Open-R1's."""
+    config = {"dataset_prompt_column": "problem", "system_prompt": "hi", "benchmarks": []}
+    assert findings(config, "0.18", "open-r1") == []
+    found = findings(config)
+    assert [item.code for item in found] == ["GV101"] * 3
+    assert "a key of Open-R1" in found[0].message
+
+
+def test_a_typo_names_the_nearest_keys() -> None:
+    """The fix is not safe: what was meant is a guess."""
+    (found,) = findings({"num_generatons": 4})
+    assert (found.code, found.severity) == ("GV102", "error")
+    assert found.fixes[0].change == {"num_generatons": None, "num_generations": 4}
+    assert found.fixes[0].safe is False
+    (habit,) = findings({"lr": 1e-6})
+    assert habit.fixes[0].change == {"lr": None, "learning_rate": 1e-6}
+
+
+def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
+    """trl.scripts.grpo swallows it; a script of one's own may know it."""
+    swallowed = findings({"betta": 1}, launch=LaunchContext("accelerate", "trl.scripts.grpo"))[0]
+    assert "trl.scripts.grpo drops it silently" in swallowed.message
+    handed_on = findings({"betta": 1}, launch=LaunchContext("trl", "trl.scripts.grpo"))[0]
+    assert "accelerate launch" in handed_on.message
+    own = findings({"betta": 1}, launch=LaunchContext("torchrun", "train.py"))[0]
+    assert (own.code, own.severity) == ("GV108", "warning")
+    assert [found.code for found in findings({"system_prompt": "x"}, launch=LaunchContext("torchrun", "train.py"))] == [
+        "GV108"
+    ]
+
+
+FLAG = {"betta": 4}  # the lines of a key that a script gives as a flag
+OWN = LaunchContext("accelerate", "train.py")
+
+
+@pytest.mark.parametrize(("version", "launcher", "program", "of_yaml", "of_flag"), [
+    ("0.18.2", "accelerate", "open_r1/grpo.py", "warning", "error"),
+    ("0.19", "accelerate", "open_r1/grpo.py", "error", "error"),
+    ("0.18.2", "accelerate", "trl.scripts.grpo", "warning", "error"),
+    ("0.21", "accelerate", "trl.scripts.grpo", "error", "error"),
+    ("0.22", "accelerate", "trl/scripts/grpo.py", "warning", "warning"),
+    ("1.0", "accelerate", "trl.scripts.grpo", "warning", "error"),
+    ("0.28", "trl", "trl.scripts.grpo", "warning", "warning"),
+    ("0.29", "trl", "trl.scripts.grpo", "error", "error"),
+])  # fmt: skip
+def test_the_parser_of_each_release_drops_a_key_or_stops(
+    version: str, launcher: str, program: str, of_yaml: str, of_flag: str
+) -> None:
+    """As trl/scripts/utils.py, scripts/grpo.py and the `trl` command of these releases do it."""
+    launch = LaunchContext(launcher, program)
+    (yaml,) = findings({"betta": 1}, version, launch=launch)
+    (flag,) = findings({"betta": 1}, version, launch=launch, lines=FLAG)
+    assert (yaml.severity, flag.severity) == (of_yaml, of_flag)
+    assert ("is lost" in yaml.message) == (of_yaml == "warning")
+
+
+def test_a_recipe_alone_is_judged_by_the_parser_of_its_release() -> None:
+    """Before TRL 0.19 nothing stops at a key of a YAML."""
+    assert [found.severity for found in findings({"torch_dtype": "auto", "beta_": 1}, "0.27")] == ["error", "error"]
+    assert [found.severity for found in findings({"dtype": "auto", "beta_": 1}, "0.18")] == ["warning", "warning"]
+
+
+def test_keys_that_the_launched_script_declares_are_known() -> None:
+    """Those of its dataclasses or options; what it does with others, it says."""
+    declares = {"max_pixels": KeySpec("int?", None)}
+    code = LaunchedCode("train.py", declares, other_keys="stop")
+    assert findings({"max_pixels": "400"}, launch=OWN, lines=FLAG, code=code) == []
+    (typo,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=code)
+    assert (typo.code, typo.severity) == ("GV102", "error")
+    (lost,) = findings(
+        {"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py", declares, other_keys="dropped")
+    )
+    assert (lost.code, lost.severity) == ("GV102", "warning")
+    (unread,) = findings({"betta": 1}, launch=OWN, lines=FLAG, code=LaunchedCode("train.py"))
+    assert (unread.code, unread.severity) == ("GV108", "warning")
+
+
+BATCH = {"num_generations": 8, "per_device_train_batch_size": 1, "max_steps": 10}  # on 7 processes no whole groups
+
+
+def test_batch_rules_of_trl_do_not_judge_another_trainer() -> None:
+    """Its batches may hold prompts: neither an error nor a plan, and one warning says so."""
+    plain = lint_recipe(Recipe("trl", (1, 16, 0), BATCH, 7))
+    assert "GB101" in {found.code for found in plain.diagnostics if found.severity == "error"}
+    own = lint_recipe(
+        Recipe("trl", (1, 16, 0), BATCH, 7, code=LaunchedCode("t.py", trainer="MyTrainer", own_trainer=True))
+    )
+    assert [found.code for found in own.diagnostics] == ["GV112"]
+    assert "MyTrainer" in own.diagnostics[0].message
+    assert set(own.plan.values()) == {None}
+
+
+def test_keys_of_the_asynchronous_trainer_are_known_since_1_0() -> None:
+    """AsyncGRPOConfig has them; so its recipes are not judged by the batches of GRPOTrainer."""
+    keys = {"max_staleness": 4, "weight_sync_steps": 1}
+    assert [found.code for found in findings({**keys, "token_budget": 8192})] == ["GV112"]
+    old = findings(keys, "0.29")
+    assert {found.code for found in old if found.severity == "error"} == {"GV101"}
+    assert "came with TRL 1.8.0" in findings({**keys, "token_budget": 1}, "1.7")[0].message
+
+
+def test_own_keys_of_own_scripts_are_one_warning() -> None:
+    """Not one a key: a script may have many."""
+    config = {f"my_word_{n}": n for n in range(12)}
+    (found,) = findings(config, launch=LaunchContext("accelerate", "src/train.py"))
+    assert len(found.keys) == 12
+    assert "and 4 more" in found.message
+    assert "src/train.py" in found.message
+
+
+def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None:
+    """The line is in another file."""
+    (tmp_path / "r.yaml").write_text("torch_dtype: auto\n", encoding="utf-8")
+    (tmp_path / "run.sh").write_text("trl grpo --config r.yaml --num_processes 2\n", encoding="utf-8")
+    (found,) = lint_recipe(load_recipe(tmp_path / "run.sh", Options(own_version="1.16")), GV).diagnostics
+    assert found.line is None
+    assert found.message.endswith("(It is set in r.yaml.)")
+
+
+def test_launcher_words_and_environments_are_no_strangers() -> None:
+    """``trl grpo`` takes num_processes from the YAML, and every TRL sets ``env``."""
+    assert findings({"num_processes": 4, "env": {"A": "1"}}) == []
+    assert findings({"env": "A=1"})[0].code == "GV104"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "number"),
+    [("learning_rate", "3e-06", 3e-6), ("num_generations", "8", 8), ("use_vllm", "false", False)],
+)
+def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number: Any) -> None:
+    """A warning: TRL's own parser converts them."""
+    (found,) = findings({key: value})
+    assert (found.code, found.severity) == ("GV103", "warning")
+    assert found.fixes[0].change == {key: number}
+    assert found.fixes[0].safe
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("num_generations", "eight"), ("num_generations", 7.5), ("num_generations", None), ("num_generations", True),
+    ("learning_rate", "fast"), ("learning_rate", None), ("beta", [0.1]), ("beta", float("inf")), ("use_vllm", "maybe"),
+    ("use_vllm", 3), ("eval_strategy", False), ("eval_strategy", True), ("eval_strategy", "step"),
+    ("reward_funcs", "accuracy"), ("max_steps", 1e30),
+])  # fmt: skip
+def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
+    """And nothing else is said about them."""
+    assert [found.code for found in findings({key: value})] == ["GV104"]
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("epsilon_high", None), ("max_grad_norm", 1), ("use_vllm", 1), ("report_to", "wandb"), ("run_name", 7),
+    ("reward_funcs", ["a"]),
+    ("scale_rewards", False), ("scale_rewards", "batch"), ("lr_scheduler_kwargs", {"num_cycles": 1}), ("eval_strategy", "no"),
+    ("deepspeed", "zero.json"), ("eval_steps", 0.1), ("bf16", True), ("pad_to_multiple_of", 8), ("generation_kwargs", '{"a": 1}'),
+])  # fmt: skip
+def test_values_that_trl_takes_are_fine(key: str, value: Any) -> None:
+    """No false alarm."""
+    assert findings({key: value}) == []
+
+
+def test_a_bare_no_is_fixed_with_quotes() -> None:
+    """YAML 1.1 makes false of it."""
+    (found,) = findings({"eval_strategy": False})
+    assert found.fixes[0].change == {"eval_strategy": "no"}
+    assert found.fixes[0].safe
+
+
+def test_duplicates_name_both_lines() -> None:
+    """The last one counts."""
+    (found,) = findings({"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9),), lines={"beta": 9})
+    assert (found.code, found.severity, found.line) == ("GV105", "warning", 9)
+    assert "lines 3 and 9" in found.message
+
+
+def test_rules_that_rest_on_an_unknown_value_are_silent() -> None:
+    """``num_generations: $G`` is neither 8 nor wrong."""
+    recipe = Recipe("trl", (1, 16, 0), {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0}, 7,
+                    unresolved={"num_generations": "$G"})  # fmt: skip
+    verdict = lint_recipe(recipe)
+    codes = {found.code for found in verdict.diagnostics}
+    assert "GV106" in codes
+    assert "GK106" in codes
+    assert not any(code.startswith("GB") for code in codes)
+    assert verdict.plan["completions_per_rollout"] is None
+
+
+def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
+    """Not for the name of a folder."""
+    unresolved = {"num_generations": "$G", "output_dir": "$OUT", "$@": "$@"}
+    found = findings({"num_generations": "$G", "output_dir": "$OUT"}, unresolved=unresolved)
+    assert [item.keys for item in found] == [("num_generations",), ("$@",)]
+
+
+@pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [
+    ("verl", (0, 9, 1), "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", True),
+    ("verl", (0, 9, 1), "algorithm.use_kl_in_reward", True),
+    ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),  # written by translate, and nothing follows from it
+    ("verl", (0, 9, 1), "data.filter_overlong_prompts", False),
+    ("verl", (0, 9, 1), "data.train_files", False),
+    ("easyr1", (0, 2, 0), "worker.actor.kl_loss_coef", True),
+    ("easyr1", (0, 3, 3), "worker.actor.kl_loss_coef", False),  # algorithm.kl_coef replaced it
+    ("easyr1", (0, 3, 3), "algorithm.kl_coef", True),
+    ("ms-swift", (4, 6, 0), "loss_type", True),
+    ("ms-swift", (4, 6, 0), "warmup_ratio", True),
+    ("trl", (1, 16, 0), "accelerator_config", True),
+    ("trl", (1, 16, 0), "run_name", False),
+])  # fmt: skip
+def test_unresolved_values_are_said_for_keys_that_the_release_reads(
+    framework: str, version: tuple[int, int, int], key: str, is_judged: bool
+) -> None:
+    """A warning about a key that nothing follows from would be noise."""
+    config = {key: "$X"} | ({"rlhf_type": "grpo"} if framework == "ms-swift" else {})
+    found = lint_recipe(Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])).diagnostics
+    assert bool(found) is is_judged
+
+
+def test_a_cut_command_is_an_error(tmp_path: Path) -> None:
+    """At the line that bash runs as a command of its own."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python train_grpo.py --beta 0.1 \\\n  # --epsilon 0.2 \\\n  --num_generations 4\n", encoding="utf-8"
+    )
+    (found,) = lint_recipe(load_recipe(script, Options()), GV).diagnostics
+    assert (found.code, found.severity, found.line) == ("GV107", "error", 3)
+
+
+@pytest.mark.parametrize(("mixture", "words"), [
+    ([], "a mapping with a 'datasets' key"), ({"datasets": "x"}, "a list"), ({"datasets": [{"config": "x"}]}, "'id'"),
+    ({"datasets": [{"id": "a", "columns": ["x"]}, {"id": "b", "columns": ["y"]}]}, "the same for all"),
+])  # fmt: skip
+def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
+    """As its ScriptArguments makes them."""
+    (found,) = findings({"dataset_mixture": mixture}, "0.18", "open-r1")
+    assert found.code == "GV109"
+    assert words in found.message
+
+
+def test_a_typo_is_a_warning_where_no_version_is_stated() -> None:
+    """Before TRL 0.19 it would be dropped."""
+    recipe = Recipe("trl", (1, 16, 0), {"num_generatons": 4}, version_source=NOT_STATED)
+    (found,) = lint_recipe(recipe, select_rules(["GV102"])).diagnostics
+    assert (found.severity, [fix.safe for fix in found.fixes]) == ("warning", [False])
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])
+def test_an_error_of_one_release_is_a_warning_where_another_may_train(kind: Any, severity: str) -> None:
+    """The loss cispo came with TRL 0.23: under an assumed 0.18 it may be right. Groups of one are wrong in every release."""
+    recipe = Recipe("open-r1", (0, 18, 0), {"loss_type": "cispo"}, 8, version_source=VersionSource(kind))
+    (found,) = lint_recipe(recipe, select_rules(["GL101"])).diagnostics
+    assert (found.severity, any(fix.safe for fix in found.fixes)) == (severity, False)
+    torn = replace(recipe, config={"num_generations": 1, "per_device_train_batch_size": 8})
+    (always,) = lint_recipe(torn, select_rules(["GB102"])).diagnostics
+    assert (always.code, always.severity) == ("GB102", "error")

@@ -1,0 +1,140 @@
+"""docs/rules.md says what the rules say."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil, floor
+from pathlib import Path
+
+import pytest
+
+from grposweep import planning
+from grposweep.linting import rule_docs as document
+from grposweep.rules import rollout_batch
+from grposweep.setting import Setting
+
+PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+def test_the_page_is_current() -> None:
+    """A docstring that changes is shown by a diff of the page."""
+    assert PAGE.read_text() == document.render(), f"out of date; make it again with: {document.COMMAND}"
+
+
+def test_the_page_explains_every_rule_once() -> None:
+    """Each under its code, so that a link to one does not break."""
+    text = document.render()
+    assert all(text.count(f"\n### {code}\n") == 1 for code in document.RULES)
+
+
+def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
+    """The command of the message above."""
+    document.main([str(tmp_path / "docs" / "rules.md")])
+    assert (tmp_path / "docs" / "rules.md").read_text() == document.render()
+
+
+# Formulas of the page, and what grposweep computes for them.
+COMPLETIONS = Setting(processes=6, per_device_train_batch_size=4, gradient_accumulation_steps=3, steps_per_generation=5,
+                      num_generations=8, num_iterations=2, train_prompts=1000, per_device_eval_batch_size=16,
+                      num_generations_eval=4, budget_completions=1000)  # fmt: skip
+PROMPTS = Setting(processes=8, sequence_parallel_size=2, prompts_per_rollout=16, prompts_per_step=3, num_generations=5,
+                  per_device_train_batch_size=3)  # fmt: skip
+FORMULAS: list[tuple[str, str, Callable[[Setting], object]]] = [
+    ("GB101", "B W S", planning.completions_per_rollout),
+    ("GB106", "B W", planning.completions_per_micro_step),
+    ("GB104", "B W A / G", lambda s: Fraction(planning.completions_per_step(s) or 0, s.num_generations)),
+    ("GD201", "P = B W S / G", planning.prompts_per_rollout),
+    ("GD201", "D mod P", planning.dropped_prompts),
+    ("GD201", "floor(D / P)", planning.rollouts_per_epoch),
+    (
+        "GS103",
+        "steps = floor(budget / (B W S)) mu S / A",
+        lambda s: (s.budget_completions or 0) // 120 * Fraction(10, 3),
+    ),
+    ("GE501", "B_eval W // G_eval", lambda s: s.per_device_eval_batch_size * (s.processes or 0) // 4),
+    ("GB304", "P G", rollout_batch.rollout_completions),
+    ("GB305", "g = floor(p G / R)", rollout_batch.per_rank),
+    ("GB306", "g = floor(p G / R)", rollout_batch.per_rank),
+    ("GB309", "P G / R", lambda s: Fraction(rollout_batch.rollout_completions(s), rollout_batch.ranks(s) or 1)),
+    ("GB310", "p G", rollout_batch.step_completions),
+    ("GB310", "g = p G / R", lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1)),
+    ("GB401", "P G", rollout_batch.rollout_completions),
+    ("GB403", "p G", rollout_batch.step_completions),
+    ("GB404", "p G / R", lambda s: Fraction(rollout_batch.step_completions(s), rollout_batch.ranks(s) or 1)),
+]
+
+
+def values(s: Setting) -> dict[str, object]:
+    """What the symbols of the legend are in a setting."""
+    if s.prompts_per_rollout is not None:
+        return {
+            "P": s.prompts_per_rollout,
+            "p": s.prompts_per_step,
+            "G": s.num_generations,
+            "R": rollout_batch.ranks(s),
+        }
+    return {"B": s.per_device_train_batch_size, "W": s.processes, "S": s.steps_per_generation, "G": s.num_generations,
+            "A": s.gradient_accumulation_steps, "mu": s.num_iterations, "D": s.train_prompts,
+            "P": planning.prompts_per_rollout(s),
+            "B_eval": s.per_device_eval_batch_size, "G_eval": s.num_generations_eval,
+            "budget": s.budget_completions}  # fmt: skip
+
+
+def evaluate(formula: str, s: Setting) -> object:
+    """The value of a formula, in which symbols side by side are multiplied."""
+    text = re.sub(r"\bmod\b", "%", formula.split(" = ")[-1])
+    text = re.sub(r"(?<=[\w)]) (?=\w|\()", " * ", text)
+    known = {name: Fraction(value) for name, value in values(s).items()}  # type: ignore[call-overload]  # numbers, all
+    return eval(text, {"floor": floor, "ceil": ceil}, known)
+
+
+@pytest.mark.parametrize(("code", "formula", "computed"), FORMULAS)
+def test_a_stated_formula_is_what_is_computed(code: str, formula: str, computed: Callable[[Setting], object]) -> None:
+    """A capital letter in place of a small one gives another number."""
+    s = PROMPTS if code in ("GB304", "GB305", "GB306", "GB309", "GB310", "GB401", "GB403", "GB404") else COMPLETIONS
+    text = " ".join(document.RULES[code].explanation.split())
+    assert re.search(rf"(?<![A-Zp/] ){re.escape(formula)}(?! ?[/\w(]*[A-Z]\b)", text), text
+    assert evaluate(formula, s) == computed(s)
+
+
+def plain(text: str) -> str:
+    """A rule's text without code and quoted messages."""
+    return re.sub(r"``[^`]*``|`[^`]*`|\"[^\"]*\"", "", text)
+
+
+@pytest.mark.parametrize("code", sorted(document.RULES))
+def test_symbols_are_those_of_the_legend(code: str) -> None:
+    """No text begins with a symbol, which a formatter may capitalise, and every symbol is defined with its case."""
+    text = document.RULES[code].explanation
+    first = re.match(r"\S+", text)
+    assert first is not None
+    symbols = {symbol.lower() for symbol in document.SYMBOLS} - {"a"}  # the article
+    assert first[0].strip(",:").lower() not in symbols
+    letters = set(re.findall(r"(?<![\w.'-])([A-Za-z](?:_eval)?)(?![\w'-]|\.\w)", plain(text))) - {
+        "a",
+        "A",
+        "x",
+    }  # articles, "2 x 3"
+    assert letters <= document.SYMBOLS.keys(), letters
+
+
+@pytest.mark.parametrize("code", sorted(document.RULES))
+def test_names_are_spelled_as_their_owners_do(code: str) -> None:
+    """In titles and texts."""
+    rule = document.RULES[code]
+    wrong = r"\b(Verl|VERL|VLLM|Vllm|easyR1|Easyr1|EasyR1s|Trl|MS-Swift|Ms-swift|ms swift|s keys|kl|gpus?)\b"
+    assert not re.search(wrong, plain(f"{rule.title}. {rule.explanation}"))
+
+
+def test_titles_tell_rules_apart() -> None:
+    """No two rules have the same title."""
+    titles = [rule.title for rule in document.RULES.values()]
+    assert len(set(titles)) == len(titles)
+
+
+def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--help`` is no file name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        document.main(["--help"])
+    assert list(tmp_path.iterdir()) == []
