@@ -183,9 +183,10 @@ def test_a_rule_fires_on_a_bad_recipe_and_not_on_its_neighbour(
 
 def test_every_rule_in_prompts_has_a_case() -> None:
     """A new rule comes with its line."""
-    others = [known.traits for name, known in FRAMEWORKS.items() if name not in IN_PROMPTS]
-    rules = {**REGISTRY, **RECIPE_RULES}
-    ours = {code for code, rule in rules.items() if not any(rule.holds_for(other) for other in others)}
+    own = [FRAMEWORKS[name].traits for name in IN_PROMPTS]
+    others = [known.traits for known in FRAMEWORKS.values() if known.traits.unit != "prompts"]
+    rules = {code: rule for code, rule in {**REGISTRY, **RECIPE_RULES}.items() if any(map(rule.holds_for, own))}
+    ours = {code for code, rule in rules.items() if not any(map(rule.holds_for, others))}
     swept = {"GB312"}  # of points of a sweep, which no recipe of their own can be: tests/programs
     assert {code for _, code, _, _ in CASES} | set(LAUNCHED) | swept == ours
 
