@@ -130,7 +130,9 @@ def _leveldb(data: bytes) -> Iterator[bytes]:
         if kind == 0:  # padding of a block
             position += _BLOCK - position % _BLOCK
             continue
-        parts = [content] if kind in (_FULL, _FIRST) else [*parts, content]
+        if kind in (_FULL, _FIRST):
+            parts.clear()
+        parts.append(content)
         if kind in (_FULL, _LAST):
             yield b"".join(parts)
-            parts = []
+            parts.clear()

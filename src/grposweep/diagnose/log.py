@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-MOST_ROWS = 500_000  # logged lines; of a longer log the last ones are judged
+MOST_ROWS = 200_000  # logged lines; of a longer log the last ones are judged
 MOST_STEPS = 10**12
 _LARGEST = 1e100  # a larger number is as infinite, and its square no float
 
@@ -122,8 +122,8 @@ class Log:
                 step = last if evaluation else last + 1
             last = step
             rows.setdefault(step, {}).update(values)
-            if len(rows) > MOST_ROWS:
-                del rows[next(iter(rows))]
+            if len(rows) > 2 * MOST_ROWS:
+                rows = dict(list(rows.items())[-MOST_ROWS:])
         log.rows = dict(sorted(rows.items()))
         return log
 

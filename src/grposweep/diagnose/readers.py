@@ -14,7 +14,8 @@ from grposweep.files import yaml_loader
 from grposweep.storage import paths
 
 MOST_BYTES = 256 << 20
-LONGEST_LINE = 4 << 20  # characters; a longer one is no line of a log
+MOST_LINES = 5_000_000
+LONGEST_LINE = 1 << 20  # characters; a longer one is no line of a log
 MOST_NESTED = 8  # levels of a JSON object that are flattened
 
 Line = dict[str, Any]
@@ -114,10 +115,12 @@ def _read_text(file: Path, text: str) -> Log:
         log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
         log.skipped = 1
         return log
-    lines = [line for line in text.replace("\r", "\n").split("\n") if len(line) <= LONGEST_LINE]
+    if text.count("\n") + text.count("\r") > MOST_LINES:
+        raise UserError(f"{file}: more than {MOST_LINES:,} lines. Cut it: tail -n {MOST_LINES // 2} LOG > end.log.")
+    lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
     logs = [Log.build(str(file), format.name, format.read(lines)) for format in TEXT_FORMATS]
     best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
-    best.skipped = _damaged(lines) if best.format == "JSON lines" else 0
+    best.skipped = _damaged(lines) if best.rows and best.format == "JSON lines" else 0
     best.total = best.total or next((log.total for log in logs if log.total), None)
     return best
 
@@ -156,7 +159,7 @@ def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED)
 
 def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
-        if not line.lstrip().startswith("{"):
+        if not (line.lstrip().startswith("{") and line.rstrip().endswith("}")):
             continue
         value = _whole(line)
         if isinstance(value, dict):
@@ -231,7 +234,8 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
         if block is None and "Step " not in line:
             continue
-        plain = _RAY.sub("", _COLOUR.sub("", line))
+        plain = _COLOUR.sub("", line)
+        plain = plain[worker.end() :] if (worker := _RAY.match(plain)) else plain
         if start := _EASYR1.fullmatch(plain):
             if block:
                 yield block
@@ -240,9 +244,9 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
             indent = len(pair[1])
             stack = [entry for entry in stack if entry[0] < indent]
             name = "/".join([*(key for _, key in stack), pair[2]])
-            if pair[3] is None:
+            if pair[3] is None and len(stack) < MOST_NESTED:
                 stack.append((indent, pair[2]))
-            else:
+            elif pair[3] is not None:
                 block[name] = pair[3]
     if block:
         yield block
