@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grposweep.diagnose.findings import Diagnosis, Level, diagnose
+from grposweep.diagnose.checks import Level
+from grposweep.diagnose.findings import Diagnosis, diagnose
 from grposweep.diagnose.log import Log
 
 NAMES = {  # TRL's name of a recorded signal

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from grposweep.diagnose.findings import NAMES_TO_FAIL, Diagnosis, Finding, Level, diagnose
+from grposweep.diagnose.checks import Level
+from grposweep.diagnose.findings import NAMES_TO_FAIL, Diagnosis, Finding, diagnose
 from grposweep.diagnose.readers import NoMetricsYet, find_log, read_log
 from grposweep.errors import ExitCode, UserError
 
