@@ -24,8 +24,14 @@ LAUNCH = "unusable_bad"  # a normal GRPO launch that was not read
 NO_LAUNCH = "unusable_ok"  # no GRPO launch: it should be refused
 
 
-def kind(verdict: str) -> str:
-    """Return what a verdict asks of the linter: "runs", "broken", "launch", "other" or "unjudged"."""
+def kind(row: dict[str, Any]) -> str:
+    """Return what a verdict asks of the linter: "runs", "broken", "doubtful", "launch", "other" or "unjudged".
+
+    Doubtful are files said to have other errors whose own Hydra composes them: what was named were rules of another release.
+    """
+    verdict = row["verdict"]
+    if verdict == "has_other_errors" and row["verl_own"] == "ok":
+        return "doubtful"
     known = {RUNS: "runs", BROKEN: "broken", (LAUNCH,): "launch", (NO_LAUNCH,): "other"}
     return next((name for starts, name in known.items() if verdict.startswith(starts)), "unjudged")
 
@@ -73,7 +79,7 @@ def judge(rows: list[dict[str, Any]], repositories: Path) -> "list[dict[str, Any
             continue
         os.chdir(root)
         status, codes, seconds = lint(Path(row["path"]))
-        answer = {**row, "status": status, "codes": dict(codes), "seconds": seconds, "kind": kind(row["verdict"])}
+        answer = {**row, "status": status, "codes": dict(codes), "seconds": seconds, "kind": kind(row)}
         answer["outcome"] = outcome(answer)
         found.append(answer)
     return found
@@ -87,7 +93,7 @@ def outcome(answer: dict[str, Any]) -> str:
     match answer["kind"]:
         case "runs":
             return "unread" if not read else "false alarm" if errors else "right"
-        case "broken":
+        case "broken" | "doubtful":
             return "right" if errors else "missed"
         case "launch":
             return "right" if read else "unread"

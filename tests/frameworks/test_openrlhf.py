@@ -190,3 +190,15 @@ def test_verdicts_are_those_of_openrlhf_s_own_parser_and_assertions(tmp_path: Pa
             wrong.append((row, codes))
     assert wrong == []
     assert sum(bool(row["refused"]) for row in VERDICTS) > 60
+
+
+def test_an_option_that_a_fork_s_program_declares_exists(tmp_path: Path) -> None:
+    """Its argparse takes it."""
+    (tmp_path / ".git").mkdir()
+    program = tmp_path / "openrlhf" / "cli" / "train_ppo_ray.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "from argparse import ArgumentParser\nparser = ArgumentParser()\nparser.add_argument('--own_bonus', type=float)\n"
+    )
+    found = linted(tmp_path, FLAT.replace("--packing_samples", "--packing_samples --own_bonus 0.1"))
+    assert "own_bonus" not in {key for diagnostic in found.diagnostics for key in diagnostic.keys}

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from grposweep import frameworks
 from grposweep.frameworks.base import KeyTable, parse_release
+from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
 from grposweep.frameworks.verl import keys as verl
 from grposweep.frameworks.verl.composed import Composer, read_source
@@ -224,3 +225,19 @@ def test_a_hostile_configuration_has_no_keys(tmp_path: Path, defaults: str) -> N
     """One that leads out of its folder, includes itself, or is no list of files."""
     files = {**FORK, f"{CONFIG}/ppo_trainer.yaml": f"defaults: {defaults}\n", "secret.yaml": "a: 1\n"}
     assert read_source(write(tmp_path, files), recipe_of({}))[0] is None
+
+
+def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_line(tmp_path: Path) -> None:
+    """An override of the same unknown key stops; a size without a value is set where the file is used."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "algorithm: {adv_estimator: grpo, own_bonus: 0.1}\n"
+        "actor_rollout_ref:\n  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: null}\n"
+        "  actor: {policy_loss: {loss_mode: mine}}\n"
+    )
+    found = lint_recipe(load_recipe(path, Options(own_version="0.9.1")))
+    assert found.ok
+    assert {"GV401", "GV305"} <= {diagnostic.code for diagnostic in found.diagnostics}
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n")
+    assert not lint_recipe(load_recipe(script, Options(own_version="0.9.1"))).ok

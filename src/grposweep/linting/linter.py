@@ -153,9 +153,11 @@ def _of_recipe(
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
-    """Return whether a problem is that keys are not set, where further keys may be set that only a running shell knows."""
-    said = {*(str(key).lstrip("+~") for key in recipe.config), *recipe.unresolved}
-    return recipe.may_have_more and bool(broken.fields) and said.isdisjoint(broken.fields)
+    """Return whether a problem is that keys have no value, where further ones may be set on a command line."""
+    said = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
+    # A configuration of Hydra's in a file is completed where it is used: by its defaults and by the command line.
+    is_part = recipe.launch is None and recipe.file and frameworks.FRAMEWORKS[recipe.framework].config_defaults
+    return bool((recipe.may_have_more or is_part) and broken.fields and said.isdisjoint(broken.fields))
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

@@ -257,9 +257,9 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``.
     """
-    takes = known(recipe.version)
+    takes, declared = known(recipe.version), recipe.code.declares if recipe.code else {}
     for key in recipe.config:
-        if key in takes:
+        if key in takes or key in declared:
             continue
         other = RENAMED.get(key) if recipe.version >= DOTTED else FLAT.get(key)
         lived = span(key)

@@ -5,7 +5,7 @@ trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py; verl 0.2 trainer/ppo/ray_
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from grposweep.frameworks.base import KeyTable
 from grposweep.frameworks.dotted import nearest
@@ -18,7 +18,7 @@ from grposweep.frameworks.verl.rules import VERL
 from grposweep.frameworks.verl.words import ALSO_WORDS, SWITCHES, unread, words
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import show
-from grposweep.rules.registry import Violation, recipe_rule, recipe_variant
+from grposweep.rules.registry import Severity, Violation, recipe_rule, recipe_variant
 from grposweep.setting import Setting
 
 FETCH = "data.gen_batch_size"
@@ -39,7 +39,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     known = verl.known_keys(recipe)
     for refused in refusals(recipe, known):
         if refused.finds == "absent":
-            yield _absent(recipe, refused.written, known)
+            yield from _absent(recipe, refused.written, known)
         elif refused.finds == "shape":
             key = refused.written
             why = "Hydra does not replace a mapping by a list, or a list by a mapping"
@@ -53,15 +53,20 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
                             f"Write {near}, without the +.", (key,), ({key: None, near: value},))  # fmt: skip
 
 
-def _absent(recipe: Recipe, key: str, known: KeyTable) -> Violation:
-    """Describe a key that needs a ``+``, or is a typo."""
+def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
+    """Describe a key that needs a ``+``, or is a typo; a file may add keys, which code of its own reads."""
+    is_file = recipe.launch is None and recipe.file is not None
     plain, value = key.lstrip("~"), recipe.config[key]
     above = next((name for name in _above(plain) if name in known), "")
     if above and known.defaults[above] in ({}, None) and key == plain:
+        if is_file:
+            return
         empty = "an empty mapping" if known.defaults[above] == {} else "null"
-        return Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it with a + only",
+        yield Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it with a + only",
                          f"Write +{key}.", (key,), ({key: None, f"+{key}": value},), frozenset({key, f"+{key}"}))  # fmt: skip
-    return unknown(recipe, key, nearest(plain, known, value), HYDRA_STOPS)
+        return
+    found = unknown(recipe, key, nearest(plain, known, value), HYDRA_STOPS)
+    yield replace(found, severity="warning") if is_file else found
 
 
 def _above(key: str) -> Iterator[str]:
@@ -177,6 +182,13 @@ def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
     return {key: allowed for key, allowed in words(recipe).items() if key not in off}
 
 
+def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
+    """Find words that verl does not know; a trainer that reads a file may register words of its own."""
+    severity: Severity | None = "warning" if recipe.launch is None and recipe.file else None
+    for found in find_unknown_words(recipe, _words(recipe)):
+        yield replace(found, severity=severity)
+
+
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
 REWARD_KL = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
@@ -201,5 +213,5 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
 
 
 recipe_variant("GV303", VERL, _mistyped)
-recipe_variant("GV305", VERL, lambda recipe: find_unknown_words(recipe, _words(recipe)))
+recipe_variant("GV305", VERL, _unknown_words)
 recipe_variant("GK310", VERL, _dead_keys)
