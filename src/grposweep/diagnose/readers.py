@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from grposweep.diagnose import binary
 from grposweep.diagnose.log import Log, translate
 from grposweep.errors import UserError
-from grposweep.files import yaml_loader
+from grposweep.files import read_json, whole_or_none, yaml_loader
 from grposweep.storage import paths
 
 MOST_BYTES = 256 << 20
@@ -60,7 +60,10 @@ def read_log(path: Path) -> Log:
         raise NoMetricsYet(f"{file}: no line in it is one of a training log. Name {_READ}.")
     if not log.is_grpo:
         raise UserError(f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}.")
-    log.weights = _weights(file)
+    if file.name == paths.METRICS:  # a trial of ours, so its folder tells more
+        log.weights = _weights(file)
+        plan = file.parent / paths.PLAN
+        log.total = whole_or_none((read_json(plan) or {}).get("total_steps")) if plan.is_file() else None
     return log
 
 
@@ -277,7 +280,7 @@ TEXT_FORMATS = (
 def _weights(file: Path) -> str | None:
     """Return the type of the weights in training, if the log is one of a trial of ours."""
     config = file.parent / paths.CONFIG
-    if file.name != paths.METRICS or not config.is_file() or config.stat().st_size > 1 << 20:
+    if not config.is_file() or config.stat().st_size > 1 << 20:
         return None
     import yaml  # not needed for other logs
 
