@@ -69,7 +69,7 @@ class LaunchContext:
     ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
     command, because a comment or a blank ended it; ``config`` the recipe that it names, whose keys have no line here.
     ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows to it, where the script says so. The command stands on lines
-    ``line`` to ``last_line`` of the script.
+    ``line`` to ``last_line`` of the script. ``raw`` are the values of dotted overrides as the program gets them, by key.
     """
 
     launcher: str
@@ -79,6 +79,7 @@ class LaunchContext:
     visible_gpus: int | None = None
     line: int | None = None
     last_line: int | None = None
+    raw: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """verl by release: its keys as Hydra composes them, what it does with them, and its source in a repository."""
 
 import json
+import string
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from grposweep import frameworks
@@ -241,3 +244,17 @@ def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_li
     script = tmp_path / "run.sh"
     script.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n")
     assert not lint_recipe(load_recipe(script, Options(own_version="0.9.1"))).ok
+
+
+@pytest.mark.parametrize("sign", sorted(set(string.punctuation) - set("\\'\"()[]{},$")))
+def test_a_sign_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Path) -> None:
+    """And no other: asked of Hydra's own parser."""
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n")
+    found = {diagnostic.code for diagnostic in lint_recipe(load_recipe(script, Options())).diagnostics}
+    try:
+        OverridesParser.create().parse_override(f"actor_rollout_ref.model.path=a{sign}b")
+    except HydraException:
+        assert "GV407" in found
+    else:
+        assert "GV407" not in found

@@ -151,7 +151,12 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("verl", "GV406", {f"{ACTOR}.ppo_micro_batch_size": 32, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
      {f"{ACTOR}.ppo_micro_batch_size": None}),
 ]  # fmt: skip
-LAUNCHED = ("GV304", "GV404", "GV405")  # of a command line, tested with one below
+LAUNCHED = (
+    "GV304",
+    "GV404",
+    "GV405",
+    "GV407",
+)  # of a command line, tested with one below; GV407: test_verl_releases.py
 
 
 def verdict(framework: str, changes: dict[str, Any]) -> LintResult:

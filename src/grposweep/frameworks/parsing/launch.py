@@ -341,6 +341,7 @@ class Overrides:
 
     config: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    raw: dict[str, str] = field(default_factory=dict)
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: dict[str, str] = field(default_factory=dict)
     base: str = ""
@@ -376,6 +377,7 @@ def _take(said: Overrides, word: Word) -> None:
         said.duplicates += (Duplicate(override.key, said.lines[before], word.line),)
         del said.config[before], said.lines[before]
     said.config[key], said.lines[key] = override.value, word.line
+    said.raw[key] = word.text.partition("=")[2]
     said.unresolved.pop(key, None)
     if word.unknown and "${" + "oc." not in word.text:
         said.unresolved[key] = word.text.partition("=")[2]

@@ -146,7 +146,7 @@ def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Option
         duplicates=said.duplicates,
         unresolved=said.unresolved,
         may_have_more=said.may_have_more,
-        launch=replace(start.launch, config=said.base),
+        launch=replace(start.launch, config=said.base, raw=said.raw),
         base=said.base,
     )
 

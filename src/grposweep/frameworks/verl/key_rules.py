@@ -4,6 +4,7 @@ Sources: hydra 1.3 config_loader_impl.py over verl's configurations (keys.json);
 trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py; verl 0.2 trainer/ppo/ray_trainer.py:917 (KL in the reward).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
@@ -17,7 +18,7 @@ from grposweep.frameworks.verl.recipes import has_reward_switch, kl_places, refi
 from grposweep.frameworks.verl.rules import VERL
 from grposweep.frameworks.verl.words import ALSO_WORDS, SWITCHES, unread, words
 from grposweep.recipe import Recipe
-from grposweep.rules.helpers import show
+from grposweep.rules.helpers import cut, show
 from grposweep.rules.registry import Severity, Violation, recipe_rule, recipe_variant
 from grposweep.setting import Setting
 
@@ -98,6 +99,26 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
             why = "the + adds a key, and verl's configuration has this one already, so Hydra stops"
             yield Violation(f"{key}={show(value)}", why, f"Write {plain} without the +.", (key,), ({key: None, plain: value},),
                             without_effect=frozenset({key, plain}))  # fmt: skip
+
+
+# Signs that Hydra's lexer has no word for outside quotes; a comma, brackets and braces have a meaning of their own.
+NO_WORD = re.compile(r"[^!#&;<>=^`~]*([!#&;<>=^`~])")
+STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
+
+
+@recipe_rule("GV407", "error", of=VERL)
+def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
+    """A value with a sign that Hydra's grammar does not take without quotes: a placeholder ``<path>``, a home folder ``~/x``.
+
+    Hydra stops: LexerNoViableAltException. bash expands ``~`` only at the start of a word or of a variable's value. Source:
+    hydra 1.3 grammar/OverrideLexer.g4.
+    """
+    for key, value in (recipe.launch.raw if recipe.launch else {}).items():
+        found = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
+        if found:
+            advice = "Write $HOME instead of ~." if found[1] == "~" else f"Write \"{key}='{cut(value)}'\"."
+            why = f"Hydra's grammar has no {found[1]} outside quotes, so it stops"
+            yield Violation(f"{key}={cut(value)}", why, advice, (key,))
 
 
 @recipe_rule("GV403", "warning", of=VERL)
