@@ -82,6 +82,10 @@ def test_lint_takes_files_and_names_what_is_no_recipe(tmp_path: Path) -> None:
     assert [(problem.code, problem.line) for problem in found.errors] == [("GV102", 3)]
     with pytest.raises(UserError, match="int: no recipe"):
         api.lint(3)
+    with pytest.raises(UserError, match=r"absent\.yaml: it cannot be read"):
+        api.lint("absent.yaml")
+    with pytest.raises(UserError, match="framework 'llama': grposweep reads easyr1, "):
+        api.lint({}, framework="llama")
 
 
 def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

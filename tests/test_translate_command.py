@@ -54,6 +54,16 @@ def test_an_older_releases_words_are_those_of_its_time(translate: Translate) -> 
     assert "loss_type=dapo" in ended.out
 
 
+def test_a_value_that_only_the_running_script_knows_is_listed() -> None:
+    """Otherwise the default of its framework would pass for it."""
+    script = "python3 -m verl.trainer.main_ppo data.train_files=$HOME/t.parquet algorithm.adv_estimator=grpo +x.y=$Z\n"
+    recipe = parse_recipe(Path("run.sh"), script, Options())
+    for target in ("trl", "grposweep"):
+        losses = own.translate(frameworks.read(recipe).setting, target, recipe).losses
+        assert losses[0].startswith("data.train_files=$HOME/t.parquet: only the running script knows it"), losses
+        assert not any("x.y" in loss for loss in losses)
+
+
 def test_a_folder_gets_the_recipe_and_a_script_that_launches_it(translate: Translate, here: Path) -> None:
     """Losses are said, not written into the way of the files."""
     ended = translate("recipe.yaml", "--to", "trl", "--processes", "8", "-o", "out")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from grposweep.errors import UserError
+from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grposweep.frameworks.trl.keys import parse_version, releases
 from grposweep.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
@@ -160,8 +161,13 @@ def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:
 
 
 def _recipes(source: Any, options: Options) -> list[Recipe]:
+    if options.framework not in ("auto", *FRAMEWORKS):
+        raise UserError(f"framework {options.framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     if isinstance(source, (str, Path)):
-        return load_recipes(Path(source), options)
+        try:
+            return load_recipes(Path(source), options)
+        except UserError as error:
+            raise type(error)(f"{source}: {error}") from None
     if isinstance(source, Mapping):
         return [build_recipe({str(key): value for key, value in source.items()}, options)]
     if is_dataclass(source) and not isinstance(source, type):

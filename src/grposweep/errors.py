@@ -30,6 +30,10 @@ class UserError(Exception):
     """Something a person set cannot work; printed as it is, without a traceback, exit code 2."""
 
 
+class BadSettings(UserError):
+    """A project's settings that cannot be read: refused in a folder too, where no file would be judged as it asks."""
+
+
 class NotARecipe(UserError):
     """A file that is no GRPO recipe of a framework that grposweep reads: refused where it is named, skipped in a folder."""
 

@@ -29,6 +29,11 @@ class FrameworkTraits:
     follows_trl: bool = False
     extends_trl: bool = False
 
+    def name_of(self, release: str) -> str:
+        """Return a release as users call it: ``TRL 0.18.0``, ``verl 0.5.0``, ``Unsloth on TRL 0.24.0``."""
+        on_trl = self.follows_trl and self.display_name != "TRL"
+        return f"{self.display_name} {'on TRL ' * on_trl}{release}"
+
     @cached_property
     def labels(self) -> frozenset[str]:
         """The name and the traits, which the ``of`` of a rule names one or more of."""

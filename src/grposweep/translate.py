@@ -198,11 +198,19 @@ def translate(setting: Setting, target: str, recipe: Recipe | None = None) -> Tr
         files, losses = write_own(setting, {} if recipe is None else model_types(recipe, setting))
         if recipe is not None and "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
             losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-        return Translation(files, shlex.join(COMMAND), losses)
+        return Translation(files, shlex.join(COMMAND), (*_unknown(setting, recipe), *losses))
     written = frameworks.write(setting, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
-    return Translation({written.file_name: written.recipe}, _command(written), written.losses, changed)
+    losses = (*_unknown(setting, recipe), *written.losses)
+    return Translation({written.file_name: written.recipe}, _command(written), losses, changed)
+
+
+def _unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
+    """Name the values that only a running shell knows: the defaults of the recipe's framework are written for them."""
+    for key, value in recipe.unresolved.items() if recipe is not None else ():
+        if key.lstrip("+") in setting.keys.values():
+            yield f"{key}={value}: only the running script knows it, so {setting.trainer}'s default is taken: set it"
 
 
 def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:

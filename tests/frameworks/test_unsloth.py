@@ -11,6 +11,7 @@ from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grposweep.frameworks.reading import release_defaults
 from grposweep.linting.apply_fixes import fix_file
 from grposweep.linting.linter import LintResult, lint_recipe, select_rules
+from grposweep.linting.output import describe_version
 from grposweep.translate import translate
 
 SCRIPT = """
@@ -50,6 +51,15 @@ def test_a_python_file_that_imports_it_is_its_recipe(tmp_path: Path) -> None:
     assert "GB701" in found(result, "warning")
     assert (result.plan["completions_per_rollout"], result.setting.per_device_train_batch_size) == (6, 6)
     assert (result.setting.beta, result.setting.loss_type, result.setting.warmup_steps) == (0.001, "bnpo", 0.1)
+
+
+def test_a_size_that_is_not_known_is_not_corrected(tmp_path: Path) -> None:
+    """The default was judged in its place; the version is that of the TRL beneath."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("size=1", "size=size_of_mine()"))
+    result = lint_recipe(load_recipes(path, Options(processes=1))[0])
+    assert not {"GB701", "GB101"} & found(result, "warning") | found(result, "error")
+    assert describe_version(result.recipe).startswith("Unsloth on TRL 0.24.0 (")
 
 
 def test_defaults_are_unsloths() -> None:

@@ -237,3 +237,13 @@ def test_rules_are_switched_off_by_the_settings_of_a_project(tree: Tree) -> None
     path = Path("recipes/r.yaml")
     (result,) = judge_text(path, path.read_text(encoding="utf-8"), Options(), select_rules()).results
     assert codes(result, "error") == []
+
+
+def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree: Tree) -> None:
+    """Its own keys are not known."""
+    tree(**{"recipes/r.yaml": RECIPE})
+    newest = "judged as 1.16.0, the newest release known"
+    assert loaded(own_version="9.9").version_source.text == f"9.9, {newest}"
+    assert loaded(own_version="1.16").version_source.text == "1.16"
+    tree(**{".grposweep.toml": 'framework-version = "9.9"\n'})
+    assert loaded().version_source.text == f'framework-version = "9.9", {newest}'

@@ -82,10 +82,25 @@ def test_a_named_file_that_is_no_recipe_stays_bad_input(put: Write, here: Path) 
     code, out, err = lint(here / "sub", other)
     assert code == 2
     assert err.startswith(f"error: {other}: ")
-    assert "1 could not be read" in out
+    assert "1 could not be judged" in out
 
 
 def test_a_folder_without_a_recipe_is_clean_and_says_so(here: Path) -> None:
     """Nothing to judge is no error."""
     (here / "empty").mkdir()
     assert lint(here / "empty") == (0, "no recipe to judge in these folders\n0 files: 0 errors, 0 warnings\n", "")
+
+
+@pytest.mark.parametrize("settings", [
+    'framework = "llama"\n', "proceses = 8\n", "processes = [\n", 'ignore = ["GB999"]\n', 'framework-version = "new"\n',
+])  # fmt: skip
+def test_wrong_settings_of_a_project_are_one_error_in_a_folder_too(put: Write, here: Path, settings: str) -> None:
+    """No file is judged as the project asks, so the check of a repository must not pass."""
+    put("a.yaml")
+    put("b.yaml")
+    put(".grposweep.toml", settings)
+    code, out, err = lint(here)
+    assert (code, err.count("error: ")) == (2, 1)
+    assert f"{here}/.grposweep.toml: " in err
+    assert "0 files: " not in out
+    assert "2 could not be judged" in out

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from grposweep.cli.plan import show_fit
+from grposweep.errors import UserError
+from grposweep.frameworks.parsing.load import Options
 from support import Ended
 
 Lint = Callable[..., Ended]
@@ -87,3 +90,10 @@ def test_bfloat16_is_noticed_on_a_gpu_without_it(lint: Lint, recipe: Write, gpu:
     recipe(start=json.dumps(CONFIG))
     out = lint("recipe.yaml", "--processes", "8", "--gpu", gpu).out
     assert ("dtype=bfloat16: a T4 has no bfloat16 arithmetic" in " ".join(out.split())) is warned
+
+
+def test_fit_says_whose_memory_is_not_estimated(recipe: Write) -> None:
+    """The model of this recipe is known, so its shape is not what is missing."""
+    path = recipe(start="rlhf_type: grpo\nmodel: Qwen/Qwen2.5-1.5B\nnum_generations: 8\n")
+    with pytest.raises(UserError, match="memory of ms-swift's recipes is not estimated"):
+        show_fit([str(path)], Options(), 80, as_json=False)

@@ -263,6 +263,7 @@ def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
     unresolved = {"num_generations": "$G", "output_dir": "$OUT", "$@": "$@"}
     found = findings({"num_generations": "$G", "output_dir": "$OUT"}, unresolved=unresolved)
     assert [item.keys for item in found] == [("num_generations",), ("$@",)]
+    assert "the rest was checked without them" in found[1].message
 
 
 @pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [

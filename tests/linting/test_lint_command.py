@@ -119,7 +119,7 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
     assert words in ended.err
     assert len(ended.err.splitlines()) == 1
     assert "recipe.yaml:1: GB101" in ended.out
-    assert "1 could not be read" in ended.out
+    assert "1 could not be judged" in ended.out
 
 
 def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:

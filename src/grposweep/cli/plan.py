@@ -65,6 +65,11 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
+    if memory is None and not setting.framework.follows_trl:
+        raise UserError(
+            f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Translate it "
+            "(grposweep translate --to trl) for an estimate of the same sizes in TRL."
+        )
     if memory is None:
         raise UserError(
             "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "

@@ -27,7 +27,10 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV106", "warning", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null."""
+    """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null.
+
+    ``$@`` and other words that may add options are named too; the command is judged without them.
+    """
     for key, value in recipe.unresolved.items():
         if key not in (value, "num_processes", "config") and not _matters(recipe, key):
             continue  # a folder's name, a run's: no rule reads it
@@ -35,6 +38,9 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
             continue  # said once of the words that may hold it
         why = "it is not known from the script alone, so nothing that depends on it was checked"
         instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
+        if key == value:
+            why = "the options that it adds are not known from the script alone, so the rest was checked without them"
+            instead = "Write them into the command to have them checked."
         if key == "config":
             why, instead = (
                 "the recipe that the script names is not at hand, so its keys were not checked",

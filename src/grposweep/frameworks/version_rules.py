@@ -57,7 +57,8 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     The version is looked for in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
     releases that have all keys. Where none of these answers, one warning names all such keys, and no fix is offered.
-    A key that no release takes and that is spelled almost like one is still an error of its own.
+    A key of TRL or ms-swift that no release takes, and that is spelled almost like one, is an error with any version. Nested
+    keys (verl, EasyR1) may be those of a fork, so of them it is one only where the version is known.
     """
     if recipe.version_source.known:
         return
@@ -98,7 +99,7 @@ def _held_back(recipe: Recipe) -> list[Violation]:
 
 
 def _label(recipe: Recipe) -> str:
-    return f"{frameworks.FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)}"
+    return frameworks.FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))
 
 
 def _named(keys: tuple[str, ...]) -> str:

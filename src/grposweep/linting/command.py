@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from grposweep.errors import ExitCode, NotARecipe, UserError
+from grposweep.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grposweep.files import as_number
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_text
@@ -130,17 +130,21 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
     """Answer every file, and every recipe in a folder; the exit code says the worst of them."""
     err = err or sys.stderr
     report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
+    refused = set[str]()
     for path, found in find_targets(paths):
         total.in_folders |= found
         try:
             fixed = _judge(path, lint_options)
         except UserError as error:
-            if found:
+            if found and not isinstance(error, BadSettings):
                 _leave_out(total, path, error)
-            else:
-                total.unusable += 1
+                continue
+            total.unusable += 1
+            if str(error) not in refused:  # settings are those of many files
                 report.refuse(path, str(error))
                 err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
+            if isinstance(error, BadSettings):
+                refused.add(str(error))
             continue
         _add(total, path, fixed, err)
         report.add(path, fixed)

@@ -117,7 +117,7 @@ def _location(path: Path, place: str = "") -> dict[str, Any]:
 
 
 class StatisticsReport:
-    """Counts by rule, the most frequent first; ``[*]`` where --fix could end all or some of them."""
+    """Counts by rule, the most frequent first; ``[*]`` where all of them have a fix, ``[-]`` where some have."""
 
     def __init__(self, screen: Screen, form: str) -> None:
         self._screen, self._form = screen, form

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grposweep.errors import UserError
+from grposweep.errors import BadSettings, UserError
 from grposweep.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grposweep.frameworks.parsing.project import settings_for
 from grposweep.linting.comments import read_comments, silence, unknown_codes
@@ -51,6 +51,6 @@ def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
     try:
         own = select_rules(settings.select, settings.ignore)
     except UserError as error:
-        raise UserError(f"{settings.file}: {error}") from None
+        raise BadSettings(f"{settings.file}: {error}") from None
     off = {*selection.ignore, *(code for code in own.ignore if code not in selection.select)}
     return RuleSelection(selection.select or own.select, tuple(sorted(off)))

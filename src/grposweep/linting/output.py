@@ -66,7 +66,7 @@ def describe_version(recipe: Recipe) -> str:
     source = recipe.version_source
     why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
     why += ", which does not take all keys" if source.conflict else ""
-    return f"{FRAMEWORKS[recipe.framework].traits.display_name} {text(recipe.version)} ({why})"
+    return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"
 
 
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
@@ -138,7 +138,7 @@ def show_total(screen: Screen, total: Total) -> None:
     warnings = len(total.diagnostics) - errors
     parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
     if total.unusable:
-        parts.append(f"{total.unusable} could not be read")
+        parts.append(f"{total.unusable} could not be judged")
     if total.changed:
         parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
     safe, unsafe = _fixable(

@@ -50,7 +50,7 @@ def memory_of(name: str, key: str) -> float:
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
-            f"{key}={name}: nobody here knows how much memory it has. Name one of {', '.join(GPUS)}, or say it in GiB "
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or say it in GiB "
             "(cluster.gpu_memory_gib, --gpu-memory-gib)."
         )
     return gib

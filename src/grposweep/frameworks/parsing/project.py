@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
+from grposweep.errors import BadSettings
 from grposweep.registries import FRAMEWORKS
 
 OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
@@ -56,7 +56,7 @@ NONE = ProjectSettings()
 def settings_for(path: Path) -> ProjectSettings:
     """Return the settings for a file, its overrides applied.
 
-    Raises UserError for settings that cannot be read.
+    Raises BadSettings for settings that cannot be read.
     """
     absolute = Path(path).absolute()
     found = _nearest(absolute.parent)
@@ -111,11 +111,11 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         if not is_own and not isinstance(error, ValueError):
             return None
-        raise UserError(f"{file}: it cannot be read as TOML ({str(error)[:120]}).") from None
+        raise BadSettings(f"{file}: it cannot be read as TOML ({str(error)[:120]}).") from None
     if table is None:
         return None
     if not isinstance(table, dict):
-        raise UserError(f"{file}: [tool.grposweep] is a table of settings.")
+        raise BadSettings(f"{file}: [tool.grposweep] is a table of settings.")
     return replace(_parse(table, str(file)), file=file)
 
 
@@ -123,18 +123,18 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
     known = [key for key in KEYS if not (is_override and key in OVERRIDES)]
     for key in table:
         if key not in known:
-            raise UserError(f"{where}: there is no setting {str(key)[:60]!r}. The settings are {', '.join(known)}.")
+            raise BadSettings(f"{where}: there is no setting {str(key)[:60]!r}. The settings are {', '.join(known)}.")
     framework, processes = table.get("framework"), table.get("processes")
     if framework is not None and framework not in FRAMEWORKS:
-        raise UserError(f"{where}: framework = {framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+        raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
-        raise UserError(f"{where}: processes = {processes!r}: it is a whole number of at least 1.")
+        raise BadSettings(f"{where}: processes = {processes!r}: it is a whole number of at least 1.")
     select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
     overrides = []
     for name in OVERRIDES:
         entries = table.get(name, {})
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise UserError(f'{where}: {name} holds a table for each pattern: [{name}."old/*.yaml"].')
+            raise BadSettings(f'{where}: {name} holds a table for each pattern: [{name}."old/*.yaml"].')
         overrides += [(glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()]
     versions = _versions(table.get("framework-version", {}), where)
     return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
@@ -142,17 +142,17 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
 
 def _codes(value: Any, key: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
-        raise UserError(f'{where}: {key} is a list of rules or families: {key} = ["GB101", "GA"].')
+        raise BadSettings(f'{where}: {key} is a list of rules or families: {key} = ["GB101", "GA"].')
     return tuple(value)
 
 
 def _versions(value: Any, where: str) -> dict[str, str]:
     versions = {"": value} if isinstance(value, str) else value
     if not isinstance(versions, dict) or not all(isinstance(version, str) for version in versions.values()):
-        raise UserError(f'{where}: framework-version is text, as "0.18.0", or a table of frameworks with text.')
+        raise BadSettings(f'{where}: framework-version is text, as "0.18.0", or a table of frameworks with text.')
     unknown = [name for name in versions if name and name not in FRAMEWORKS]
     if unknown:
-        raise UserError(
+        raise BadSettings(
             f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}."
         )
     return versions

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grposweep.errors import UserError
+from grposweep.errors import BadSettings, UserError
 from grposweep.frameworks import FRAMEWORKS, version_of
 from grposweep.frameworks.base import Framework, closest_keys, text
 from grposweep.frameworks.dotted import is_taken
@@ -24,7 +24,7 @@ from grposweep.setting import Version
 NOT_A_FILE = VersionSource("asked", "default", "the release that is judged by where no version is given")
 
 
-BY_DEFAULT = VersionSource("keys", "the keys", "all are of this release, the default")
+BY_DEFAULT = VersionSource("keys", "default", "it takes all keys")
 
 
 class Wanted(NamedTuple):
@@ -69,7 +69,9 @@ def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
     if wanted.trl is not None and framework.traits.follows_trl:
         return Judged(version_of(framework.name, wanted.trl), VersionSource("asked", "--trl-version", wanted.trl))
     if wanted.any is not None:
-        return Judged(version_of(framework.name, wanted.any), VersionSource("asked", "--framework-version", wanted.any))
+        version = version_of(framework.name, wanted.any)
+        stated = wanted.any + _as_newest(framework, version)
+        return Judged(version, VersionSource("asked", "--framework-version", stated))
     if wanted.trl is not None:
         raise UserError(
             f"--trl-version {wanted.trl}: this is a recipe of {framework.traits.display_name}, which has versions of its "
@@ -83,8 +85,18 @@ def _of_project(framework: Framework, file: Path) -> Judged | None:
     version = settings.version_of(framework.name)
     if version is None or settings.file is None:
         return None
-    source = VersionSource("project", settings.file.name, f'framework-version = "{version}"')
-    return Judged(version_of(framework.name, version), source)
+    try:
+        release = version_of(framework.name, version)
+    except UserError as error:
+        raise BadSettings(f"{settings.file}: {error}") from None
+    stated = f'framework-version = "{version}"{_as_newest(framework, release)}'
+    return Judged(release, VersionSource("project", settings.file.name, stated))
+
+
+def _as_newest(framework: Framework, version: Version) -> str:
+    """Return what to add to a version that is newer than all that are known."""
+    newest = releases_of(framework)[-1]
+    return f", judged as {text(newest)}, the newest release known" if version > newest else ""
 
 
 def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
@@ -163,8 +175,7 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
         if exact < releases[0]:
             return None  # GRPO is not in it: it is for something else
         if exact > releases[-1]:
-            newest = f", judged as {text(releases[-1])}, the newest release known"
-            return Judged(exact, source._replace(kind="default", text=pin.text + newest))
+            return Judged(exact, source._replace(kind="default", text=pin.text + _as_newest(framework, exact)))
         return _judge_by_pin(framework, probe, exact, source)
     allowed = [release for release in releases if pin.allows(release)]
     if not pin.clauses or not allowed:
@@ -246,7 +257,8 @@ def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -
     rest = by_release[version] - wrong
     if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
         span = text(best[0]) if len(best) == 1 else f"{text(best[0])} to {text(best[-1])}"
-        return Judged(version, VersionSource("keys", "the keys", f"all are in {span}"))
+        which = f"all but {len(rest)}" if rest else "all"
+        return Judged(version, VersionSource("keys", "the keys", f"{which} are in {span}"))
     return Judged(version, VersionSource())
 
 

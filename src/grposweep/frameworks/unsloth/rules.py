@@ -27,7 +27,10 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
         return
-    s = read_table(FRAMEWORK, recipe).setting
+    reading = read_table(FRAMEWORK, recipe)
+    if reading.unknown & {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"}:
+        return
+    s = reading.setting
     size = int(values_of(recipe).said.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
     if size < 1 or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations) == size:
         return
