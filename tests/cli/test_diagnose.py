@@ -80,7 +80,13 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
     log = tmp_path / "train.log"
     log.write_text("Loading weights\n")
     command = [sys.executable, "-m", "grposweep", "diagnose", str(log), "--watch", "--interval", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(PYTHONPATH=str(SOURCE))) as watch:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(PYTHONPATH=str(SOURCE)),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background process inherits deafness
+    ) as watch:
         assert watch.stdout
         time.sleep(0.3)  # it looks at the log before there is a line, if it is fast; it works either way
         log.write_text(write(tmp_path, "strings", run()).read_text())
@@ -89,7 +95,10 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
         while "reward_fallen" not in (line := watch.stdout.readline()):
             assert line, "it ended"
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(20) == 0
+        try:
+            assert watch.wait(20) == 0
+        finally:
+            watch.kill()  # else leaving the block waits for it
     assert first[2] == "no problem found\n"
 
 
