@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
@@ -36,6 +37,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name in hub.OFFLINE:
             monkeypatch.delenv(name, raising=False)
         yield found
+    huggingface_hub.close_session()  # the next hub may get this one's port, and a kept connection is to this one
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
