@@ -89,7 +89,7 @@ def lint(
         LintFormat, typer.Option(help="json is one object a recipe and line; github annotates a pull request.")
     ] = LintFormat.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write safe fixes, which keep training as it is, into YAML files.")
+        bool, typer.Option("--fix", help="Write safe fixes, which keep training as it is; not into shell scripts.")
     ] = False,
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also those that change it.")
