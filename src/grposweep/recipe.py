@@ -43,7 +43,8 @@ class LaunchedCode:
 
     ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty where
     it is not known; ``own_trainer`` says that it is not the framework's. ``other_keys`` is what happens to a key that
-    neither it nor the framework takes: training stops, the key is dropped, or it is not known.
+    neither it nor the framework takes: training stops, the key is dropped, or it is not known. ``own_config`` says that it
+    makes the trainer's configuration itself, so what the command line leaves out has values of its own.
     """
 
     file: str
@@ -51,6 +52,7 @@ class LaunchedCode:
     trainer: str = ""
     own_trainer: bool = False
     other_keys: Literal["", "stop", "dropped"] = ""
+    own_config: bool = False
 
 
 @dataclass(frozen=True)

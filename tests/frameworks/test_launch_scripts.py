@@ -248,3 +248,34 @@ def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, 
     verdict = lint_recipe(load_recipe(path, Options()))
     found = {finding.code for finding in verdict.diagnostics}
     assert found & {"GT105", "GT503", "GT504"} == codes
+
+
+def test_slurm_s_variables_are_those_of_the_sbatch_lines(folder: Path) -> None:
+    """A default for runs without Slurm was taken for the job's GPUs."""
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:4\n"
+    launch = "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${SLURM_GPUS_ON_NODE:-2} grpo.py --num_generations 8\n"
+    assert load(folder, head + launch).processes == 8
+    assert load(folder, "#!/bin/bash\n" + launch.replace("$SLURM_NNODES", "1")).processes == 2
+
+
+def test_deepspeed_counts_the_gpus_that_are_included(folder: Path) -> None:
+    """``--include host:0,1@other:2`` names them."""
+    assert load(folder, "deepspeed --include localhost:0,1@b:2 grpo.py --num_generations 8\n").processes == 3
+    assert load(folder, "deepspeed --include localhost grpo.py --num_generations 8\n").processes is None
+
+
+def test_a_program_that_makes_its_configuration_has_sizes_of_its_own(folder: Path) -> None:
+    """TRL's default of 8 a device was judged, though the script passes another one."""
+    (folder / "grpo.py").write_text(
+        "import argparse\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--num_generations', type=int)\na = p.parse_args()\n"
+        "GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=6, num_generations=a.num_generations))\n"
+    )
+    recipe = load(folder, "python grpo.py --num_generations 6\n")
+    assert [found.code for found in lint_recipe(recipe).diagnostics if found.severity == "error"] == []
+
+
+def test_a_pattern_of_many_stars_ends() -> None:
+    """Each of them doubled the time."""
+    (command,) = parse_script(f"x={'a' * 400}\na ${{x//{'*a' * 30}b/c}}\n")
+    assert command.words[1].text == "a" * 400

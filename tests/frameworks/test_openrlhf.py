@@ -202,3 +202,13 @@ def test_an_option_that_a_fork_s_program_declares_exists(tmp_path: Path) -> None
     )
     found = linted(tmp_path, FLAT.replace("--packing_samples", "--packing_samples --own_bonus 0.1"))
     assert "own_bonus" not in {key for diagnostic in found.diagnostics for key in diagnostic.keys}
+
+
+def test_the_gpus_of_train_ppo_are_those_of_its_launcher(tmp_path: Path) -> None:
+    """Without Ray the options for its nodes say nothing, and eight GPUs were assumed."""
+    text = ("deepspeed {} --module openrlhf.cli.train_ppo --pretrain a/b --n_samples_per_prompt 8 --micro_train_batch_size 2 "
+            "--train_batch_size 120 --rollout_batch_size 15 --init_kl_coef 0.001 "
+            "--actor_learning_rate 5e-7 --prompt_data c\n")  # fmt: skip
+    assert "GB601" not in errors(linted(tmp_path, text.format("--include localhost:0,1,4,5")))
+    assert "GB601" in errors(linted(tmp_path, text.format("--include localhost:0,1,2,3,4,5,6,7")))
+    assert "GB601" not in errors(linted(tmp_path, text.format("")))

@@ -213,3 +213,19 @@ def test_what_stands_beside_the_call_is_no_key_that_its_release_refuses(tmp_path
     (tmp_path / "train.py").write_text(HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n")
     recipe = load_recipe(tmp_path / "train.py", Options(trl_version="0.14.0"))
     assert recipe.config == {"beta": 0.1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["d = {'seed': 1, 'old': 2}\nd.pop('old', None)\nGRPOConfig(**d)", "d = {'seed': 1, 'old': 2}\ndel d['old']\nGRPOConfig(**d)",
+     "d = {'seed': 0}\nd['seed'] += 1\nGRPOConfig(**d)"],
+)  # fmt: skip
+def test_keys_that_are_removed_or_added_to_are_followed(text: str, tmp_path: Path) -> None:
+    """They kept their first value."""
+    assert read(tmp_path, HEAD + text).config == {"seed": 1}
+
+
+def test_a_dictionary_that_holds_itself_is_unknown(tmp_path: Path) -> None:
+    """It was followed without end."""
+    recipe = read(tmp_path, HEAD + "d = dict()\nd['a'] = d\nGRPOConfig(seed=1, model_init_kwargs=d)")
+    assert recipe.unresolved.keys() == {"model_init_kwargs"}

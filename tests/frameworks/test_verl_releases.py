@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from grposweep import frameworks
+from grposweep.errors import UserError
 from grposweep.frameworks.base import KeyTable, parse_release
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
@@ -258,3 +259,19 @@ def test_a_sign_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Path) -
         assert "GV407" in found
     else:
         assert "GV407" not in found
+
+
+def test_a_file_is_not_blamed_for_a_group_that_it_does_not_size(tmp_path: Path) -> None:
+    """It is merged over another one; a launch that leaves the group out is complete, and has one completion."""
+    path = tmp_path / "part.yaml"
+    path.write_text("algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  actor:\n    clip_ratio: 0.2\n")
+    assert "GB302" not in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
+    path.write_text(path.read_text() + "  rollout:\n    n: 1\n")
+    assert "GB302" in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
+
+
+def test_a_launch_of_sac_is_no_grpo(tmp_path: Path) -> None:
+    """verl has a trainer for it."""
+    (tmp_path / "run.sh").write_text("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n")
+    with pytest.raises(UserError, match="no GRPO training"):
+        load_recipe(tmp_path / "run.sh", Options())

@@ -247,3 +247,53 @@ def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree
     assert loaded(own_version="1.16").version_source.text == "1.16"
     tree(**{".grposweep.toml": 'framework-version = "9.9"\n'})
     assert loaded().version_source.text == f'framework-version = "9.9", {newest}'
+
+
+def test_the_version_of_verl_s_source_counts_where_its_configuration_is_not_at_hand(tree: Tree) -> None:
+    """A configuration behind a variable was judged by the newest release, which refuses words of older ones."""
+    launch = "python3 -m verl.trainer.main_ppo --config-path=$WHERE --config-name=own algorithm.adv_estimator=grpo \\\n"
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "verl/version/version": "0.6.0\n",
+            "run.sh": launch + "    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.mode=sync\n"})  # fmt: skip
+    assert (loaded("run.sh").version, loaded("run.sh").version_source[:2]) == ((0, 6, 0), ("vendored", "verl/"))
+    assert codes(linted("run.sh"), "error") == []
+
+
+def test_a_requirement_that_changes_is_read_again(tree: Tree) -> None:
+    """A program that judges twice saw the first text for ever."""
+    folder = tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl==0.14.0\n"})
+    assert loaded().version == (0, 14, 0)
+    (folder / "requirements.txt").write_text("trl==0.18.0 # newer\n", encoding="utf-8")
+    assert loaded().version == (0, 18, 0)
+
+
+def test_a_repository_of_the_home_folder_pins_nothing_for_projects_in_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some keep their settings there under git; what another project requires is none of this one's."""
+    home = tree(**{".git/HEAD": "", "other/requirements.txt": "trl==0.14.0\n", "mine/r.yaml": RECIPE})
+    monkeypatch.setenv("HOME", str(home))
+    assert loaded("mine/r.yaml").version_source.kind == "keys"
+
+
+@pytest.mark.parametrize("text", ["trl==" + "9" * 5000, "trl" + " " * 100_000 + "x", "trl[" * 50_000, "git+" * 50_000,
+                                  "\n" * 100_000 + "trl"])  # fmt: skip
+def test_hostile_requirements_are_read_in_time(text: str, tmp_path: Path) -> None:
+    """They ended in a traceback, or did not end."""
+    (tmp_path / "requirements.txt").write_text(text)
+    assert all(pin.exact is not None for pin in find_pins(tmp_path / "requirements.txt", "trl"))
+
+
+def test_a_hostile_lock_file_is_read_in_time(tmp_path: Path) -> None:
+    """Each name was searched to the end of the file."""
+    (tmp_path / "uv.lock").write_text('name = "trl"\n' * 20_000 + "a = 1\n" * 20_000)
+    assert find_pins(tmp_path / "uv.lock", "trl") == ()
+
+
+def test_a_configuration_below_the_working_directory_is_found_in_the_repository(tree: Tree) -> None:
+    """``$(pwd)`` is its root: so scripts say that they are to be started there."""
+    where = 'HERE="$(pwd)"\npython3 -m verl.trainer.main_ppo --config-path="$HERE/conf" --config-name=own '
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "conf/own.yaml": "data:\n  train_batch_size: 96\n",
+            "examples/run.sh": where + "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8\n"})  # fmt: skip
+    recipe = loaded("examples/run.sh")
+    assert recipe.config["data.train_batch_size"] == 96
+    assert not recipe.may_have_more

@@ -1,6 +1,7 @@
 """``grposweep lint FOLDER``: which files it judges, which it leaves out, and what it says of them."""
 
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +105,11 @@ def test_wrong_settings_of_a_project_are_one_error_in_a_folder_too(put: Write, h
     assert f"{here}/.grposweep.toml: " in err
     assert "0 files: " not in out
     assert "2 could not be judged" in out
+
+
+def test_a_named_pipe_in_a_folder_is_left_out(put: Write, here: Path) -> None:
+    """Reading it waited for ever."""
+    put("a.yaml")
+    os.mkfifo(here / "b.yaml")
+    os.mkfifo(here / "c.py")
+    assert found(here) == ["a.yaml"]

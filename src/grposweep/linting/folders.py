@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from grposweep.frameworks.parsing.load import SHELLS
+from grposweep.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -43,7 +43,7 @@ def _walk(top: Path) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = here / name
-            if path.suffix in SUFFIXES and _may_train(path) and not _is_ignored(path, specs):
+            if path.suffix in SUFFIXES and path.is_file() and _may_train(path) and not _is_ignored(path, specs):
                 yield path
 
 
@@ -57,7 +57,7 @@ def _may_train(path: Path) -> bool:
     if path.suffix not in PYTHON:
         return True
     try:
-        return MARK in path.read_bytes()
+        return path.stat().st_size <= LARGEST_NOTEBOOK and MARK in path.read_bytes()
     except OSError:
         return False
 

@@ -97,7 +97,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     reading = frameworks.read(recipe)
     setting = reading.setting
     diagnostics = [
-        _of_setting(recipe, setting, problem, selection, with_fixes) for problem in _problems(reading, selection)
+        _of_setting(recipe, setting, problem, selection, with_fixes)
+        for problem in _problems(reading, selection, _is_part(recipe))
     ]
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
@@ -107,9 +108,11 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 
 
-def _problems(reading: ParsedRecipe, selection: RuleSelection) -> list[Problem]:
+def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
     """What the rules say; not those that rest on a field that could not be read."""
     problems = check(reading.setting, selection.ignore, selection.select)
+    if is_part:  # the key that is wrong stands elsewhere
+        problems = [problem for problem in problems if {*problem.broken.fields[:1]} <= reading.setting.given]
     if not reading.unknown:
         return problems
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
@@ -155,9 +158,13 @@ def _of_recipe(
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is that keys have no value, where further ones may be set on a command line."""
     said = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
-    # A configuration of Hydra's in a file is completed where it is used: by its defaults and by the command line.
-    is_part = recipe.launch is None and recipe.file and frameworks.FRAMEWORKS[recipe.framework].config_defaults
-    return bool((recipe.may_have_more or is_part) and broken.fields and said.isdisjoint(broken.fields))
+    return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and said.isdisjoint(broken.fields))
+
+
+def _is_part(recipe: Recipe) -> bool:
+    """Return whether it is a file of Hydra's, which is completed where it is used: by its defaults and the command line."""
+    in_file = recipe.launch is None and recipe.file is not None
+    return in_file and bool(frameworks.FRAMEWORKS[recipe.framework].config_defaults)
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

@@ -25,6 +25,7 @@ RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
 ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+LAUNCHERS = frozenset({"deepspeed", "torchrun", "accelerate"})
 WORDS = {
     "algo.advantage.estimator": ESTIMATORS,
     "algo.kl.estimator": ("k1", "k2", "k3"),
@@ -67,6 +68,8 @@ class Sizes(NamedTuple):
         nodes, gpus, ring, tensor, prompts, group, step, micro = (
             option.whole(name, default) for name, default in zip(names, defaults, strict=True)
         )
+        if recipe.processes is None and recipe.launch and recipe.launch.launcher in LAUNCHERS:
+            return None  # train_ppo.py: the launcher starts as many as there are GPUs
         world = recipe.processes or nodes * gpus
         if min(world, ring, tensor, prompts, group, step, micro) < 1 or world % (ring * tensor):
             return None  # GB301 and GT302 report it

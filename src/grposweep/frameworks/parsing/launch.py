@@ -18,6 +18,7 @@ from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.parsing.shell.bash import Command, Reader, Values, Word, parse_script
+from grposweep.frameworks.parsing.shell.slurm import slurm_variables
 from grposweep.frameworks.parsing.shell.words import plain
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override
 from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
@@ -40,13 +41,14 @@ LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "
                               "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
 LONGEST_PROGRAM = 2**19  # characters of a Python file that are searched
 RECIPES = (".yaml", ".yml", ".json")
+_WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")  # such a script is started in the repository's root
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs beside a GRPO training, by the words of their names.
 RIVALS = frozenset(
     ["sft", "dpo", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
      "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]
 )  # fmt: skip
-DOTTED_RIVALS = frozenset({"sft", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
+DOTTED_RIVALS = frozenset({"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
 # Commands whose words are no launch, although they may name one.
 NOT_STARTING = frozenset(
     ["echo", "printf", "cat", "grep", "egrep", "pgrep", "pkill", "killall", "kill", "ls", "cp", "mv", "rm", "mkdir", "sed",
@@ -102,7 +104,7 @@ class LaunchParser:
 
         Raises UserError where there is none.
         """
-        starts = self._starts(parse_script(text, path=path, read=read))
+        starts = self._starts(parse_script(text, slurm_variables(text), path, read))
         starts = [start for start in starts if not start.aside] or starts
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())
@@ -295,12 +297,22 @@ def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
             given[name] = word.text
         else:
             name = ""
+    if option not in given and given.get("include"):
+        return _included(given["include"] or "")
     if option not in given:
         return (1, "") if start.launch.launcher == "torchrun" else (None, "")  # torchrun's default
     count, factor = given[option] or "", given.get(times, "1") or ""
     if count.isdigit() and factor.isdigit():
         return int(count) * int(factor), ""
     return None, count if not count.isdigit() else f"{times} {factor}"
+
+
+def _included(hosts: str) -> tuple[int | None, str]:
+    """Return the GPUs of ``--include host:0,1@other:0`` (deepspeed launcher/runner.py)."""
+    slots = [host.partition(":")[2] for host in hosts.split("@")]
+    if not all(re.fullmatch(r"\d+(?:,\d+)*", each) for each in slots):
+        return None, f"--include {hosts}"
+    return sum(each.count(",") + 1 for each in slots), ""
 
 
 def _from_environment(environment: Values) -> tuple[int | None, str]:
@@ -361,7 +373,7 @@ def read_overrides(start: LaunchCommand) -> Overrides:
             said.base = value
         else:
             _take(said, word)
-    said.base = said.base or _named(options)
+    said.base = _WORKING.sub("", said.base or _named(options))
     return said
 
 

@@ -46,10 +46,10 @@ def find_root(file: Path) -> Path | None:
     """
     absolute = file.absolute()
     folders = list(absolute.parents)[:UPWARD]
-    for folder in folders:
-        if (folder / ".git").exists():
-            return folder
     here, never = Path.cwd(), {Path.home(), Path(tempfile.gettempdir()), Path("/")}
+    for folder in folders:
+        if (folder / ".git").exists() and folder not in never:
+            return folder
     found = None
     for folder in folders:
         if folder in never:

@@ -14,8 +14,12 @@ from grposweep.setting import Version
 
 LARGEST = 4 * 2**20  # bytes; lock files have a megabyte
 LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
-_VERSION = r"v?\d+(?:\.\d+)*(?:\.\*)?(?:[.-]?(?:dev|rc|a|b|post)\d*)?"
-_CLAUSE = rf"(?:===|==|~=|>=|<=|!=|<|>|=|\^|~)\s*{_VERSION}"
+# Every repetition has a limit, so that a hostile file takes no longer than its length.
+_VERSION = r"v?\d{1,9}(?:\.\d{1,9}){0,5}(?:\.\*)?(?:[.-]?(?:dev|rc|a|b|post)\d{0,9})?"
+_BLANK = r"\s{0,20}"
+_CLAUSE = rf"(?:===|==|~=|>=|<=|!=|<|>|=|\^|~){_BLANK}{_VERSION}"
+_VARIABLE = re.compile(r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE)
+_CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
 
 
 class Pin(NamedTuple):
@@ -29,7 +33,7 @@ class Pin(NamedTuple):
     @property
     def exact(self) -> Version | None:
         """The one version that is required."""
-        if re.fullmatch(r"v?\d+\.\d+(\.\d+)?(\.?(dev|rc|post)\d*)?", self.ref):
+        if re.fullmatch(r"v?\d{1,9}\.\d{1,9}(\.\d{1,9})?(\.?(dev|rc|post)\d*)?", self.ref):
             return _numbers(self.ref)
         exact = [version for sign, version in self.clauses if sign in ("==", "===") and "*" not in version]
         return _numbers(exact[0]) if exact else None
@@ -64,11 +68,19 @@ def _satisfies(version: Version, sign: str, wanted: str) -> bool:
     return {">=": version >= low, "<=": version <= low, ">": version > low, "<": version < low}[sign]
 
 
-@lru_cache(maxsize=512)
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
     """Return what a file requires of a package, what names a version before what does not."""
     try:
-        if file.stat().st_size > LARGEST:
+        status = file.stat()
+    except OSError:
+        return ()
+    return _find_pins(file, package, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=512)
+def _find_pins(file: Path, package: str, _: int, size: int) -> tuple[Pin, ...]:
+    try:
+        if size > LARGEST:
             return ()
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -103,9 +115,11 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
     """Yield the requirements in lines: of requirements files, conda's, shell commands, strings of setup.py."""
     name = _any_spelling(package)
     required = re.compile(
-        rf"(?<![\w./@-]){name}(?:\[[^\]]*\])?\s*\(?\s*((?:{_CLAUSE})(?:\s*,\s*{_CLAUSE})*)", re.IGNORECASE
+        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})", re.IGNORECASE
     )
-    of_git = re.compile(rf"git\+\S*?/{name}(?:\.git)?/?(?:@([\w./-]+))?(?=[\s\"'#;)\]]|$)", re.IGNORECASE)
+    of_git = re.compile(
+        rf"git\+[^\s+]{{0,200}}?/{name}(?:\.git)?/?(?:@([\w./-]{{1,200}}))?(?=[\s\"'#;)\]]|$)", re.IGNORECASE
+    )
     for line in lines:
         for match in of_git.finditer(line):
             yield Pin(file, _short(match[0]), (), (match[1] or "main").removesuffix(".git"))
@@ -127,7 +141,11 @@ def _expanded(text: str) -> list[str]:
     """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and ENV."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
-    known = dict(re.findall(r"^\s*(?:ARG|ENV|export)\s+(\w+)[= ]\"?([\w.+-]+)", "\n".join(lines), re.MULTILINE))
+    known = dict(
+        re.findall(
+            r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", "\n".join(lines), re.MULTILINE
+        )
+    )
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
     return [re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), line) for line in used]
 
@@ -173,7 +191,7 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     """Yield what a table says of a package: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
     entry = value if isinstance(value, dict) else {"version": value}
     version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
-    if isinstance(version, str) and re.fullmatch(rf"\s*(?:{_CLAUSE})(?:\s*,\s*{_CLAUSE})*\s*", version):
+    if isinstance(version, str) and re.fullmatch(rf"{_BLANK}{_CLAUSES}{_BLANK}", version):
         yield Pin(file, _short(f'{key} = "{version}"'), _clauses(version))
     elif isinstance(version, str) and re.fullmatch(_VERSION, version):
         yield Pin(file, f'{key} = "{version}"', (("==", version),))
@@ -184,7 +202,7 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
 def _of_lock(file: Path, text: str, package: str) -> Iterator[Pin]:
     name = _any_spelling(package)
     patterns = (
-        rf'name = "{name}"\s*\n(?:\w+ = .*\n)*?version = "({_VERSION})"',
+        rf'name = "{name}"[ \t\r]{{0,9}}\n(?:\w{{1,40}} = .*\n){{0,5}}?version = "({_VERSION})"',
         rf'"{name}"\s*:\s*\{{[^{{}}]*?"version"\s*:\s*"==({_VERSION})"',
     )
     for pattern in patterns:

@@ -10,6 +10,7 @@ from grposweep.errors import NotARecipe, UserError
 from grposweep.frameworks import FRAMEWORKS, detect, recognise, takes
 from grposweep.frameworks.parsing.beside import Beside, read_accelerate, read_keys
 from grposweep.frameworks.parsing.launch import (
+    PROCESSES,
     LaunchCommand,
     LaunchParser,
     Overrides,
@@ -100,7 +101,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
     config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
-    if FRAMEWORKS[framework].counts_itself:
+    if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in PROCESSES:
         processes, trouble = None, ""
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
@@ -120,7 +121,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         lines={name: line for name, line in start.lines.items() if name in config},
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
-        may_have_more=start.may_have_more,
+        may_have_more=start.may_have_more or (code is not None and code.own_config),
         beside=fields,
         launch=replace(
             start.launch,

@@ -123,14 +123,17 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
     if framework.vendor is None or repository is None:
         return None
     folder, roots = file.absolute().parent, _vendored_in(repository.root, framework.vendor.marker)
+    stated: Judged | None = None
     for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
         found = framework.vendor.read(root, probe)
+        name = Path(framework.vendor.marker).parts[0]
+        where = (root / name).relative_to(repository.root).as_posix() + "/"
+        source = VersionSource("vendored", where, "its own source")
         if found.keys is not None:
-            name = Path(framework.vendor.marker).parts[0]
-            where = (root / name).relative_to(repository.root).as_posix() + "/"
-            source = VersionSource("vendored", where, "its own source")
             return Judged(found.version or framework.version, source, found.keys)
-    return None
+        if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
+            stated = Judged(found.version, source)  # its configuration is not at hand, its version is
+    return stated
 
 
 def _own_source(framework: Framework, repository: Repository, file: Path) -> Path | None:

@@ -152,15 +152,17 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
     ``folder`` holds the package ``verl``. The keys are None where the configuration cannot be composed. A source that states
     no version, or one under development, has that of the release whose keys are most like its own.
     """
-    keys, version = _keys(folder, recipe), _version(folder)
-    return Vendored(keys, nearest_release(keys, engine_of(recipe)) if version is None and keys is not None else version)
+    choices = {key.lstrip("+"): str(value) for key, value in recipe.config.items() if "." not in key.partition("@")[0]}
+    keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
+    if version is None:
+        own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
+        version = None if own is None else nearest_release(own, engine_of(recipe))
+    return Vendored(keys, version)
 
 
-def _keys(folder: Path, recipe: Recipe) -> KeyTable | None:
-    main = find_main(folder, recipe)
+def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTable | None:
     if main is None or "$" in main.name:
         return None
-    choices = {key.lstrip("+"): str(value) for key, value in recipe.config.items() if "." not in key.partition("@")[0]}
     try:
         values = Composer((main.folder, folder / CONFIG), choices).compose(main.name)
     except (UserError, RecursionError, OSError, ValueError):
@@ -189,6 +191,7 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
         file.parent / (named.parent if len(named.parts) > 1 else configured),
         file.parent / configured,
         named.parent,
+        folder / named.parent,
     ]
     place = next((place for place in places if (place / f"{named.name}.yaml").is_file()), places[0])
     return Main(place, named.name) if named.name else None

@@ -50,7 +50,13 @@ def read_launched(program: str, script: Path) -> LaunchedCode | None:
         trainer=trainer,
         own_trainer=own_trainer,
         other_keys=next(filter(None, map(_other_keys, near())), ""),
+        own_config=any(_makes_config(inner) for inner in near()),
     )
+
+
+def _makes_config(module: Module) -> bool:
+    """Return whether a file gives a GRPOConfig its values itself: then what no option sets is not TRL's default."""
+    return any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call in module.calls)
 
 
 def _with_imported(repository: Repository, module: Module) -> Iterator[Module]:

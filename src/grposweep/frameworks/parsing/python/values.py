@@ -132,16 +132,19 @@ class Walker:
                     self._assign(target, found, value, names)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, self.evaluate(value, names), value, names)
-            case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
-                sum_of = ast.BinOp(left=ast.Name(target.id, ast.Load()), op=op, right=value)
+            case ast.AugAssign(target=target, op=op, value=value):
+                sum_of = ast.BinOp(left=target, op=op, right=value)
                 self._assign(target, self.evaluate(sum_of, names), value, names)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="update")) as call):
                 mapping = self.evaluate(owner, names)
                 if isinstance(mapping, Entries):
                     self._collect(call, mapping, names, call.args)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="pop")) as call):
+                self.evaluate(call, names)
             case ast.Delete(targets=targets):
                 for target in targets:
                     names.pop(name_of(target), None)
+                    self._remove(target, names)
             case ast.Import() | ast.ImportFrom():
                 names.update({(alias.asname or alias.name).partition(".")[0]: UNKNOWN for alias in node.names})
 
@@ -169,6 +172,14 @@ class Walker:
                 for n, inner in enumerate(targets):
                     one = nodes[n] if nodes else node
                     self._assign(inner, self.evaluate(one, names) if nodes else UNKNOWN, one, names)
+
+    def _remove(self, target: ast.expr, names: Names) -> Any:
+        """Remove ``mapping["key"]``, and return its value."""
+        match target:
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str() as key)):
+                holder = self.evaluate(owner, names)
+                return holder.slots.pop(key, Slot(UNKNOWN, target)).value if isinstance(holder, Entries) else UNKNOWN
+        return UNKNOWN
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entries:
         found = Entries("class")
@@ -289,6 +300,9 @@ class Walker:
             if original.call is not None and id(original.call) in self.calls:
                 self.calls[id(node)] = copied  # another configuration of the same class
             return self._collect(node, copied, names)
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr="pop"), args=[key, *_]):
+                return self._remove(ast.Subscript(owner, key), names)
         if name in CASTS and not node.keywords:
             values = [self.evaluate(inner, names) for inner in node.args]
             return cast(name, values)
@@ -375,11 +389,15 @@ def text_of(node: ast.AST) -> str:
         return "..."
 
 
-def plain(value: Any) -> Any:
-    """Return a value as plain data, a mapping as a dictionary; `UNKNOWN` where a part of it is unknown."""
+def plain(value: Any, seen: set[int] | None = None) -> Any:
+    """Return a value as plain data, a mapping as a dictionary; `UNKNOWN` where a part is unknown, or in it twice."""
     if not isinstance(value, Entries):
         return value
-    found = {key: plain(slot.value) for key, slot in value.slots.items()}
+    seen = set() if seen is None else seen
+    if id(value) in seen:  # a mapping may hold itself
+        return UNKNOWN
+    seen.add(id(value))
+    found = {key: plain(slot.value, seen) for key, slot in value.slots.items()}
     is_known = value.kind == "dict" and not value.unknown and not any(one is UNKNOWN for one in found.values())
     return found if is_known else UNKNOWN
 

@@ -354,14 +354,18 @@ def _replaced(value: str, operation: str, pattern: str, new: str) -> str:
 
 def glob(pattern: str) -> "re.Pattern[str]":
     """Return a pattern of the shell as a regular expression."""
-    text = ""
+    pieces = [""]
     for part in re.findall(r"\*+|\[[!^]?\]?[^]\[\\]*\]|.", pattern[:LONGEST_PATTERN], re.DOTALL):
-        if part[0] == "[" and len(part) > 2:
-            text += "[^" + part[2:] if part[1] in "!^" else part
+        if part[0] == "*":
+            pieces.append("")
+        elif part[0] == "[" and len(part) > 2:
+            pieces[-1] += "[^" + part[2:] if part[1] in "!^" else part
         else:
-            text += {"*": ".*", "?": "."}.get(part[0], re.escape(part))
+            pieces[-1] += "." if part == "?" else re.escape(part)
+    # Each piece but the last is taken where it comes first, for good: a pattern with many stars is matched in one pass.
+    between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
     try:
-        return re.compile(text, re.DOTALL)
+        return re.compile(pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL)
     except re.error:  # a range that ends before it starts
         return re.compile(re.escape(pattern))
 
