@@ -275,3 +275,15 @@ def test_a_launch_of_sac_is_no_grpo(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n")
     with pytest.raises(UserError, match="no GRPO training"):
         load_recipe(tmp_path / "run.sh", Options())
+
+
+def test_groups_that_prime_samples_by_a_key_of_its_own_are_none_of_one(tmp_path: Path) -> None:
+    """``data.n_samples`` of its fork sizes the group, and ``rollout.n`` stays 1."""
+    launch = (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo data.train_batch_size=256 data.n_samples={}\n"
+    )
+    codes = []
+    for count in (1, 4):
+        (tmp_path / "run.sh").write_text(launch.format(count))
+        codes.append({found.code for found in lint_recipe(load_recipe(tmp_path / "run.sh", Options())).diagnostics})
+    assert ("GB302" in codes[0], "GB302" in codes[1]) == (True, False)

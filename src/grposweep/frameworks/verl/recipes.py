@@ -131,8 +131,9 @@ def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the completions of a prompt that are compared, and by what estimator where a lone one is meant to be.
 
     Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` after
-    that: in prompts where it holds all repetitions of them, otherwise each repetition is read as a prompt. Distillation
-    without task rewards has no advantages; another trainer may form groups of its own.
+    that: in prompts where it holds all repetitions of them, otherwise each repetition is read as a prompt. PRIME samples
+    ``data.n_samples`` completions. Distillation without task rewards has no advantages; another trainer may form groups of
+    its own.
     """
     agents, step, count = max(found.whole(AGENTS, 1), 1), fields["prompts_per_step"], fields["num_generations"]
     sizes: dict[str, Any] = {}
@@ -141,7 +142,8 @@ def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     elif agents > 1:
         sizes = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
     distils = found.flag("distillation.enabled") and not found.flag(f"{DISTILLATION}.use_task_rewards", True)
-    others = {"distillation": distils, "the trainer's own": agents > 1 or not is_own_trainer(found.recipe)}
+    is_own = agents > 1 or found.whole("data.n_samples", 1) > 1 or not is_own_trainer(found.recipe)
+    others = {"distillation": distils, "the trainer's own": is_own}
     estimator = next((name for name, counts in others.items() if counts), None)
     is_lone = sizes.get("num_generations", count) == 1
     return {**sizes, **({"advantage_estimator": estimator} if estimator and is_lone else {})}
