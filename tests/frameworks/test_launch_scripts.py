@@ -279,3 +279,9 @@ def test_a_pattern_of_many_stars_ends() -> None:
     """Each of them doubled the time."""
     (command,) = parse_script(f"x={'a' * 400}\na ${{x//{'*a' * 30}b/c}}\n")
     assert command.words[1].text == "a" * 400
+
+
+def test_a_script_that_starts_another_names_it(folder: Path) -> None:
+    """The launch is in that one."""
+    with pytest.raises(UserError, match=r"It runs scripts/train.sh: lint that script\."):
+        load(folder, "cd /w\nN=8 bash scripts/train.sh --seed 1\n")

@@ -66,6 +66,13 @@ GROUP_OPTIONS = frozenset(
 )  # fmt: skip
 
 
+def _handed_on(commands: Iterable[Command]) -> str:
+    """Return which script to lint instead, where a script starts another one."""
+    words = (word.text for command in commands for word in command.words[:2])
+    name = next((text for text in words if text.endswith((".sh", ".slurm", ".sbatch"))), "")
+    return f" It runs {name[:120]}: lint that script." if name else ""
+
+
 @dataclass
 class LaunchCommand:
     """A launch as it was found: who starts what, and the options on either side of the program's name."""
@@ -104,12 +111,14 @@ class LaunchParser:
 
         Raises UserError where there is none.
         """
-        starts = self._starts(parse_script(text, slurm_variables(text), path, read))
+        commands = parse_script(text, slurm_variables(text), path, read)
+        starts = self._starts(commands)
         starts = [start for start in starts if not start.aside] or starts
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())
             raise UserError(
                 f"no launch command found (accelerate launch, torchrun, {own}, deepspeed or python with a script)."
+                + _handed_on(commands)
             )
         for start in starts:
             _read_options(start)
