@@ -12,6 +12,7 @@ from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 from grposweep.frameworks.trl import keys
 from grposweep.linting.linter import lint_recipe, select_rules
+from grposweep.setting import TRL
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 
@@ -63,7 +64,7 @@ def test_trl_takes_a_recipe_exactly_where_the_family_finds_no_error(name: str, t
     """Family GV at the installed release; the batches fit, so that nothing else is refused."""
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**BASE, **RECIPES[name]}), encoding="utf-8")
-    verdict = lint_recipe(load_recipe(path, Options("trl", processes=1)), select_rules(["GV"]))
+    verdict = lint_recipe(load_recipe(path, Options("trl", TRL, processes=1)), select_rules(["GV"]))
     assert verdict.ok == is_taken(path), [finding.message for finding in verdict.diagnostics]
 
 
@@ -90,7 +91,7 @@ def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:
     path.write_text("output_dir: out\nuse_cpu: true\nbf16: false\nlearning_rate: 3e-06\nnum_generations: '4'\nbeta: 1e-3\n"
                     "warmup_steps: 0.1\nscale_rewards: false\nmax_steps: 7\nuse_vllm: 'no'\nepsilon: 1\n")  # fmt: skip
     real = make_parser().parse_args_and_config(["--config", str(path)])[1]
-    ours = read(load_recipe(path, Options("trl", processes=1))).setting
+    ours = read(load_recipe(path, Options("trl", TRL, processes=1))).setting
     names = ["learning_rate", "num_generations", "beta", "warmup_steps", "scale_rewards", "max_steps", "use_vllm", "epsilon",
              "temperature", "max_completion_length", "loss_type", "per_device_train_batch_size", "vllm_mode"]  # fmt: skip
     assert {name: getattr(ours, name) for name in names} == {name: getattr(real, name) for name in names}
