@@ -179,6 +179,25 @@ def test_the_keys_of_a_verl_in_the_repository_count(tree: Tree) -> None:
     assert "GV401" in codes(linted("bad.sh"), "error")
 
 
+def test_the_keys_of_a_trl_in_the_repository_count(tree: Tree) -> None:
+    """Its GRPOConfig with own fields and defaults, in the version that it states; the rest is that release's."""
+    tree(**{
+        "recipes/r.yaml": RECIPE + "own_bonus: 0.5\nevaluation_strategy: steps\nmax_steps: 10\n",
+        "trl/__init__.py": '__version__ = "0.16.0.dev0"\n',
+        "trl/trainer/base.py": "from dataclasses import dataclass\n@dataclass\nclass Base:\n    own_bonus: float = 0.0\n",
+        "trl/trainer/grpo_config.py": (
+            "from dataclasses import dataclass, field\nfrom .base import Base\n@dataclass\nclass GRPOConfig(Base):\n"
+            "    num_generations: int = field(default=6, metadata={'help': ''})\n    beta: float = 0.125\n"
+        ),
+    })  # fmt: skip
+    found = linted()
+    assert found.recipe.version == (0, 16, 0)
+    assert found.recipe.version_source[:2] == ("vendored", "trl/")
+    assert found.setting.beta == 0.125
+    assert not any("own_bonus" in diagnostic.keys for diagnostic in found.diagnostics)
+    assert loaded().vendored["num_generations"].default == 6  # type: ignore[index]  # vendored is not None here
+
+
 def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
     """Without the file that verl generates."""
     config = "defaults:\n  - actor@actor_rollout_ref.actor: dp_actor\n  - _self_\n" + VERL.replace(

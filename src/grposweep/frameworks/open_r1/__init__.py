@@ -139,6 +139,7 @@ ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
+    vendor=None,  # its source would leave out the keys of this framework's own
     version=VERSION,
     takes=known,
     key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),

@@ -15,6 +15,7 @@ from grposweep.frameworks.trl.recipes import (
     render,
     unsaid,
 )
+from grposweep.frameworks.trl.source import VENDOR
 from grposweep.registries import Lazy
 from grposweep.setting import TRL, TRL_FRAMEWORK
 
@@ -36,5 +37,6 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),
+    vendor=VENDOR,
     trainer=ExternalTrainer(Lazy("external.script:build"), kind="script", needs_script=True),
 )

@@ -94,6 +94,7 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
+    vendor=None,  # its source would leave out the keys of this framework's own
     version=VERSION,
     takes=known,
     key_table=None,

@@ -1,0 +1,66 @@
+"""TRL's own source in a repository: the fields of its GRPOConfig by their syntax tree, and the version that it states."""
+
+import ast
+import re
+from pathlib import Path
+
+from grposweep.frameworks.base import KeyTable, Vendor, Vendored
+from grposweep.frameworks.parsing.python.launched import fields_of
+from grposweep.frameworks.parsing.python.modules import Repository, resolve_expression
+from grposweep.frameworks.trl.keys import known, releases
+from grposweep.recipe import KeySpec, Recipe
+from grposweep.setting import Version
+
+CONFIG = "trl/trainer/grpo_config.py"
+STATED = (
+    "VERSION",
+    "trl/VERSION",
+    "trl/version.py",
+    "trl/__init__.py",
+    "setup.py",
+    "pyproject.toml",
+)  # the first counts
+_VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
+LARGEST = 2**20  # characters
+
+
+def read_source(folder: Path, _: Recipe) -> Vendored:
+    """Return the keys that TRL takes by this source; those of transformers and of its scripts are the release's.
+
+    A source that states no version has that of the newest release that knows most of its fields.
+    """
+    repository = Repository(folder)
+    module = repository.open(folder / CONFIG)
+    name = ast.Name("GRPOConfig", ast.Load())
+    classes = resolve_expression(repository, module, name) if module else ()
+    own = {key: spec for one in classes for key, spec in fields_of(repository, one).items() if not key.startswith("_")}
+    version = _stated(folder) or _nearest(frozenset(own))
+    takes = known(version)
+    keys = KeyTable(takes)
+    for key, spec in own.items():
+        release = takes.get(key, spec)
+        keys[key] = KeySpec(release.type, release.default if spec.default is None else spec.default)
+    return Vendored(keys if own else None, version)
+
+
+def _stated(folder: Path) -> Version | None:
+    for name in STATED:
+        path = folder / name
+        match = _VERSION.search(_text(path)) if path.is_file() else None
+        if match:
+            return (int(match[1]), int(match[2]), int(match[3] or 0))
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")[:LARGEST].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _nearest(own: frozenset[str]) -> Version:
+    return max(releases(), key=lambda release: (len(own & known(release).keys()), release))
+
+
+VENDOR = Vendor(CONFIG, read_source)
