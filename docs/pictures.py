@@ -47,7 +47,7 @@ def take(file: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    """Make it anew."""
+    """Make the picture again."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         folder = Path(sys.argv[1]).resolve() if sys.argv[1:] else sweep(here)

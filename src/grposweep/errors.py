@@ -43,7 +43,7 @@ class LeaseLostError(Exception):
 
 
 class ProgramFailed(Exception):
-    """A program of somebody else's that ran a trial ended badly: its exit code as it was (negative: that signal)."""
+    """An external program that ran a trial failed: its exit code (negative: the signal)."""
 
     def __init__(self, code: int, last_lines: list[str]) -> None:
         self.kind = f"signal {-code}" if code < 0 else f"exit code {code}"

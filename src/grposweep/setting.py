@@ -288,7 +288,7 @@ class Setting:
     architecture: Architecture | None = None  # where its shape is known
     has_chat_template: bool | None = None  # its tokenizer's, where preparation has looked
     chat: bool | None = None  # whether prompts are conversations; None: not known
-    prompt_tokens: int | None = None  # of the longest prompt, where somebody has counted
+    prompt_tokens: int | None = None  # of the longest prompt, if it was counted
     gradient_checkpointing: bool = False
     # the GPU
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp

@@ -63,7 +63,7 @@ WHAT = {
     "generation": "How completions are sampled.",
 }
 COMMAND = ("python", str(PROJECT / "src" / "run.py"), "--config-dir", ".", f"sweeps={NAME}")
-# Said by other keys of ours, or by nobody because we place evaluations and checkpoints ourselves.
+# Set by other keys of ours, or not at all because we place evaluations and checkpoints ourselves.
 PLACED = frozenset(
     ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
      "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio"]
@@ -144,7 +144,7 @@ def _unsaid(s: Setting) -> Iterator[str]:
 
 
 def _open(s: Setting) -> Iterator[str]:
-    """What nobody can translate, because it is a program's and not a number."""
+    """Return what cannot be translated because it is code, not a number."""
     yield "prompts and rewards are named by no recipe in a way that another program understands: set task=..."
     if s.model_name_or_path is None:
         yield "the recipe names no model: set model=... or model.path=..."

@@ -1,4 +1,4 @@
-"""A training log in one vocabulary: metrics by optimizer step, whatever framework wrote them."""
+"""A training log in one vocabulary: metrics by optimizer step, from any framework."""
 
 import math
 import re

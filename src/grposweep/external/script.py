@@ -24,7 +24,7 @@ def build(trial: Trial) -> ExternalProgram:
 
 
 def launch(trainer: Trainer, place: NodeContext) -> list[str]:
-    """The command up to the script's name; ports are found anew where one node has its ranks to itself."""
+    """The command up to the script's name; a free port is chosen if one node has all ranks."""
     python = interpreter(trainer)
     several, launcher = place.nodes > 1, chosen_launcher(trainer, place.processes)
     if launcher == "torchrun":

@@ -1,6 +1,6 @@
 """What common GPUs hold, in GiB as their driver reports it (``nvidia-smi --query-gpu=memory.total``).
 
-The memory side of somebody's recipe: a model that is known by its name, and the keys that decide its memory.
+The memory side of a native recipe: a model that is known by its name, and the keys that decide its memory.
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ def prepare_sweep(folder: Path) -> int:
 
 
 class Reporter:
-    """Writes what preparation is at, a few times a second, for whoever waits for it."""
+    """Writes what preparation is at, a few times a second, for the process that waits for it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.written = path, 0.0

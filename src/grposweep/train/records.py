@@ -187,7 +187,7 @@ class RolloutSchedule:
     epoch_rollouts: int
 
     def is_boundary(self, step: int) -> bool:
-        """Whether TRL generates anew after this step: only here is its resume exact."""
+        """Whether TRL generates again after this step: only here is its resume exact."""
         return self._in_epoch(step) * self.accumulation % self.micro_steps == 0
 
     def completions_at(self, step: int) -> int:

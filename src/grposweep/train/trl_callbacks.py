@@ -105,7 +105,7 @@ class Sample:
         self._before = self._look()
 
     def change(self) -> float | None:
-        """|after - before| / |before| over the sample, and remember the weights anew; None where there are none."""
+        """|after - before| / |before| over the sample, and remember the new weights; None if there are none."""
         before, self._before = self._before, self._look()
         if not len(before):
             return None
@@ -242,7 +242,7 @@ class HeldOutEvaluation:
         for call, prompt_ids in enumerate(self.prompts):
             parts = torch.tensor([values[call] for values in self.values], dtype=torch.float64)
             totals = (parts * weights.unsqueeze(1)).nansum(0)
-            totals[parts.isnan().all(0)] = float("nan")  # as TRL: what nobody could judge counts for nothing
+            totals[parts.isnan().all(0)] = float("nan")  # as TRL: a completion without a reward does not count
             rows += [(call, rank, place, prompt, float(totals[place])) for place, prompt in enumerate(prompt_ids)]
         return rows
 

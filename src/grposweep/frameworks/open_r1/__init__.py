@@ -59,7 +59,7 @@ KEYS: dict[str, KeySpec] = {
     "max_completion_len": KeySpec("int", 16384),
     "soft_punish_cache": KeySpec("int", 4096),
 }
-# Words that only Open-R1's recipes use; chat_template and the like appear in everybody's.
+# Words that only Open-R1's recipes use; chat_template and the like appear in all recipes.
 ONLY = frozenset(
     ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",
      "dataset_prompt_column", "cosine_min_value_wrong", "cosine_max_value_wrong", "cosine_min_value_correct",

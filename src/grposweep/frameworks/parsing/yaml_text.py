@@ -88,7 +88,7 @@ def _refuse_depth(text: str) -> None:
 def _count_values(node: Any, known: dict[int, int]) -> int:
     """The nodes below a node, and it: a few lines of aliases of aliases stand for more values than fit into memory.
 
-    Raises ValueError for a number that nobody can write, such as one in base 60 over pages.
+    Raises ValueError for a number that is too long, such as one in base 60 over pages.
     """
     if isinstance(node, yaml.ScalarNode):
         if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
