@@ -20,7 +20,7 @@ from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.recovery import open_study
+from grposweep.sweep.resume import open_study
 from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.train.records import MetricsFile
 

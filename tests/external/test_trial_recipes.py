@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
-from grposweep.config.base_recipe import write_program
+from grposweep.config.native_keys import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.space import Space

@@ -22,8 +22,7 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.results import run_cost
 from grposweep.sweep.doctor import run_checks
 from grposweep.sweep.failures import classify, read_evidence
-from grposweep.sweep.recovery import open_study
-from grposweep.sweep.start import open_folder
+from grposweep.sweep.resume import open_folder, open_study
 from grposweep.train.records import ControlFile, MetricsFile, summarise
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all

@@ -15,8 +15,7 @@ from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
-from grposweep.launchers.gpus import choose_gpus, gpu_order, visible_gpus
-from grposweep.launchers.local import TRAINING, TRL, Local, build_processes
+from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, choose_gpus, gpu_order, visible_gpus
 from grposweep.process import ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation
 from support import is_running, wait_for

@@ -20,7 +20,7 @@ from grposweep.storage.lease import Lease
 from grposweep.sweep.doctor import run_checks
 from support import environment, read, trials
 
-from .test_recovery import load
+from .test_resume import load
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from rich.console import Console
 from grposweep.errors import ExitCode, UserError
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.prepare import prepare
 from grposweep.sweep.run import SignalCounter
+from grposweep.sweep.start import prepare
 
 
 class Fails:

@@ -16,8 +16,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import Session, explain, resolved, to_experiment, typed
+from grposweep.config.native_keys import base_of
 from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
 from grposweep.errors import UserError

@@ -159,7 +159,7 @@ def base_setting(experiment: Experiment) -> Setting:
     """Return the setting that an experiment's own fields are put on: an external trainer's recipe, otherwise an empty one."""
     if not is_external(experiment.trainer.kind):
         return PLAIN
-    from grposweep.config.base_recipe import base_of  # only external trainers need the readers of recipes
+    from grposweep.config.native_keys import base_of  # only external trainers need the readers of recipes
 
     base = base_of(experiment.trainer, experiment.cluster.processes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
@@ -210,7 +210,7 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[
     if isinstance(found["generation_kwargs"], dict):
         found["generation_kwargs"] = json.dumps(found["generation_kwargs"], sort_keys=True)
     if args:
-        from grposweep.config.trainer_args import read_args  # the table of TRL's keys: for those who use it
+        from grposweep.config.native_keys import read_args  # the table of TRL's keys: for those who use it
 
         found |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
     return found

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from grposweep.config.native_keys import check_args
 from grposweep.config.precision import check_types
 from grposweep.config.to_setting import read_gpu
-from grposweep.config.trainer_args import check_args
 from grposweep.errors import UserError
 from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets

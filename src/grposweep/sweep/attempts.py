@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.base_recipe import write_program
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import experiment_id
+from grposweep.config.native_keys import write_program
 from grposweep.cost import find_work
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, text_sha256, write_json, write_text
@@ -41,7 +41,7 @@ def write_trial(
 ) -> TrialFolder:
     """Write a trial's folder; ``config.yaml`` last, so that a folder which has one is complete. Idempotent.
 
-    ``attributes`` are the trial's in the study, which can be rebuilt from trial.json (sweep/recovery.py).
+    ``attributes`` are the trial's in the study, which can be rebuilt from trial.json (sweep/resume.py).
     """
     identity = experiment_id(verdict.experiment, verdict.setting)
     folder = sweep.trial(number, identity)

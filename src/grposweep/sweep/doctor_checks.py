@@ -27,7 +27,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
 from grposweep.storage.results import TrialStatus
-from grposweep.sweep.recovery import Folders, contradictions, folders_by_number, open_study
+from grposweep.sweep.resume import Folders, contradictions, folders_by_number, open_study
 
 
 @dataclass(frozen=True)

@@ -42,15 +42,8 @@ from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
-from grposweep.sweep.prepare import prepare
-from grposweep.sweep.start import (
-    ValidatedSpace,
-    build_controller,
-    default_name,
-    describe_sweep,
-    open_folder,
-    validate_space,
-)
+from grposweep.sweep.resume import default_name, describe_sweep, open_folder
+from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)

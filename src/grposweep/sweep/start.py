@@ -1,34 +1,26 @@
-"""Start a sweep: validate its space, open its folder, and build its controller.
+"""Start a sweep: validate its space, prepare models and data, and build its controller."""
 
-An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing on disk changes.
-"""
-
-import errno
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-import yaml
 from optuna.trial import FrozenTrial
 from rich.console import Console
+from rich.progress import Progress
 
 from grposweep.check import errors
-from grposweep.config.compose import load_experiment
+from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import UserError
-from grposweep.files import VERSION, is_draft, write_text
+from grposweep.errors import ExitCode, UserError
+from grposweep.files import VERSION, read_json, write_json, write_text
 from grposweep.fixes import render_problem
 from grposweep.launchers.base import Launcher
-from grposweep.redaction import redact
-from grposweep.report.compare import differences
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import Experiment
 from grposweep.search.early_stopping import build_policy, choose_policy
@@ -42,12 +34,11 @@ from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.storage.provenance import difference
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.recovery import open_study
+from grposweep.sweep.resume import open_study
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
@@ -148,117 +139,63 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
 
 KEPT_INVALID = 10_000
-SHOWN = 3  # keys in which two sweeps differ
-ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
-OBJECTIVE = ("metric", "direction", "last")
-# Sections that do not make another sweep, mostly.
-NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
-# Left by a controller that died before it wrote sweep.yaml.
-OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
-def default_name(hint: str, space: Space, identity: str) -> str:
-    """A short readable identity: model, task, parameters, and the head of the identity's hash."""
-    parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
-    return "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
+class Interrupted(Protocol):
+    """Counts requests to stop."""
+
+    count: int
 
 
-def open_folder(
-    path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
-) -> tuple[SweepFolder, str | None]:
-    """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
-
-    Raises UserError where the folder holds another sweep or something else, or cannot be written.
-    """
-    folder = SweepFolder(path.resolve())
-    try:
-        settings = folder.settings()
-        if settings is None and _others(folder.path):
-            raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
-        if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
-            return folder, _recognise(folder, settings, identity, space, base, provenance)
-        # New, or a first try that never got to a trial: nothing can be mixed up.
-        (folder.path / paths.TRIALS).mkdir(parents=True, exist_ok=True)
-        if not os.access(folder.path, os.W_OK):
-            raise PermissionError(errno.EACCES, "no permission to write")
-    except OSError as error:
-        raise UserError(
-            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
-        ) from error
-    return folder, None
-
-
-def _others(path: Path) -> set[str]:
-    """What lies in a folder and is not of a controller that died on its first writes."""
-    names = {item.name for item in path.iterdir()} if path.exists() else set()
-    return {name for name in names if not is_draft(name)} - OURS
-
-
-def _recognise(
+def prepare(
     folder: SweepFolder,
-    settings: dict[str, Any],
-    identity: str,
-    space: Space,
-    base: Experiment,
-    provenance: dict[str, Any],
-) -> str:
-    if settings.get("identity") != identity:
-        known = json.loads(json.dumps(space.describe()))
-        what = "the same space over another base configuration" if settings.get("space") == known else "another space"
-        raise UserError(
-            f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
-            "must not be mixed with others. Set another name=..., or none for a folder of its own."
-        )
-    before = settings.get("provenance")
-    changed = difference(before if isinstance(before, dict) else {}, provenance)
-    return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
+    experiments: Mapping[str, Experiment],
+    launcher: Launcher,
+    console: Console,
+    interrupts: Interrupted,
+) -> bool:
+    """Have every model and task prepared that is not yet; False if the user interrupted it.
+
+    Raises UserError with what preparation found wrong.
+    """
+    missing = {key: experiment for key, experiment in experiments.items() if key not in folder.prepared()}
+    if not missing:
+        return True
+    (folder.path / paths.PREPARE_FOLDER).mkdir(exist_ok=True)
+    for key, experiment in missing.items():
+        write_text(folder.path / paths.PREPARE_FOLDER / f"{key}.yaml", render_experiment(experiment))
+    write_json(folder.path / paths.PREPARE, {"entries": {key: f"{paths.PREPARE_FOLDER}/{key}.yaml" for key in missing}})
+    log = folder.path / paths.PREPARE_FOLDER / "log"
+    log.unlink(missing_ok=True)
+    (folder.path / paths.PREPARE_ERROR).unlink(missing_ok=True)
+    (folder.path / paths.PREPARE_PROGRESS).unlink(missing_ok=True)
+    preparer = launcher.preparation(next(iter(missing.values())).cluster)
+    preparer.start(folder.path, log)
+    console.print(f"preparing model and data ({preparer.where})", highlight=False)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        while (code := preparer.poll()) is None:
+            if interrupts.count:
+                preparer.end()
+                console.print("interrupted while preparing; the same command begins it again", highlight=False)
+                return False
+            found = read_json(folder.path / paths.PREPARE_PROGRESS) or {}
+            bar.update(
+                task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
+            )
+    if code:
+        raise UserError(_message(folder, code))
+    return True
 
 
-def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
-    """The first few keys that make it another sweep, as they are there and here."""
-    recorded, before = settings.get("space"), settings.get("baseline")
-    there, here = (
-        {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
-        for parameters in (recorded if isinstance(recorded, list) else [], space)
-    )
-    keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
-    found = differences(before, asdict(base)) if isinstance(before, dict) else []
-    keys += [f"{key}={old} there, {new} here" for key, old, new in found if _is_question(key, old, new)]
-    return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
-
-
-def _is_question(key: str, old: object, new: object) -> bool:
-    """Whether another value of this key makes another sweep, mostly; what decides is config.identity.sweep_identity."""
-    section, _, name = key.partition(".")
-    if key == "search.sampler":
-        return ONE_FACTOR in (old, new)
-    return section not in NO_QUESTION if section != "search" else name in OBJECTIVE
-
-
-def describe_sweep(
-    folder: SweepFolder, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
-) -> None:
-    """Write sweep.yaml: space, search, base overrides and provenance. For the lease's holder only."""
-    content = {
-        "v": VERSION,
-        "name": base.name,
-        "identity": identity,
-        "space": json.loads(json.dumps(space.describe())),
-        "search": {
-            "sampler": base.search.sampler,
-            "seed": base.search.seed,
-            "metric": base.search.metric,
-            "direction": base.search.direction,
-            "last": base.search.last,
-            "further": dict(base.search.further),
-            "seeds": base.search.seeds,
-            "leaders": base.search.leaders,
-        },
-        "overrides": [redact(override) for override in overrides],
-        "baseline": asdict(base),
-        "provenance": provenance,
-    }
-    write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+def _message(folder: SweepFolder, code: int) -> str:
+    """What preparation said, or where to read it."""
+    found = folder.path / paths.PREPARE_ERROR
+    if code == ExitCode.BAD_INPUT and found.exists():
+        return found.read_text(encoding="utf-8").strip()
+    log = folder.path / paths.PREPARE_FOLDER / "log"
+    tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
+    return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."
 
 
 def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:

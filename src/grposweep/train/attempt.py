@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grposweep.config.base_recipe import trial_setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
+from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.files import read_json

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import grposweep
-from grposweep.config.base_recipe import load_trial_recipe
+from grposweep.config.native_keys import load_trial_recipe
 from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.files import read_json, write_json

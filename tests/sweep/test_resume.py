@@ -12,7 +12,7 @@ from grposweep.config.compose import open_session
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.recovery import GONE, open_study
+from grposweep.sweep.resume import GONE, open_study
 from support import Ended, read, trials
 
 from .conftest import GRID

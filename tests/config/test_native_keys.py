@@ -12,9 +12,9 @@ import pytest
 from grposweep.check import check
 from grposweep.config.compose import Session, open_session
 from grposweep.config.identity import experiment_id, sweep_identity
+from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
 from grposweep.config.points import Points
 from grposweep.config.to_setting import ARGS, read_setting
-from grposweep.config.trainer_args import RENAMED, arg_fields, homes, taken
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.files import PROJECT

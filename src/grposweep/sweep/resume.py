@@ -1,0 +1,244 @@
+"""Open a sweep's folder: create it, or recognise it and recover its study.
+
+An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing on disk changes. The trial
+folders are the sweep, and the journal is what Optuna needs of them: a study is rebuilt from the folders where it is damaged.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+from optuna.trial import FrozenTrial
+
+from grposweep.errors import UserError
+from grposweep.files import VERSION, is_draft, read_lines, write_text
+from grposweep.redaction import redact
+from grposweep.report.compare import differences
+from grposweep.schema import Experiment
+from grposweep.search.journal import Direction, cut
+from grposweep.search.sampler import choose_sampler, lists_points
+from grposweep.search.space import Point, Space
+from grposweep.search.study import RECORDED_INVALID, SweepStudy
+from grposweep.storage import paths
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.provenance import difference
+
+SHOWN = 3  # keys in which two sweeps differ
+ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
+OBJECTIVE = ("metric", "direction", "last")
+# Sections that do not make another sweep, mostly.
+NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
+# Left by a controller that died before it wrote sweep.yaml.
+OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
+
+
+def default_name(hint: str, space: Space, identity: str) -> str:
+    """A short readable identity: model, task, parameters, and the head of the identity's hash."""
+    parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
+    return "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
+
+
+def open_folder(
+    path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
+) -> tuple[SweepFolder, str | None]:
+    """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
+
+    Raises UserError where the folder holds another sweep or something else, or cannot be written.
+    """
+    folder = SweepFolder(path.resolve())
+    try:
+        settings = folder.settings()
+        if settings is None and _others(folder.path):
+            raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
+        if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
+            return folder, _recognise(folder, settings, identity, space, base, provenance)
+        # New, or a first try that never got to a trial: nothing can be mixed up.
+        (folder.path / paths.TRIALS).mkdir(parents=True, exist_ok=True)
+        if not os.access(folder.path, os.W_OK):
+            raise PermissionError(errno.EACCES, "no permission to write")
+    except OSError as error:
+        raise UserError(
+            f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
+        ) from error
+    return folder, None
+
+
+def _others(path: Path) -> set[str]:
+    """What lies in a folder and is not of a controller that died on its first writes."""
+    names = {item.name for item in path.iterdir()} if path.exists() else set()
+    return {name for name in names if not is_draft(name)} - OURS
+
+
+def _recognise(
+    folder: SweepFolder,
+    settings: dict[str, Any],
+    identity: str,
+    space: Space,
+    base: Experiment,
+    provenance: dict[str, Any],
+) -> str:
+    if settings.get("identity") != identity:
+        known = json.loads(json.dumps(space.describe()))
+        what = "the same space over another base configuration" if settings.get("space") == known else "another space"
+        raise UserError(
+            f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
+            "must not be mixed with others. Set another name=..., or none for a folder of its own."
+        )
+    before = settings.get("provenance")
+    changed = difference(before if isinstance(before, dict) else {}, provenance)
+    return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
+
+
+def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
+    """The first few keys that make it another sweep, as they are there and here."""
+    recorded, before = settings.get("space"), settings.get("baseline")
+    there, here = (
+        {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
+        for parameters in (recorded if isinstance(recorded, list) else [], space)
+    )
+    keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
+    found = differences(before, asdict(base)) if isinstance(before, dict) else []
+    keys += [f"{key}={old} there, {new} here" for key, old, new in found if _is_question(key, old, new)]
+    return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
+
+
+def _is_question(key: str, old: object, new: object) -> bool:
+    """Whether another value of this key makes another sweep, mostly; what decides is config.identity.sweep_identity."""
+    section, _, name = key.partition(".")
+    if key == "search.sampler":
+        return ONE_FACTOR in (old, new)
+    return section not in NO_QUESTION if section != "search" else name in OBJECTIVE
+
+
+def describe_sweep(
+    folder: SweepFolder, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
+) -> None:
+    """Write sweep.yaml: space, search, base overrides and provenance. For the lease's holder only."""
+    content = {
+        "v": VERSION,
+        "name": base.name,
+        "identity": identity,
+        "space": json.loads(json.dumps(space.describe())),
+        "search": {
+            "sampler": base.search.sampler,
+            "seed": base.search.seed,
+            "metric": base.search.metric,
+            "direction": base.search.direction,
+            "last": base.search.last,
+            "further": dict(base.search.further),
+            "seeds": base.search.seeds,
+            "leaders": base.search.leaders,
+        },
+        "overrides": [redact(override) for override in overrides],
+        "baseline": asdict(base),
+        "provenance": provenance,
+    }
+    write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+GONE = "the folder of this trial is gone"
+
+Folders = Mapping[int, Sequence[TrialFolder]]  # by number; more than one where a trial was written twice
+
+
+def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> tuple[SweepStudy, list[str]]:
+    """The sweep's study, whole whatever happened to its journal; and what that took, in words. For the lease's holder."""
+    study = SweepStudy(folder.journal, space, direction)
+    said, folders = list(study.repairs), folders_by_number(folder)
+    if wrong := contradictions(study.trials, folders):
+        said += [*wrong, *cut(folder.journal, 0)]
+        study = SweepStudy(folder.journal, space, direction)
+    return study, said + rebuild(study, folder, folders, metric)
+
+
+def folders_by_number(folder: SweepFolder) -> Folders:
+    """The trial folders under their numbers; of two with one number first the one that has been attempted."""
+    found: dict[int, list[TrialFolder]] = {}
+    for trial in folder.trials():
+        known = found.setdefault(trial.number, [])
+        known.insert(0 if known and (trial.path / paths.ATTEMPTS).exists() else len(known), trial)
+    return found
+
+
+def contradictions(trials: Sequence[FrozenTrial], folders: Folders) -> list[str]:
+    """Where study and folders name different trials under one number: the study is wrong, since folders cannot be."""
+    return [said for trial in trials if (said := _contradiction(trial, folders.get(trial.number, ())))]
+
+
+def _contradiction(trial: FrozenTrial, folders: Sequence[TrialFolder]) -> str | None:
+    if trial.user_attrs.get("invalid"):
+        return f"trial {trial.number} is invalid by the study, and was started by its folder" if folders else None
+    experiment = trial.user_attrs.get("experiment")
+    if not isinstance(experiment, str):
+        return f"trial {trial.number} has no experiment in the study"
+    if folders and all(folder.head != experiment[:6] for folder in folders):
+        return f"trial {trial.number} is {experiment[:6]} by the study, and {folders[0].head} by its folder"
+    return None
+
+
+def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: str) -> list[str]:
+    """Add the trials and the ends that the study lacks, under their own numbers; what was added, in words."""
+    first = len(study.trials)
+    invalid = _invalid_points(study, folder)
+    for number in range(first, max(folders, default=-1) + 1):
+        if not any(_add(study, trial, metric) for trial in folders.get(number, ())):
+            # A number without a folder was an invalid point's; or its folder was deleted, and the numbers must still fit.
+            point, problems = next(invalid, ({}, [GONE]))
+            study.add_invalid(point, problems)
+    ended = [trial for trial in study.trials if not trial.state.is_finished() and _tell(study, trial, folders, metric)]
+    added = len(study.trials) - first
+    said = [f"{added} trials that the study lacked were taken from the trial folders"] if added else []
+    late = sum(trial.number < first for trial in ended)
+    return said + ([f"{late} trials had ended without the study's knowing"] if late else [])
+
+
+def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
+    """Add a folder's trial with its end, if it has one; False where its record does not tell, or is of another space."""
+    record = trial.record
+    if record is None:
+        return False
+    try:
+        if trial.is_done:
+            trial.close_attempt()
+            outcome = trial.outcome(metric)
+            study.add_ended(record.point, record.attributes, outcome.value, outcome.evaluations, outcome.is_pruned)
+        else:
+            study.add(record.point, record.attributes)
+    except ValueError:
+        return False
+    return True
+
+
+def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) -> bool:
+    """Tell the study the end that a trial's folder knows; False where it knows none."""
+    head = str(trial.user_attrs["experiment"])[:6]
+    folder = next((folder for folder in folders.get(trial.number, ()) if folder.head == head), None)
+    if folder is None or not folder.is_done:
+        return False
+    folder.close_attempt()
+    outcome = folder.outcome(metric)
+    study.tell(trial.number, outcome.value, outcome.evaluations, outcome.is_pruned)
+    return True
+
+
+def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Point, list[str]]]:
+    """The invalid points of a grid that the study does not hold yet, in their order, with their problems."""
+    search = (folder.settings() or {}).get("search")
+    if not lists_points(
+        choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space)
+    ):
+        return
+    known = sum(bool(trial.user_attrs.get("invalid")) for trial in study.trials)
+    lines = read_lines(folder.path / paths.INVALID, point=dict, problems=list)
+    for line in islice(lines, known, RECORDED_INVALID):
+        yield line["point"], [_problem(problem) for problem in line["problems"] if isinstance(problem, dict)]
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    return f"{problem.get('code')} {problem.get('message')}"
