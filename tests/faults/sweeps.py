@@ -187,9 +187,6 @@ class Remembered(Points):
 @contextmanager
 def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
     """The scenario with everything imported."""
-    import grposweep.train.fake
-    import grposweep.train.worker  # noqa: F401 - so that forks need not
-
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(scenario.arguments)), {}, session.loader)
         stage = Stage(scenario, here, space, fixed, Remembered(_composer(session.loader, "config"), fixed))

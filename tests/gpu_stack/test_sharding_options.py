@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grposweep.errors import ExitCode
-from grposweep.train.sharding import deepspeed_config
+from grposweep.train.trl_config import deepspeed_config
 from train.conftest import MakeTrial, metrics_of
 
 from .conftest import Ranks, log_of, wrapped

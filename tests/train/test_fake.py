@@ -11,7 +11,7 @@ import pytest
 from grposweep.errors import ExitCode
 from grposweep.files import append_line, read_json
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
-from grposweep.train.worker import run_attempt
+from grposweep.train.attempt import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

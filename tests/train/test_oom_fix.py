@@ -7,7 +7,7 @@ import pytest
 
 from grposweep.errors import ExitCode
 from grposweep.sweep.oom import SPLITTABLE
-from grposweep.train.worker import run_attempt
+from grposweep.train.attempt import run_attempt
 
 from .conftest import MakeTrial, metrics_of
 

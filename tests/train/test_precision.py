@@ -10,8 +10,7 @@ from trl import GRPOConfig
 from grposweep.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import trl
-from grposweep.train.sharding import deepspeed_config
-from grposweep.train.trl_config import precision_arguments
+from grposweep.train.trl_config import deepspeed_config, precision_arguments
 
 
 @pytest.mark.parametrize(

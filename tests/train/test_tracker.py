@@ -9,7 +9,7 @@ from grposweep import schema
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_json
 from grposweep.train import tracker
-from grposweep.train.worker import run_attempt
+from grposweep.train.attempt import run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
 

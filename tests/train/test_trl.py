@@ -9,9 +9,8 @@ import torch
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line
 from grposweep.train import trl as grpo
-from grposweep.train.attempt import load_attempt
+from grposweep.train.attempt import load_attempt, run_attempt
 from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts
-from grposweep.train.worker import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

@@ -88,7 +88,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
 
 def _rates(sweep: str) -> Rates:
     """Return the measured cost of a token in a sweep's finished trials."""
-    from grposweep.report.cost import measured_rates  # sweeps: not for plans alone
+    from grposweep.report.status import measured_rates  # sweeps: not for plans alone
     from grposweep.report.view import read_sweep
     from grposweep.storage.folders import find_sweep
 

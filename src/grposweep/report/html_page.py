@@ -16,8 +16,8 @@ from grposweep.errors import UserError
 from grposweep.files import as_number, write_text
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
-from grposweep.report.cost import seconds_left
 from grposweep.report.ranking import RankedPoint
+from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration, format_effect, format_estimate
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView

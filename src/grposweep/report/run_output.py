@@ -14,7 +14,7 @@ from rich.text import Text
 
 from grposweep.files import as_number, write_json
 from grposweep.labels import count, label_text, short, short_names
-from grposweep.report.cost import seconds_left
+from grposweep.report.status import seconds_left
 from grposweep.report.tables import effects_table, format_duration, leaderboard, outcome
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView

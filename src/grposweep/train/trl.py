@@ -36,7 +36,6 @@ from grposweep.train.models import (
 )
 from grposweep.train.records import build_rollout_schedule
 from grposweep.train.rewards import Reward, load_rewards
-from grposweep.train.sharding import check_is_sharded, check_sharding, start_deepspeed_on_cpus, start_fsdp_loading
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import (
     HeldOutEvaluation,
@@ -45,7 +44,13 @@ from grposweep.train.trl_callbacks import (
     UpdateNormCallback,
     mean_over_prompts,
 )
-from grposweep.train.trl_config import build_config
+from grposweep.train.trl_config import (
+    build_config,
+    check_is_sharded,
+    check_sharding,
+    start_deepspeed_on_cpus,
+    start_fsdp_loading,
+)
 from grposweep.train.vllm import copy_merged_weights, wait_for_server
 
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
