@@ -1,16 +1,21 @@
-"""Record real learning curves: two tasks, every point with three seeds, trained by TRL in sweeps of our own.
+"""Record real learning curves: four tasks, trained by TRL in sweeps of our own.
 
-    python benchmarks/curves/record.py [FOLDER]
+    python benchmarks/curves/record.py [FOLDER] [--only NAME,...]
 
-Runs the sweeps below in FOLDER (default: .recording beside this file; killed at any time, it goes on where it was) and writes
-one JSON line a finished trial to arithmetic.jsonl and successor.jsonl beside this file. About three CPU hours.
+Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a finished trial to NAME.jsonl in
+this folder. Killed at any time, it goes on where it was. ``arithmetic`` and ``successor`` are grids with three seeds a point,
+about three CPU hours. ``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
+``ROUND`` points, about 13 CPU seconds a curve; what is finished after each round is written.
 """
 
+import argparse
 import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,56 +28,82 @@ from grposweep.sweep.early_stopping import SIGNALS, CurveReader
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "src" / "run.py"
 PLACES = f"{HERE / 'rewards.py'}:places"
-COMMON = (
+TRAINING = (
     "batch=auto", "schedule.evaluations=10", "task.eval_prompts=128", "batch.num_generations_eval=4",
-    "trainer.keep=none", "search=grid", "search.parallel=1", "seed=0,1,2", "batch.num_iterations=1,2", "kl=none,high",
-    "batch.prompts_per_step=8,16",
+    "trainer.keep=none", "search.parallel=1",
 )  # fmt: skip
+GRID = (
+    *TRAINING,
+    "search=grid",
+    "seed=0,1,2",
+    "batch.num_iterations=1,2",
+    "kl=none,high",
+    "batch.prompts_per_step=8,16",
+)
+WIDE = (
+    *TRAINING, "search=random", "search.stopping=none", "search.guards=false", "lr=tag(log,interval(1e-4,1e-2))",
+    "batch.num_generations=4,8,16", "batch.prompts_per_step=8,16", "kl=none,low,high", "loss=dapo,grpo,dr_grpo",
+    "generation.temperature=interval(0.7,1.3)", "optimizer.warmup_steps=0,0.05,0.3", "model.lora.r=4,16",
+    "model.lora.enabled=false,true",
+)  # fmt: skip
+WIDE_SEEDS = (0, 1)
+WIDE_POINTS = 150
+ROUND = 8  # points
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One task's sweep."""
+    """One task's sweeps; ``wide`` samples the wide space."""
 
     name: str
     overrides: tuple[str, ...]
+    wide: bool = False
 
 
 def recordings(folder: Path) -> list[Recording]:
-    """A task that the tiny model half knows, and one whose answers it has never given (all are one too small)."""
-    successor = folder / "successor_prompts.jsonl"
-    write_successors(successor)
+    """Return the recordings. The tiny model half knows the first task, and has never given the answers of the others."""
+    tasks = {name: jsonl_task(folder, name) for name in ANSWERS}
     return [
-        Recording("arithmetic", ("lr=1e-4,3e-4,1e-3,2e-3,4e-3,1e-2", "batch.num_generations=4,8,16")),
+        Recording("arithmetic", (*GRID, "lr=1e-4,3e-4,1e-3,2e-3,4e-3,1e-2", "batch.num_generations=4,8,16")),
         Recording(
             "successor",
-            ("lr=1e-4,3e-4,7e-4,1.5e-3,3e-3,6e-3", "batch.num_generations=4,16", "task=jsonl", f"task.path={successor}",
-             f"task.rewards=[{PLACES}]", "task.max_completion_length=4"),
+            (*GRID, "lr=1e-4,3e-4,7e-4,1.5e-3,3e-3,6e-3", "batch.num_generations=4,16", *tasks["successor"]),
         ),
-    ]  # fmt: skip
+        Recording("larger", (*WIDE, *tasks["larger"]), wide=True),
+        Recording("copy", (*WIDE, *tasks["copy"]), wide=True),
+    ]
 
 
-def write_successors(path: Path) -> None:
-    """``12+34=`` earns for ``47``: old habits to be unlearnt, with partial credit on the way."""
+ANSWERS: dict[str, Callable[[int, int], str]] = {  # of ``12+34=``, with partial credit on the way
+    "successor": lambda a, b: str(a + b + 1),  # 47: old habits to be unlearnt
+    "larger": lambda a, b: f"{max(a, b):02d}",  # 34
+    "copy": lambda a, _b: f"{a:02d}",  # 12: rises late
+}
+
+
+def jsonl_task(folder: Path, name: str) -> tuple[str, ...]:
+    """Write a task's prompts; return the overrides that name them."""
+    path = folder / f"{name}_prompts.jsonl"
     pairs = [(a, b) for a in range(100) for b in range(100)]
     random.Random(7).shuffle(pairs)
-    lines = (json.dumps({"prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b + 1)}) for a, b in pairs)
+    lines = (json.dumps({"prompt": f"{a:02d}+{b:02d}=", "answer": ANSWERS[name](a, b)}) for a, b in pairs)
     path.write_text("".join(f"{line}\n" for line in lines))
+    return "task=jsonl", f"task.path={path}", f"task.rewards=[{PLACES}]", "task.max_completion_length=4"
 
 
-def curve(trial: Path) -> dict[str, Any]:
+def curve(name: str, trial: Path, wide: bool) -> dict[str, Any]:
     """One finished trial as a line: what was known at each evaluation after the start, as a sweep's controller reads it."""
     result, config = json.loads((trial / "result.json").read_text()), OmegaConf.load(trial / "config.yaml")
     reader = CurveReader(trial / "metrics.jsonl", "eval_reward")
     reader.update()
     return {
-        "task": config.name,
+        "task": name,
         "point": {
             "lr": config.lr,
             "num_generations": config.batch.num_generations,
             "prompts_per_step": config.batch.prompts_per_step,
             "beta": config.kl.beta,
-            "num_iterations": config.batch.num_iterations,
+            **(wide_point(config) if wide else {"num_iterations": config.batch.num_iterations}),
         },
         "seed": config.seed,
         "start": None if reader.start is None else round(reader.start, 5),
@@ -90,20 +121,55 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def main(folder: Path) -> int:
-    """Run or finish the sweeps, then write the curves; the first exit code that is not a sweep's own."""
+def wide_point(config: Any) -> dict[str, Any]:
+    """Return the parameters that only the wide space has."""
+    return {
+        "temperature": round(config.generation.temperature, 4),
+        "loss": config.loss.loss_type,
+        "warmup": config.optimizer.warmup_steps,
+        "lora": f"r{config.model.lora.r}" if config.model.lora.enabled else "full",
+    }
+
+
+def sweeps(item: Recording) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name and the further overrides of each sweep, in the order in which they run."""
+    if not item.wide:
+        yield item.name, []
+    for points in range(ROUND, WIDE_POINTS + 1, ROUND) if item.wide else ():
+        for seed in WIDE_SEEDS:
+            yield f"{item.name}_{seed}", [f"seed={seed}", f"search.trials={points}"]
+
+
+def write(item: Recording, folder: Path) -> None:
+    """Write what has finished."""
+    names = dict.fromkeys(name for name, _ in sweeps(item))
+    trials = sorted(path.parent for name in names for path in (folder / name / "trials").glob("*/result.json"))
+    finished = [t for t in trials if json.loads((t / "result.json").read_text())["status"] == "finished"]
+    lines = (json.dumps(curve(item.name, trial, item.wide)) for trial in finished)
+    (HERE / f"{item.name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    print(f"{len(finished)} curves in {HERE / item.name}.jsonl", flush=True)
+
+
+def main(folder: Path, only: list[str]) -> int:
+    """Run or finish the sweeps, the wide ones in turn; the first exit code that is not a sweep's own."""
     folder.mkdir(parents=True, exist_ok=True)
-    for item in recordings(folder):
-        command = [sys.executable, str(RUN), "-m", f"name={item.name}", f"outputs={folder}", *COMMON, *item.overrides]
-        code = subprocess.run(command, cwd=folder, check=False).returncode
-        if code not in (0, 1):
-            return code
-        trials = sorted(path.parent for path in (folder / item.name / "trials").glob("*/result.json"))
-        finished = [t for t in trials if json.loads((t / "result.json").read_text())["status"] == "finished"]
-        (HERE / f"{item.name}.jsonl").write_text("".join(json.dumps(curve(t)) + "\n" for t in finished))
-        print(f"{len(finished)} curves in {HERE / item.name}.jsonl")
+    wanted = [item for item in recordings(folder) if not only or item.name in only]
+    for round_ in zip_longest(*(list(sweeps(item)) for item in wanted)):
+        for item, planned in zip(wanted, round_, strict=True):
+            if planned is None:
+                continue
+            name, further = planned
+            command = [sys.executable, str(RUN), "-m", f"name={name}", f"outputs={folder}", *item.overrides, *further]
+            code = subprocess.run(command, cwd=folder, check=False).returncode
+            if code not in (0, 1):
+                return code
+            write(item, folder)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / ".recording"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE / ".recording")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of recordings")
+    options = parser.parse_args()
+    sys.exit(main(options.folder.resolve(), options.only))
