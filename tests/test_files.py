@@ -3,11 +3,12 @@
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from grposweep.files import VERSION, append_line, read_json, read_lines, write_json, write_text
+from grposweep.files import VERSION, append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
 
 
 class Interrupted(Exception):
@@ -109,3 +110,65 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, odd: str) -> None:
     path.write_text(json.dumps({"text": f"a{odd}b"}, ensure_ascii=False) + "\n", encoding="utf-8")
     append_line(path, {"text": f"c{odd}d"})
     assert [line["text"] for line in read_lines(path)] == [f"a{odd}b", f"c{odd}d"]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+HOSTILE = {
+    "deep": DEEP, "deep objects": '{"a":' * 5_000 + "1" + "}" * 5_000, "open": "[" * 100_000,
+    "a bracket in a string": f'["{{", {DEEP}]', "a number of pages": "9" * 5_000, "no text": "\x00",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_json_is_one_error(name: str) -> None:
+    """Whatever is wrong with it, a reader has one error to expect."""
+    with pytest.raises(ValueError):
+        parse_json(HOSTILE[name])
+    with pytest.raises(ValueError):
+        parse_json(HOSTILE[name].encode())
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, "a: " + "{b: " * 5_000, "- " * 5_000 + "x", "&a [*a, *b", "2026-13-45", "{[a]: 1}", "? " * 5_000]
+)
+def test_hostile_yaml_is_one_error(text: str) -> None:
+    """The C reader is not given what ends its process."""
+    with pytest.raises(ValueError):
+        parse_yaml(text)
+
+
+def test_aliases_of_aliases_are_counted() -> None:
+    """Forty lines that stand for 2**40 values."""
+    text = "b0: &b0 [x, x]\n" + "".join(f"b{n + 1}: &b{n + 1} [*b{n}, *b{n}]\n" for n in range(40))
+    with pytest.raises(ValueError, match="more than 1,000,000 values"):
+        parse_yaml(text)
+
+
+def test_what_is_written_is_within_the_limits() -> None:
+    """A hundred levels, brackets in strings, and many of them side by side."""
+    levels = "[" * 100 + "]" * 100
+    assert parse_json(levels) == parse_yaml(levels)
+    assert parse_json(json.dumps("[{" * 200)) == "[{" * 200
+    assert len(parse_json("[" + "[]," * 200 + "[]]")) == 201
+    assert parse_json('["a \\" [", "\\\\", [1]]') == ['a " [', "\\", [1]]
+
+
+def test_a_lone_surrogate_can_be_printed() -> None:
+    """JSON may escape half a character; a whole one stays."""
+    parse_json('{"a": "\\ud800"}')["a"].encode()
+    assert parse_json('"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
+
+
+def make_large(path: Path) -> None:
+    """A terabyte of nothing."""
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, make_large])
+def test_what_is_no_file_of_ours_reads_as_nothing(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A folder, a pipe that would never end, a terabyte."""
+    path = tmp_path / "result.json"
+    make(path)
+    assert read_json(path) is None
+    assert list(read_lines(path)) == []

@@ -115,3 +115,22 @@ def test_only_train_imports_what_is_heavy() -> None:
 def test_the_package_does_not_grow_more_files() -> None:
     """No more than there are; a new file takes the place of one that is merged, or raises the number deliberately."""
     assert len(modules()) <= MOST_FILES
+
+
+PARSERS = re.compile(
+    r"json\.loads?\(|JSONDecoder|yaml\.(?:safe_)?load\(|yaml\.(?:compose|parse)\(|OmegaConf\.load|csv\.\w*[rR]eader"
+)
+OWN_PARSERS = {
+    "files.py": "the one place",
+    "process.py": "runs as a script without the package, and reads what the warm server says",
+    "frameworks/base.py": "tables of this package",
+    "frameworks/parsing/python/text.py": "strings of a notebook that parse_json has read",
+    "linting/apply_fixes.py": "a recipe that parse_yaml has read, and words of letters and digits",
+    "diagnose/readers.py": "CSV has no depth; the reader bounds its lines",
+}
+
+
+def test_whatever_is_read_has_the_limits_of_files() -> None:
+    """Depth, size and numbers are bounded in files.py; every other parser has a reason."""
+    found = {relative(path) for path in modules() if PARSERS.search(path.read_text(encoding="utf-8"))}
+    assert found == OWN_PARSERS.keys()

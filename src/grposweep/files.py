@@ -1,12 +1,18 @@
-"""Files that others read: written whole or not at all, appended a line at a time, read without trusting the tail."""
+"""Files that others read: written whole or not at all, appended a line at a time, read without trusting their content.
 
+`read_text`, `parse_json` and `parse_yaml` hold the limits of every reader: what they return can be walked and printed.
+"""
+
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -14,6 +20,133 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]  # holds conf/, sweeps/ and src/
 VERSION = 1  # of every line and object on disk, as "v"
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
+
+
+LARGEST = 1 << 28  # bytes of a file that is read as a whole
+DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
+MOST_YAML_VALUES = 1_000_000  # with aliases written out: a few lines of aliases of aliases stand for 2**40
+LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
+_NO_BRACKET = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL
+)  # a JSON string, and what stands between brackets
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content.
+
+    Raises FileNotFoundError if there is none, and ValueError for a folder, a pipe, a device, or more than LARGEST bytes.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block for good
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
+            raise FileNotFoundError(*error.args) from None
+        raise
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no file")
+        if found.st_size > LARGEST:
+            raise ValueError(f"it has {found.st_size:,} bytes, more than {LARGEST:,}")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return a file's text; raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors`` is that of `bytes.decode`)."""
+    return read_bytes(path).decode("utf-8", errors)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, at most DEEPEST levels deep. A lone surrogate, which no stream takes, becomes "?".
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    if text.count("[") + text.count("{") > DEEPEST:
+        brackets = _NO_BRACKET.sub("", text)
+        if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text, of safe types, within the limits of `bounded_yaml`.
+
+    Raises ValueError for anything else.
+    """
+    import yaml  # not needed for --help
+
+    try:
+        return yaml.load(bounded_yaml(text), yaml_loader())
+    except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def bounded_yaml(text: str) -> str:
+    """Return the text if it has at most DEEPEST levels and MOST_YAML_VALUES values.
+
+    Raises ValueError otherwise, and if it is no YAML.
+    """
+    import yaml
+
+    if is_deep_yaml(text):
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if "*" in text:
+        try:
+            count = count_yaml_values(yaml.compose(text, yaml_loader()), {})
+        except yaml.YAMLError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+        if count > MOST_YAML_VALUES:
+            raise ValueError(f"it has more than {MOST_YAML_VALUES:,} values")
+    return text
+
+
+def is_deep_yaml(text: str) -> bool:
+    """Whether a YAML text has more than DEEPEST levels.
+
+    The reader of libyaml calls itself for each level, and what is nested 100,000 deep ends the whole process.
+    """
+    import yaml
+
+    indent = max(map(len, re.findall(r"^ +", text, re.MULTILINE)), default=0)
+    if indent + sum(text.count(sign) for sign in "[{-?") <= DEEPEST:
+        return False
+    depth = 0
+    try:
+        for event in yaml.parse(text, yaml_loader()):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                return True
+    except yaml.YAMLError:  # whoever parses it says what is wrong
+        return False
+    return False
+
+
+def count_yaml_values(node: Any, known: dict[int, int]) -> int:
+    """Count a node and those below it, with aliases written out; ``known`` are counts by the identity of nodes.
+
+    Raises ValueError for a number that is too long, such as one in base 60 over pages.
+    """
+    import yaml
+
+    if node is None or isinstance(node, yaml.ScalarNode):
+        if node is not None and node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(node.value):,} characters")
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 1  # a node may hold itself
+        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
+    return known[id(node)]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,8 +177,8 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in ``path``; None where there is none that can be read (``grposweep doctor`` tells the two apart)."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
+        value = parse_json(read_bytes(path))
+    except (FileNotFoundError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -67,8 +200,8 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
     ``shape`` names what a line must have, and as what: ``step=int``; others are skipped as well.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+        text = read_text(path, errors="replace")
+    except (FileNotFoundError, ValueError):
         return
     for value in objects(text.split("\n")):  # splitlines() would also cut at U+2028, which JSON strings may hold
         if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
@@ -79,8 +212,8 @@ def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
     """The JSON objects among these lines; what is none is skipped."""
     for line in lines:
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = parse_json(line)
+        except ValueError:
             continue
         if isinstance(value, dict):
             yield value

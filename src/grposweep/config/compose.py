@@ -36,7 +36,7 @@ from omegaconf.errors import (
 )
 
 from grposweep.errors import UserError
-from grposweep.files import PROJECT
+from grposweep.files import PROJECT, bounded_yaml, read_text
 from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 
 # For a number typed as a group option, the key that takes it.
@@ -236,8 +236,13 @@ def explain(error: OmegaConfBaseException) -> str:
 
 def load_experiment(path: Path) -> Experiment:
     """The experiment in a trial's ``config.yaml``."""
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)  # our own file
+    try:
+        config = OmegaConf.create(bounded_yaml(read_text(path)))
+        if not isinstance(config, DictConfig):
+            raise ValueError("it is no mapping")
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is damaged ({why}). Restore it from a copy, or delete the trial's folder.") from error
     return to_experiment(config)
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from functools import cache, cached_property
 from typing import Any
 
-import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,7 +20,7 @@ from grposweep.config.native_keys import base_of
 from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
 from grposweep.errors import UserError
-from grposweep.files import PROJECT
+from grposweep.files import PROJECT, parse_yaml, read_text
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
@@ -207,7 +206,7 @@ def _references() -> frozenset[tuple[str, str]]:
         pair
         for group in GROUPS
         for path in (PROJECT / "conf" / group).glob("*.yaml")
-        for pair in _in_option(group, yaml.safe_load(path.read_text(encoding="utf-8")))
+        for pair in _in_option(group, parse_yaml(read_text(path)))
     )
 
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, get_args, get_type_hints
 
 from grposweep.config.precision import read_precision
+from grposweep.files import parse_json
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.planning import micro_steps_per_generation, realise
@@ -330,7 +331,7 @@ def _option(s: Setting, name: str) -> dict[str, Any]:
         return {}
     if value is None:
         return {name: inf} if name == "vllm_importance_sampling_clip_max" and name in s.given else {}
-    return {name: json.loads(value) if name == "generation_kwargs" else value}
+    return {name: parse_json(value) if name == "generation_kwargs" else value}
 
 
 def _sizes(s: Setting) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from grposweep.config.native_keys import check_args
 from grposweep.config.precision import check_types
 from grposweep.config.to_setting import read_gpu
 from grposweep.errors import UserError
+from grposweep.files import parse_json, read_bytes
 from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, load
@@ -299,7 +299,7 @@ def check_deepspeed_file(trainer: Trainer) -> None:
             f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. Leave one out."
         )
     try:
-        content = json.loads(Path(str(trainer.deepspeed_config)).read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(Path(str(trainer.deepspeed_config))))
         stage = content["zero_optimization"]["stage"]
     except OSError as error:
         raise UserError(

@@ -3,10 +3,11 @@
 Only the few fields that hold metrics are read. A damaged or unfinished end is where reading stops.
 """
 
-import json
 import struct
 from collections.abc import Iterator
 from typing import Any
+
+from grposweep.files import parse_json
 
 WANDB = b":W&B"
 _BLOCK, _HEADER = 32768, 7  # of LevelDB's log format, which W&B uses
@@ -35,8 +36,8 @@ def _item(data: bytes) -> tuple[str, Any]:
             keys.append(content.decode(errors="replace"))
         elif number == 16 and isinstance(content, bytes):
             try:
-                value = json.loads(content)
-            except (ValueError, RecursionError):
+                value = parse_json(content)
+            except ValueError:
                 value = None
     return "/".join(key for key in keys if key), value
 

@@ -1,7 +1,6 @@
 """Read a training log of any framework. The format is found by content; damaged lines are skipped and counted."""
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from grposweep.diagnose import binary
 from grposweep.diagnose.log import Log, translate
 from grposweep.errors import UserError
-from grposweep.files import read_json, whole_or_none, yaml_loader
+from grposweep.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
 from grposweep.storage import paths
 
 MOST_BYTES = 256 << 20
@@ -131,8 +130,8 @@ def _read_text(file: Path, text: str) -> Log:
 def _whole(text: str) -> Any:
     """Return a file that is one JSON value; None if it is none. A file of several lines of objects is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None
 
 
@@ -282,11 +281,9 @@ def _weights(file: Path) -> str | None:
     config = file.parent / paths.CONFIG
     if not config.is_file() or config.stat().st_size > 1 << 20:
         return None
-    import yaml  # not needed for other logs
-
     try:
-        value = yaml.load(config.read_text(encoding="utf-8"), Loader=yaml_loader())
+        value = parse_yaml(read_text(config))
         dtype = value["model"]["dtype"]
-    except (OSError, ValueError, yaml.YAMLError, RecursionError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return dtype if isinstance(dtype, str) and dtype != "auto" else None

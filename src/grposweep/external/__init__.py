@@ -4,13 +4,14 @@ Nothing runs here, so a command can be shown where nothing is submitted; ``train
 holds its external trainer, and `grposweep.frameworks.external_trainers` finds them all.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from grposweep.files import read_json
 
 if TYPE_CHECKING:  # lint, which loads every framework, needs no schema
     from grposweep.schema import Cluster, Trainer
@@ -174,7 +175,7 @@ class TrainerStateTail:
         if newest is None:
             return []
         try:
-            history = json.loads(newest.read_text(encoding="utf-8")).get("log_history", [])
+            history = (read_json(newest) or {}).get("log_history", [])
         except (OSError, ValueError):  # being written, or rotated away just now
             return []
         new, self.seen = history[self.seen :], max(self.seen, len(history))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
+from grposweep.files import parse_json
 from grposweep.frameworks.parsing.shell.bash import Word
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.registry import spell
@@ -335,7 +336,7 @@ def read_mapping(value: Any) -> Mapping[str, Any]:
     """Return a value that is a mapping, or the JSON text of one; otherwise an empty mapping."""
     if isinstance(value, str) and value.startswith("{"):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             return {}
     return value if isinstance(value, dict) else {}

@@ -4,13 +4,13 @@ Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_lo
 verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogger, ``VERL_FILE_LOGGER_PATH``).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from grposweep import frameworks
 from grposweep.external import Entry, ExternalProgram, RayCluster, Trial, interpreter
+from grposweep.files import parse_json
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.planning import steps_per_rollout
 
@@ -71,7 +71,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
     """Yield a line's training, and its evaluation where it has one."""
     try:
-        content: dict[str, Any] = json.loads(line)
+        content: dict[str, Any] = parse_json(line)
     except ValueError:
         return
     step = round(int(content.pop("step", 0)) * factor)

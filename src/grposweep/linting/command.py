@@ -1,6 +1,5 @@
 """Lint recipe files, or recipes as JSON lines: each is answered in order, also if others fail."""
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from grposweep.errors import BadSettings, ExitCode, NotARecipe, UserError
-from grposweep.files import as_number
+from grposweep.files import as_number, parse_json
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_text
 from grposweep.linting.apply_fixes import FixedFile, fix_file
@@ -58,8 +57,8 @@ def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[st
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise UserError(f"this line is not JSON: {str(error)[:120]}.") from None
     if not isinstance(record, dict):
         raise UserError("this line is JSON, but not an object.")

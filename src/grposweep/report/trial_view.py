@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grposweep.files import finite_or_none, objects, read_json, read_lines, yaml_loader
+from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_text
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -164,11 +164,9 @@ class TrialView:
     @cached_property
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration; empty if config.yaml cannot be read."""
-        import yaml
-
         try:
-            found = yaml.load((self.path / paths.CONFIG).read_text(encoding="utf-8"), yaml_loader())
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            found = parse_yaml(read_text(self.path / paths.CONFIG))
+        except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 

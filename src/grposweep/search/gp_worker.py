@@ -13,6 +13,7 @@ import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
+from grposweep.files import parse_json
 from grposweep.search.journal import Direction
 from grposweep.search.sampler import SamplerRequest, candidates
 from grposweep.search.space import Point, Space, read_space
@@ -47,7 +48,7 @@ def ask_helper(
         text=True,
         check=True,
     )
-    yield from json.loads(answer.stdout)
+    yield from parse_json(answer.stdout)
 
 
 def _as_json(trial: FrozenTrial) -> dict[str, str]:
@@ -66,7 +67,7 @@ def _rebuild_study(direction: Direction, told: list[dict[str, Any]]) -> optuna.S
 
 def main() -> None:
     """Read a question from standard input and write candidate points to standard output, both JSON."""
-    question: dict[str, Any] = json.load(sys.stdin)
+    question: dict[str, Any] = parse_json(sys.stdin.read())
     study = _rebuild_study(question["direction"], question["told"])
     request = SamplerRequest(**question["ask"])
     drawn = candidates(study, read_space(question["space"]), request, question["finite"])

@@ -8,7 +8,6 @@ The study once more in a database that a team shares: kept up to date from a thr
 The journal stays what the sweep works from, so a server that is away costs nothing; it is told the rest when it is back.
 """
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from optuna.storages.journal._file import BaseJournalFileLock  # the documented 
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import age_seconds
+from grposweep.files import age_seconds, parse_json
 
 Direction = Literal["maximize", "minimize"]
 
@@ -102,7 +101,7 @@ def _ends_well(path: Path) -> bool:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True
@@ -125,7 +124,7 @@ class _Replay(BaseJournalBackend):
         for line in self._lines[log_number_from:]:
             if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            yield parse_json(line)
             self.sound += len(line)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:

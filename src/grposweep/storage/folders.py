@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, yaml_loader
+from grposweep.files import parse_yaml, read_json, read_text
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
@@ -193,14 +193,12 @@ class SweepFolder:
 
         Raises UserError if it is damaged: without it nothing tells whether this is the same sweep.
         """
-        import yaml  # PyYAML comes with omegaconf; not needed for --help
-
         path = self.path / paths.SWEEP
         try:
-            content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
+            content = parse_yaml(read_text(path))
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError, yaml.YAMLError) as error:
+        except ValueError as error:
             why = " ".join(str(error).split())[:200]
             raise UserError(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
         return dict(content) if isinstance(content, dict) else {}

@@ -11,7 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import age_seconds, is_draft, read_lines, text_sha256, write_text
+from grposweep.files import age_seconds, is_draft, parse_json, read_bytes, read_lines, text_sha256, write_text
 from grposweep.search.journal import (
     LOCK_SECONDS,
     Direction,
@@ -56,7 +56,7 @@ def set_aside(path: Path) -> None:
 def check_json(path: Path, name: str, remedy: str) -> Finding | None:
     """A file that should hold one JSON object, and does not; it is set aside. A missing one is fine."""
     try:
-        if not path.exists() or isinstance(json.loads(path.read_bytes()), dict):
+        if not path.exists() or isinstance(parse_json(read_bytes(path)), dict):
             return None
     except ValueError:
         pass
@@ -82,7 +82,7 @@ def _lines(path: Path) -> list[bytes]:
 
 def _is_object(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_json(line), dict)
     except ValueError:
         return False
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import load_experiment, open_session, register
@@ -14,7 +13,7 @@ from grposweep.config.identity import experiment_id, prepared_key, sweep_identit
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import ExitCode, UserError
-from grposweep.files import read_json, read_lines
+from grposweep.files import parse_yaml, read_json, read_lines, read_text
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS
@@ -93,8 +92,8 @@ def _config(experiment: Experiment) -> DictConfig:
 def _overrides(trial: TrialFolder) -> list[str]:
     """What the trial's own command line said."""
     try:
-        found = yaml.safe_load((trial.path / paths.OVERRIDES).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        found = parse_yaml(read_text(trial.path / paths.OVERRIDES))
+    except (OSError, ValueError):
         return []
     return [str(line) for line in found] if isinstance(found, list) else []
 

@@ -17,7 +17,7 @@ import yaml
 from optuna.trial import FrozenTrial
 
 from grposweep.errors import UserError
-from grposweep.files import VERSION, is_draft, read_lines, write_text
+from grposweep.files import VERSION, is_draft, parse_json, read_lines, write_text
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
@@ -84,7 +84,7 @@ def _recognise(
     provenance: dict[str, Any],
 ) -> str:
     if settings.get("identity") != identity:
-        known = json.loads(json.dumps(space.describe()))
+        known = parse_json(json.dumps(space.describe()))
         what = "the same space over another base configuration" if settings.get("space") == known else "another space"
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
@@ -124,7 +124,7 @@ def describe_sweep(
         "v": VERSION,
         "name": base.name,
         "identity": identity,
-        "space": json.loads(json.dumps(space.describe())),
+        "space": parse_json(json.dumps(space.describe())),
         "search": {
             "sampler": base.search.sampler,
             "seed": base.search.seed,

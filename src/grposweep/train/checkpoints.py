@@ -7,7 +7,6 @@ runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesys
 """
 
 import contextlib
-import json
 import pickletools
 import shutil
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from grposweep.files import parse_json, read_bytes
 
 # transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
 BROKEN = "broken-"
@@ -158,7 +159,7 @@ def _random_states(ranks: int) -> list[str]:
 def _step(path: Path) -> int | None:
     """Return the optimizer step in trainer_state.json, or None if it cannot be read."""
     try:
-        state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+        state = parse_json(read_bytes(path / "trainer_state.json"))
     except (OSError, ValueError):
         return None
     return state.get("global_step") if isinstance(state, dict) else None

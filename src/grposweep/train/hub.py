@@ -5,7 +5,6 @@ all trials of a sweep train the same weights, and compute nodes need no network.
 """
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from grposweep.errors import UserError
+from grposweep.files import parse_json, read_bytes
 from grposweep.schema import Model
 
 Progress = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all
@@ -156,7 +156,7 @@ def _is_complete(folder: Path) -> bool:
     for index in INDEXES:
         if (folder / index).exists():
             try:
-                shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()
+                shards = parse_json(read_bytes(folder / index))["weight_map"].values()
             except (ValueError, KeyError, AttributeError):
                 return False
             return all((folder / shard).exists() for shard in set(shards))

@@ -19,7 +19,7 @@ from transformers import (
 
 from grposweep.config.precision import check_precision, read_precision
 from grposweep.errors import UserError
-from grposweep.files import write_text
+from grposweep.files import parse_json, read_bytes, write_text
 from grposweep.schema import Model
 from grposweep.train import hub
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
@@ -88,7 +88,7 @@ def name_base_model(saved: Path, model: Model) -> None:
     """Name the hub model in a saved adapter's configuration, which peft writes with the path of this machine's copy."""
     path = saved / "adapter_config.json"
     if path.is_file() and model.path != EMBEDDED and not Path(model.path).is_dir():
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(path))
         commit = Path(content["base_model_name_or_path"]).name
         content |= {"base_model_name_or_path": model.path, "revision": commit}
         write_text(path, json.dumps(content, indent=2) + "\n")

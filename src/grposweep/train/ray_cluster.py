@@ -5,7 +5,6 @@ folder; the others join it and stay until that file says that the program has en
 user on a node, so these processes are ended by their mark (`grposweep.process`).
 """
 
-import json
 import os
 import secrets
 import shlex
@@ -21,7 +20,7 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.external import RayCluster
-from grposweep.files import read_json, write_json
+from grposweep.files import parse_json, read_json, write_json
 from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
 
@@ -231,7 +230,7 @@ def _nodes(answer: Path) -> list[list[float]] | None:
     """Return the GPUs and CPUs of each node in the last line of an answer; None if it is none."""
     lines = answer.read_text(encoding="utf-8", errors="replace").split("\n") if answer.is_file() else []
     try:
-        return [list(map(float, node)) for node in json.loads(next(line for line in reversed(lines) if line.strip()))]
+        return [list(map(float, node)) for node in parse_json(next(line for line in reversed(lines) if line.strip()))]
     except (ValueError, TypeError, StopIteration):
         return None
 

@@ -3,7 +3,6 @@
 `ROWS` copies keys; a new key is a row there. What follows from the plan, the machine or several keys is computed below it.
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import loads_once
 from grposweep.errors import UserError
+from grposweep.files import parse_json, read_bytes
 from grposweep.memory.parts import BUCKET, ZERO
 from grposweep.schema import UNSET, Experiment, Model, value_at
 from grposweep.train.attempt import Attempt
@@ -189,7 +189,7 @@ def sharding_options(experiment: Experiment) -> dict[str, Any]:
     if trainer.sharding == "fsdp":
         return {"fsdp": True, "fsdp_config": {**fsdp_config(experiment), **trainer.fsdp_config}}
     if trainer.deepspeed_config is not None:
-        return {"deepspeed": json.loads(Path(trainer.deepspeed_config).read_text(encoding="utf-8"))}
+        return {"deepspeed": parse_json(read_bytes(Path(trainer.deepspeed_config)))}
     return {"deepspeed": deepspeed_config(int(trainer.sharding.removeprefix("zero")), mixed, trainer.offload)}
 
 

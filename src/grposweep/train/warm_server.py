@@ -16,6 +16,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+from grposweep.files import parse_json
 from grposweep.process import die_with, end_session
 
 
@@ -47,7 +48,7 @@ def serve(preload: list[str]) -> None:
                 break
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
-                children.add(_fork(json.loads(line), close=(wake, waker)))
+                children.add(_fork(parse_json(line), close=(wake, waker)))
     for pid in children:
         end_session(pid)
 

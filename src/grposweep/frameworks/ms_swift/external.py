@@ -4,12 +4,12 @@ Sources: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES
 patcher.py (``logging.jsonl`` in the output folder, a line each time that the trainer logs).
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grposweep.external import Entry, ExternalProgram, Trial, interpreter
+from grposweep.files import parse_json
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"
@@ -88,7 +88,7 @@ class MsSwiftLogTail:
 def as_entry(line: bytes) -> Entry | None:
     """A line that a step or an evaluation left; None for the summaries at start and end."""
     try:
-        values: dict[str, Any] = json.loads(line)
+        values: dict[str, Any] = parse_json(line)
     except ValueError:
         return None
     step = str(values.get(STEP, "")).partition("/")[0]

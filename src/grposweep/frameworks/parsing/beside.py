@@ -5,7 +5,6 @@ their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``)
 ``fsdp``); ms-swift swift/config/zero*.json (``--deepspeed zero2``).
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
+from grposweep.files import parse_json
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 
 LARGEST = 2**18  # bytes; such files have one or two kilobytes
@@ -117,8 +117,8 @@ def _mapping(path: Path | None) -> Mapping[str, Any] | None:
 
 def _parsed(text: str) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(text) if text.lstrip().startswith("{") else parse_yaml(text).config
-    except (UserError, ValueError, RecursionError):
+        found = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
+    except (UserError, ValueError):
         return None
     return found if isinstance(found, Mapping) else None
 

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from grposweep.errors import UserError
-from grposweep.files import yaml_loader
+from grposweep.files import DEEPEST, count_yaml_values, is_deep_yaml, yaml_loader
 from grposweep.recipe import Duplicate
 
 LOADER: Any = yaml_loader()
-DEEPEST = 100  # levels
 MOST_VALUES = 20_000  # keys and values with aliases written out; the longest recipes have hundreds
-LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
 
 
 class FlatConfig(NamedTuple):
@@ -42,13 +40,14 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> 
     text = text.removeprefix("\ufeff")
     loader = kind(text)
     try:
-        _refuse_depth(text)
+        if is_deep_yaml(text):
+            raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
         node = loader.get_single_node()
         if node is None:
             raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
             raise UserError(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
-        if _count_values(node, {}) > MOST_VALUES:
+        if count_yaml_values(node, {}) > MOST_VALUES:
             raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
         return read(loader, node)
     except yaml.YAMLError as error:
@@ -72,33 +71,6 @@ def _top_level(loader: Any, node: Any) -> FlatConfig:
             duplicates.append(Duplicate(name, lines[name], line))
         lines[name] = line
     return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
-
-
-def _refuse_depth(text: str) -> None:
-    """The reader of libyaml calls itself for each level, and what is nested 100,000 deep ends the whole process."""
-    if sum(text.count(sign) for sign in "[{-?") <= DEEPEST:
-        return
-    depth = 0
-    for event in yaml.parse(text, LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
-
-
-def _count_values(node: Any, known: dict[int, int]) -> int:
-    """The nodes below a node, and it: a few lines of aliases of aliases stand for more values than fit into memory.
-
-    Raises ValueError for a number that is too long, such as one in base 60 over pages.
-    """
-    if isinstance(node, yaml.ScalarNode):
-        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
-            raise ValueError(f"a number of {len(node.value):,} characters")
-        return 1
-    if id(node) not in known:
-        known[id(node)] = 1  # a node may hold itself
-        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        known[id(node)] = 1 + sum(_count_values(part, known) for part in below)
-    return known[id(node)]
 
 
 def _name(node: Any) -> str:

@@ -5,7 +5,6 @@ whatever else a reward reads. What tasks share happens here: limits, chat turns 
 gives a task its name on the command line. Readers of files are here too, with errors that name the file and the line.
 """
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from datasets import Dataset
 
 from grposweep.errors import UserError
+from grposweep.files import parse_json
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 
@@ -82,10 +82,10 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise UserError(
-                f"{key}={path}: line {number} is not JSON ({error.msg}). Write one JSON object a line."
+                f"{key}={path}: line {number} is not JSON ({error}). Write one JSON object a line."
             ) from error
         if not isinstance(row, dict):
             raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object a line.")

@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
+from grposweep.files import parse_json
 from grposweep.frameworks.parsing.python.modules import parse_python
 
 NOTEBOOK = ".ipynb"
@@ -87,8 +88,8 @@ def code_cells(text: str) -> list[tuple[int, str]]:
     Raises UserError for what is no notebook.
     """
     try:
-        notebook = json.loads(text.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
+        notebook = parse_json(text.removeprefix("\ufeff"))
+    except ValueError as error:
         raise UserError(f"it is no notebook: {str(error)[:120]}.") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
@@ -139,7 +140,7 @@ def replace_cell(text: str, number: int, source: str) -> str | None:
     if not spans:
         return None
     raw = [text[start:end] for start, end in spans]
-    old = [json.loads(token) for token in raw]
+    old = [parse_json(token) for token in raw]
     is_list = text[: spans[0][0]].rstrip().endswith("[")
     new = source.splitlines(keepends=True) if is_list else [source]
     first = 0
