@@ -2,13 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from command_server import run_forked
 
 PROJECT = Path(__file__).resolve().parents[1]
 RUN = PROJECT / "src" / "run.py"
@@ -95,17 +97,18 @@ def is_running(pid: int) -> bool:
 
 def run_in(here: Path, *arguments: str, timeout: float = 120, **extra: str) -> Ended:
     """``src/run.py`` in a folder, to its end; ``extra`` goes into its environment."""
-    return _ended([sys.executable, str(RUN), *arguments], here, environment(**extra), timeout)
+    return _ended([str(RUN), *arguments], here, environment(**extra), timeout)
 
 
 def grposweep(here: Path, *arguments: str, stdin: str = "", **extra: str) -> Ended:
     """The ``grposweep`` command in a folder, to its end; ``extra`` goes into its environment."""
-    command = [sys.executable, "-m", "grposweep", *arguments]
-    return _ended(command, here, environment(PYTHONPATH=str(PROJECT / "src"), **extra), 300, stdin)
+    variables = environment(PYTHONPATH=str(PROJECT / "src"), **extra)
+    return _ended(["-m", "grposweep", *arguments], here, variables, 300, stdin)
 
 
-def _ended(command: list[str], here: Path, variables: dict[str, str], timeout: float, stdin: str = "") -> Ended:
-    done = subprocess.run(
-        command, cwd=here, env=variables, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+def _ended(arguments: list[str], here: Path, variables: dict[str, str], timeout: float, stdin: str = "") -> Ended:
+    with TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("in", "out", "err")]
+        files[0].write_text(stdin)
+        code = run_forked(arguments, here, variables, files, timeout)
+        return Ended(code, *(path.read_text() for path in files[1:]))
