@@ -92,8 +92,8 @@ class Recipe:
     the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
     ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``may_have_more``: further keys may be
-    set where only a running shell knows them, so nothing is said of keys that are not set. ``beside`` are fields of the
-    setting that files beside the recipe state: accelerate's configuration, DeepSpeed's. ``vendored`` are the keys and
+    set where only a running shell knows them, so nothing is said of keys that are not set. ``launch_fields`` are fields of the
+    setting that files next to the recipe state: accelerate's configuration, DeepSpeed's. ``vendored`` are the keys and
     defaults of the framework's own source in the repository, which count instead of a release's. Lines of a notebook count
     on through its code cells; ``cells`` are number and first line of each.
     """
@@ -110,7 +110,7 @@ class Recipe:
     duplicates: tuple[Duplicate, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
     may_have_more: bool = False
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    launch_fields: Mapping[str, Any] = field(default_factory=dict)
     launch: LaunchContext | None = None
     base: str = ""  # the configuration that a dotted command line builds on, as it names it
     version_source: VersionSource = BY_CALLER

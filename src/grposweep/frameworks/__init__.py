@@ -61,7 +61,7 @@ def read(recipe: Recipe) -> ParsedRecipe:
     if recipe.gpu_gib is None:
         return parsed
     setting = known_model(parsed.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
-    autocast = recipe.beside.get("autocast_dtype")
+    autocast = recipe.launch_fields.get("autocast_dtype")
     if autocast and setting.weights_dtype == "float32" and setting.autocast_dtype is None:
         setting = setting.replace({"autocast_dtype": autocast})  # accelerate's, where the recipe says nothing
     return parsed._replace(setting=setting)

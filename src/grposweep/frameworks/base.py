@@ -175,7 +175,7 @@ class Framework:
         config_defaults: of a configuration of Hydra's, on which a written recipe builds.
         environment_key: the key of a recipe that holds variables of the environment.
         misfits: returns the keys of a recipe that its release refuses, where that takes more than a look into the table.
-        passed_on: keys that a recipe may set for its launcher, beside those of any release.
+        passed_on: keys that a recipe may set for its launcher, in addition to those of any release.
         packages: the distributions that a repository pins for it, by their names on PyPI.
         vendor: how its own source is found and read where a repository contains it.
         counts_itself: its recipes state the GPUs that train, and the command that starts them does not.
@@ -310,6 +310,37 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
         return None
     last = changes[-1]
     return parse_release(changes[0][0]), parse_release(last[0]) if len(last) == 1 else None
+
+
+class ReleaseTable:
+    """The keys of a framework by release, read from the ``keys.json`` of its folder when they are first needed.
+
+    ``data["releases"]`` are its releases, ascending; ``data["keys"]`` the history of each key, as in `keys_at_release`.
+    """
+
+    def __init__(self, package: str, newest: Version) -> None:
+        self.package, self.newest = package, newest
+        self._known: dict[Version, KeyTable] = {}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The table."""
+        return load_table(self.package)
+
+    def releases(self) -> tuple[Version, ...]:
+        """Return every release that the table knows, ascending."""
+        return tuple(parse_release(name) for name in self.data["releases"])
+
+    def known(self, version: Version | None = None) -> KeyTable:
+        """Return the keys of a release; of the newest one without."""
+        version = version or self.newest
+        if version not in self._known:
+            self._known[version] = keys_at_release(self.data["keys"], version)
+        return self._known[version]
+
+    def span(self, name: str) -> tuple[Version, Version | None] | None:
+        """Return the releases a key came and left with (None: still there); None for a key that never was."""
+        return key_span(self.data["keys"].get(name))
 
 
 @cache

@@ -58,8 +58,8 @@ def _matters(recipe: Recipe, key: str) -> bool:
 def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
 
-    bash joins lines at a backslash that is the very last character; a comment runs to the end of its line whatever stands
-    there. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
+    bash joins lines at a backslash that is the very last character; a comment runs to the end of its line even behind a
+    backslash. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
         why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"

@@ -195,8 +195,8 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields["processes"] = recipe.processes
     for derive in framework.derived:
         fields |= derive(found, fields)
-    if "sharding" in recipe.beside:
-        fields["sharding"] = recipe.beside["sharding"]
+    if "sharding" in recipe.launch_fields:
+        fields["sharding"] = recipe.launch_fields["sharding"]
     unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
     fields = fields if framework.unsaid else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))

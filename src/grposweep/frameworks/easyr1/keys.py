@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from grposweep.frameworks.base import Field, KeyTable, key_span, keys_at_release, load_table, parse_release, text
+from grposweep.frameworks.base import Field, ReleaseTable, text
 from grposweep.frameworks.dotted import clip, estimator_word, frequency, top_k, unless
 from grposweep.setting import FrameworkTraits, Version
 
@@ -108,31 +108,17 @@ OVERWRITTEN = {
 }
 
 
-@cache
-def releases() -> tuple[Version, ...]:
-    """Return every EasyR1 release that the table knows, ascending."""
-    return tuple(parse_release(name) for name in load_table(__package__)["releases"])
-
-
-@cache
-def known(version: Version = VERSION) -> KeyTable:
-    """Return EasyR1's keys; a type that begins with ``auto`` is of a key that EasyR1 overwrites."""
-    return keys_at_release(load_table(__package__)["keys"], version)
+TABLE = ReleaseTable(__package__, VERSION)  # a type that begins with ``auto`` is of a key that EasyR1 overwrites
+releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 @cache
 def example(version: Version = VERSION) -> Mapping[str, Any]:
     """Return ``examples/config.yaml``, on which EasyR1's own scripts and most others build."""
     name = text(max(release for release in releases() if release <= version))
-    return dict(load_table(__package__)["examples"][name])
+    return dict(TABLE.data["examples"][name])
 
 
 def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
     """Return EasyR1's own example where just that is named; None for other names."""
     return example(version) if name.removeprefix("./") == EXAMPLE else None
-
-
-@cache
-def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases a key came and left with (None: still there); None for a key that never was."""
-    return key_span(load_table(__package__)["keys"].get(name))

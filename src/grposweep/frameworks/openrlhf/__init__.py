@@ -5,6 +5,7 @@ import re
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.openrlhf import keys
 from grposweep.frameworks.openrlhf.recipes import DERIVED, SPECIAL, render
+from grposweep.frameworks.openrlhf.renamed import RENAMED
 
 FRAMEWORK = Framework(
     traits=keys.TRAITS,
@@ -14,7 +15,7 @@ FRAMEWORK = Framework(
     keys=frozenset(["micro_rollout_batch_size", "init_kl_coef", "rollout.n_samples_per_prompt", "algo.advantage.estimator",
                     "algo.kl.init_coef"]),
     programs=re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray"),
-    renamed=keys.RENAMED,
+    renamed=RENAMED,
     releases=keys.releases,
     derived=DERIVED,
     render=render,

@@ -1,19 +1,18 @@
 """Which options OpenRLHF takes by release, and the option behind each field of a setting.
 
-``keys.json`` is written by benchmarks/tools/openrlhf_keys.py from OpenRLHF's tags. Sources: OpenRLHF 0.11.0
+``keys.json`` and ``renamed.py`` are written by benchmarks/tools/openrlhf_keys.py from OpenRLHF's tags. Sources: OpenRLHF 0.11.0
 openrlhf/cli/train_ppo_ray.py, openrlhf/trainer/ppo_trainer.py, openrlhf/utils/deepspeed/deepspeed.py.
 """
 
-from functools import cache
 from typing import Any
 
-from grposweep.frameworks.base import Field, KeyTable, key_span, keys_at_release, load_table, parse_release
+from grposweep.frameworks.base import Field, ReleaseTable
+from grposweep.frameworks.openrlhf.renamed import RENAMED
 from grposweep.setting import FrameworkTraits, Version
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
 VERSION: Version = (0, 11, 0)
 DOTTED: Version = (0, 10, 2)  # it named options by sections: --rollout.batch_size; until then --rollout_batch_size
-RENAMED: dict[str, str] = load_table(__package__)["renamed"]  # an older option: today's
 FLAT = {new: old for old, new in RENAMED.items()}
 COMPLETIONS: dict[Version, str] = {(0, 9, 8): "generate_max_len", DOTTED: "max_new_tokens"}
 
@@ -86,22 +85,8 @@ FIELDS = (  # in the order of a written command
 )
 
 
-@cache
-def releases() -> tuple[Version, ...]:
-    """Return every OpenRLHF release that the table knows, ascending."""
-    return tuple(parse_release(name) for name in load_table(__package__)["releases"])
-
-
-@cache
-def known(version: Version = VERSION) -> KeyTable:
-    """Return the options of a release."""
-    return keys_at_release(load_table(__package__)["keys"], version)
-
-
-@cache
-def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases an option came and left with (None: still there); None for one that never was."""
-    return key_span(load_table(__package__)["keys"].get(name))
+TABLE = ReleaseTable(__package__, VERSION)
+releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 def at(key: str, version: Version) -> str:

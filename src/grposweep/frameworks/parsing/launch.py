@@ -43,7 +43,7 @@ LONGEST_PROGRAM = 2**19  # characters of a Python file that are searched
 RECIPES = (".yaml", ".yml", ".json")
 _WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")  # such a script is started in the repository's root
 NODES = ("NPROC_PER_NODE", "NNODES")
-# Programs beside a GRPO training, by the words of their names.
+# Programs next to a GRPO training, by the words of their names.
 RIVALS = frozenset(
     ["sft", "dpo", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
      "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS, detect, recognise
-from grposweep.frameworks.parsing.beside import near, read_keys
+from grposweep.frameworks.parsing.launcher_files import near, read_keys
 from grposweep.frameworks.parsing.project import settings_for
 from grposweep.frameworks.parsing.version_source import Judged, Wanted, find_version
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, flatten, parse_nested, parse_yaml
@@ -25,7 +25,7 @@ MOST_KEYS = 2000  # verl's longest configuration has about 700
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says beside the files.
+    """The options of the command line.
 
     Of versions ``own_version`` is for any framework (``--framework-version``), ``trl_version`` for those that follow TRL;
     ``version`` is a release that the caller has parsed, of the framework that it names. ``judged`` is a version that was
@@ -159,9 +159,15 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
 def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     if {"distributed_type", "compute_environment"} & flat.config.keys():
         raise UserError("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
-    beside = read_keys(flat.config, lambda name: find_near(name, path))
+    fields = read_keys(flat.config, lambda name: find_near(name, path))
     return build_recipe(
-        flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates, beside=beside
+        flat.config,
+        options,
+        (str(path),),
+        file=str(path),
+        lines=flat.lines,
+        duplicates=flat.duplicates,
+        launch_fields=fields,
     )
 
 

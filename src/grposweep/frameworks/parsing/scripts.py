@@ -8,7 +8,6 @@ from typing import Any
 
 from grposweep.errors import NotARecipe, UserError
 from grposweep.frameworks import FRAMEWORKS, detect, recognise, takes
-from grposweep.frameworks.parsing.beside import Beside, read_accelerate, read_keys
 from grposweep.frameworks.parsing.launch import (
     PROCESSES,
     LaunchCommand,
@@ -21,9 +20,10 @@ from grposweep.frameworks.parsing.launch import (
     has_sign_of_grpo,
     read_overrides,
 )
+from grposweep.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
 from grposweep.frameworks.parsing.load import Options, build_recipe, find_near, load_text
 from grposweep.frameworks.parsing.python.launched import read_launched
-from grposweep.frameworks.parsing.python.modules import Repository
+from grposweep.frameworks.parsing.python.modules import SourceTree
 from grposweep.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grposweep.frameworks.signs import refuse_launch
 from grposweep.recipe import Recipe
@@ -61,14 +61,14 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
 
 def _is_same(one: Recipe, other: Recipe) -> bool:
     """Return whether two launches of a script say the same."""
-    names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "beside")
+    names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "launch_fields")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _sourced(script: Path, name: str, folder: str) -> str | None:
     """Return the text of a file that a script sources, if it is in the script's repository."""
     found = find_near(name, script, folder)
-    if found is None or not found.resolve().is_relative_to(Repository.around(script).root.resolve()):
+    if found is None or not found.resolve().is_relative_to(SourceTree.around(script).root.resolve()):
         return None
     try:
         return load_text(found)
@@ -122,7 +122,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
         unresolved=unresolved,
         may_have_more=start.may_have_more or (code is not None and code.own_config),
-        beside=fields,
+        launch_fields=fields,
         launch=replace(
             start.launch,
             config=next(iter(_config_name(start)), ""),
@@ -204,8 +204,8 @@ def _processes(start: LaunchCommand, script: Path, config: Mapping[str, Any]) ->
     def find(named: str) -> Path | None:
         return find_near(named, script, start.folder)
 
-    beside = read_accelerate(name, find) if name else Beside()
-    fields = {**beside.fields, **read_keys(config, find)}
+    stated = read_accelerate(name, find) if name else LauncherFile()
+    fields = {**stated.fields, **read_keys(config, find)}
     if count is not None or trouble or name is None:
         return count, trouble, fields
-    return beside.processes, beside.trouble, fields
+    return stated.processes, stated.trouble, fields

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grposweep.frameworks.base import KeyTable, Vendor, Vendored
 from grposweep.frameworks.parsing.python.launched import fields_of
-from grposweep.frameworks.parsing.python.modules import Repository, resolve_expression
+from grposweep.frameworks.parsing.python.modules import SourceTree, resolve_expression
 from grposweep.frameworks.trl.keys import known, releases
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Version
@@ -29,7 +29,7 @@ def read_source(folder: Path, _: Recipe) -> Vendored:
 
     A source that states no version has that of the newest release that knows most of its fields.
     """
-    repository = Repository(folder)
+    repository = SourceTree(folder)
     module = repository.open(folder / CONFIG)
     name = ast.Name("GRPOConfig", ast.Load())
     classes = resolve_expression(repository, module, name) if module else ()

@@ -45,7 +45,7 @@ OWN = {
     "unsloth_logit_chunk_multiplier": KeySpec("int?", None),
     "unsloth_grpo_mini_batch": KeySpec("int?", None),
     "max_seq_length": KeySpec("int?", None),
-    # What the calls beside the configuration set: FastLanguageModel.from_pretrained and get_peft_model.
+    # What other calls than the configuration set: FastLanguageModel.from_pretrained and get_peft_model.
     "fast_inference": KeySpec("bool", False),
     "load_in_4bit": KeySpec("bool", True),
 }

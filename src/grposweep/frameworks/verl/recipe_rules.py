@@ -27,7 +27,7 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     """A rollout must be whole fetches: P is a multiple of ``gen_batch_size``, the prompts of one.
 
     verl at the first step: "num_prompts (64) must be a positive multiple of gen_batch_size (48); it is submitted in whole
-    gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1, whatever is set;
+    gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1 in any case;
     more than P is only ever set for these, so a configuration that does not say whether it filters is not blamed.
     """
     found = values_of(recipe)

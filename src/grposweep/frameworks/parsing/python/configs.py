@@ -1,4 +1,4 @@
-"""Every ``GRPOConfig(...)`` of a Python file or notebook: its keys, what trainer, LoRA and model beside it say, and lines.
+"""Every ``GRPOConfig(...)`` of a Python file or notebook: its keys, what its trainer, LoRA and model say, and lines.
 
 Sources: trl trainer/grpo_config.py, grpo_trainer.py and model_config.py (the names of LoRA's keys in a recipe); peft
 LoraConfig; unsloth FastLanguageModel (``from_pretrained``, ``get_peft_model``).
@@ -19,7 +19,7 @@ from grposweep.frameworks.parsing.python.modules import (
     External,
     Module,
     OwnClass,
-    Repository,
+    SourceTree,
     name_of,
     resolve_expression,
 )
@@ -70,7 +70,7 @@ class PythonConfig:
     pinned: tuple[str, int] | None = None
     cells: tuple[Cell, ...] = ()
     code: LaunchedCode | None = None
-    beside: frozenset[str] = frozenset()  # keys that the call does not have: its trainer, model and LoRA say them
+    elsewhere: frozenset[str] = frozenset()  # keys that the call does not have: its trainer, model and LoRA say them
 
 
 @dataclass
@@ -80,12 +80,12 @@ class _File:
     path: Path
     source: Source
     module: Module = field(init=False)
-    repository: Repository = field(init=False)
+    repository: SourceTree = field(init=False)
     classes: dict[str, dict[str, KeySpec] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.module = Module(self.path.absolute(), self.source.tree)
-        self.repository = Repository.around(self.path)
+        self.repository = SourceTree.around(self.path)
 
     def is_wanted(self, call: ast.Call) -> bool:
         """Return whether a call says something about the training."""
@@ -157,7 +157,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     )
     known = takes(framework, judged.version)
     recipe = build_recipe(
-        {key: value for key, value in made.config.items() if key in known or key not in made.beside},
+        {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
         replace(options, framework=framework, judged=judged),
         processes=made.processes,
         file=str(path),
@@ -196,25 +196,25 @@ def _configure(file: _File, found: Entries, calls: list[Entries], is_only: bool)
     if "*0" in found.slots:
         slots["output_dir"] = found.slots["*0"]
     own = file.config_class(found.call) or {}
-    beside = _beside(found, calls, is_only)
+    elsewhere = _said_elsewhere(found, calls, is_only)
     config: dict[str, Any] = {
         key: spec.default for key, spec in own.items() if spec.default is not None and key not in slots
     }
     unresolved = {words: words for words in found.unknown}
-    for key, slot in {**beside, **slots}.items():
+    for key, slot in {**elsewhere, **slots}.items():
         value = plain(slot.value)
         if value is UNKNOWN:
             unresolved[key] = text_of(slot.node)
             value = unresolved[key]
         config[key] = value
-    lines = {key: line for key, slot in {**beside, **slots}.items() if (line := _line(slot)) is not None}
+    lines = {key: line for key, slot in {**elsewhere, **slots}.items() if (line := _line(slot)) is not None}
     imports = {found.module.partition(".")[0] for found in file.module.imports.values()}
     trainer, own_trainer = read_trainers(file.repository, file.module)
     return PythonConfig(
         config, lines, unresolved, found, found.call.lineno,
         "unsloth" if "unsloth" in imports else "trl",
         _processes(file, calls), _pin(file.source), file.source.cells,
-        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop"), frozenset(beside.keys() - slots.keys()),
+        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop"), frozenset(elsewhere.keys() - slots.keys()),
     )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def _line(slot: Slot) -> int | None:
     return getattr(node, "lineno", None)
 
 
-def _beside(found: Entries, calls: list[Entries], is_only: bool) -> dict[str, Slot]:
+def _said_elsewhere(found: Entries, calls: list[Entries], is_only: bool) -> dict[str, Slot]:
     """Return what the trainer of a configuration, its model and its LoRA say, under the keys of a recipe."""
     said: dict[str, Slot] = {}
     trainer = next((call for call in calls if call.kind.endswith("Trainer") and _uses(call, found)), None)

@@ -13,7 +13,7 @@ from grposweep.frameworks.parsing.python.modules import (
     External,
     Module,
     OwnClass,
-    Repository,
+    SourceTree,
     name_of,
     resolve_expression,
 )
@@ -31,7 +31,7 @@ NEAR = 2  # imports between the launched file and the one that parses options or
 
 def read_launched(program: str, script: Path) -> LaunchedCode | None:
     """Return what the program of a launch declares; None where its file is not in the script's repository."""
-    repository = Repository.around(script)
+    repository = SourceTree.around(script)
     path = repository.find_program(program, script)
     module = repository.open(path) if path else None
     if module is None:
@@ -59,7 +59,7 @@ def _makes_config(module: Module) -> bool:
     return any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call in module.calls)
 
 
-def _with_imported(repository: Repository, module: Module) -> Iterator[Module]:
+def _with_imported(repository: SourceTree, module: Module) -> Iterator[Module]:
     """Yield a file, then the files of the repository that it imports, the nearest first."""
     yield module
     seen, level = {module.path}, [module]
@@ -76,7 +76,7 @@ def _with_imported(repository: Repository, module: Module) -> Iterator[Module]:
         level = following
 
 
-def _declared(repository: Repository, module: Module) -> dict[str, KeySpec]:
+def _declared(repository: SourceTree, module: Module) -> dict[str, KeySpec]:
     """Return every option that a file's parsers take."""
     found: dict[str, KeySpec] = {}
     for call in module.calls:
@@ -93,7 +93,7 @@ def _declared(repository: Repository, module: Module) -> dict[str, KeySpec]:
     return found
 
 
-def fields_of(repository: Repository, known: OwnClass | External, steps: int = 0) -> dict[str, KeySpec]:
+def fields_of(repository: SourceTree, known: OwnClass | External, steps: int = 0) -> dict[str, KeySpec]:
     """Return the fields of a dataclass and of the classes of the repository that it inherits from."""
     if isinstance(known, External) or steps > NEAR**3:
         return {}
@@ -191,7 +191,7 @@ def _other_keys(module: Module) -> Literal["", "stop", "dropped"]:
     return found.pop() if len(found) == 1 else ""
 
 
-def read_trainers(repository: Repository, module: Module) -> tuple[str, bool]:
+def read_trainers(repository: SourceTree, module: Module) -> tuple[str, bool]:
     """Return the class that a file trains with, and whether it is not TRL's; of several one that is not."""
     trainers = list(_trainers(repository, module))
     if trainers and any(found.module.partition(".")[0] == "unsloth" for found in module.imports.values()):
@@ -200,7 +200,7 @@ def read_trainers(repository: Repository, module: Module) -> tuple[str, bool]:
     return own or next((name for name, _ in trainers), ""), bool(own)
 
 
-def _trainers(repository: Repository, module: Module) -> Iterator[tuple[str, bool]]:
+def _trainers(repository: SourceTree, module: Module) -> Iterator[tuple[str, bool]]:
     """Yield each class that a file trains with, and whether it makes its batches in a way of its own."""
     for call in module.calls:
         words = {word.arg for word in call.keywords}
@@ -213,7 +213,7 @@ def _trainers(repository: Repository, module: Module) -> Iterator[tuple[str, boo
                 yield name, _has_own_batches(repository, known)
 
 
-def _has_own_batches(repository: Repository, known: OwnClass | External, steps: int = 0) -> bool:
+def _has_own_batches(repository: SourceTree, known: OwnClass | External, steps: int = 0) -> bool:
     """Return whether a class is not TRL's, nor one of TRL's with batches as TRL makes them."""
     if isinstance(known, External):
         return known.root not in LIBRARY_TRAINERS

@@ -8,12 +8,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from grposweep.frameworks.parsing.repository import find_root, walk
+
 LARGEST = 2 * 2**20  # bytes of a file
 MOST_MODULES = 40  # read for one launch
 MOST_STEPS = 12  # from a name to its definition
-MOST_ENTRIES = 20_000  # files and folders looked at for one name
 MOST_FOLDERS = 6  # above a file, in which a name may be found
-SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "wandb", "outputs"})
 LIBRARIES = frozenset({"trl", "transformers", "torch", "accelerate", "peft", "datasets", "unsloth", "vllm", "typing",
                        "dataclasses", "argparse"})  # fmt: skip  # never those of the repository, even where it has a copy
 
@@ -165,22 +165,16 @@ def _read_module(path: Path, _: int, size: int) -> Module | None:
 
 
 @dataclass
-class Repository:
-    """The repository around a script: finds the file of a program or a module, and what a name stands for."""
+class SourceTree:
+    """The Python files around a script: finds the file of a program or a module, and what a name stands for."""
 
     root: Path
     opened: set[Path] = field(default_factory=set)
 
     @classmethod
-    def around(cls, script: Path) -> "Repository":
-        """Return the repository of a file: the nearest folder with ``.git``, the working folder, or that of a project."""
-        folders = list(script.absolute().parents)[:MOST_FOLDERS]
-        here = Path.cwd()
-        roots = [folder for folder in folders if (folder / ".git").exists()]
-        roots += [folder for folder in folders if folder == here and len(here.parts) > 2]
-        marks = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
-        roots += [folder for folder in reversed(folders) if any((folder / mark).exists() for mark in marks)]
-        return cls(roots[0] if roots else folders[0])
+    def around(cls, script: Path) -> "SourceTree":
+        """Return the sources around a file: those of its repository, or of its folder."""
+        return cls(find_root(script) or script.absolute().parent)
 
     def open(self, path: Path) -> Module | None:
         """Return a file as a module, if no more than `MOST_MODULES` were opened."""
@@ -219,7 +213,8 @@ class Repository:
 
     def _anywhere(self, wanted: Path, script: Path) -> Path | None:
         """Return the only file of the repository that ends in this path, or of several the nearest one."""
-        found = [path for path in walk(self.root) if path.name == wanted.name and _ends_with(path, wanted)]
+        places = (folder / wanted.name for folder in walk(self.root).folders)
+        found = [path for path in places if _ends_with(path, wanted) and path.is_file()]
         if len(found) > 1 and len(wanted.parts) == 1:
             return None
         shared = script.absolute().parts
@@ -287,26 +282,6 @@ def _ends_with(path: Path, wanted: Path) -> bool:
     return path.parts[-len(wanted.parts) :] == wanted.parts
 
 
-def walk(root: Path) -> Iterator[Path]:
-    """Yield the files of a repository, not those of hidden folders and environments."""
-    waiting, seen = [root], 0
-    while waiting:
-        try:
-            entries = sorted(waiting.pop().iterdir())
-        except OSError:
-            continue
-        for entry in entries:
-            seen += 1
-            if seen > MOST_ENTRIES:
-                return
-            if entry.is_symlink() or entry.name.startswith(".") or entry.name in SKIPPED:
-                continue
-            if entry.is_dir():
-                waiting.append(entry)
-            else:
-                yield entry
-
-
 def name_of(node: ast.expr) -> str:
     """Return the dotted name that an expression writes (``trl.GRPOConfig``), or an empty text."""
     parts: list[str] = []
@@ -317,7 +292,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def resolve_expression(
-    repository: Repository, module: Module, node: ast.expr, steps: int = 0
+    repository: SourceTree, module: Module, node: ast.expr, steps: int = 0
 ) -> Iterable[OwnClass | External]:
     """Yield the classes that an expression may be: each branch of a condition, each value of a mapping."""
     if steps > MOST_STEPS:
@@ -353,7 +328,7 @@ def resolve_expression(
         yield from resolve_expression(repository, module, value, steps + 1)
 
 
-def _attribute(repository: Repository, module: Module, node: ast.Attribute) -> Iterable[OwnClass | External]:
+def _attribute(repository: SourceTree, module: Module, node: ast.Attribute) -> Iterable[OwnClass | External]:
     """Yield the class behind ``module.Class``."""
     first, _, rest = name_of(node).partition(".")
     base = module.imports.get(first)

@@ -1,4 +1,4 @@
-"""Files beside a recipe that decide how it trains: accelerate's configuration (``--config_file``), and DeepSpeed's (JSON).
+"""Files next to a recipe that decide how it trains: accelerate's configuration (``--config_file``), and DeepSpeed's (JSON).
 
 Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin,
 their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``); transformers training_args.py (``deepspeed``,
@@ -29,7 +29,7 @@ _STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
 
 
 @dataclass
-class Beside:
+class LauncherFile:
     """What such a file states: training processes, and fields of the setting. ``trouble``: why it states nothing."""
 
     processes: int | None = None
@@ -40,23 +40,23 @@ class Beside:
 Find = Callable[[str], Path | None]  # a file by its name in a script or recipe
 
 
-def read_accelerate(name: str, find: Find) -> Beside:
+def read_accelerate(name: str, find: Find) -> LauncherFile:
     """Return what an accelerate configuration states: one of TRL's by its word, or a file."""
     if name in SHIPPED:
         processes, sharding = SHIPPED[name]
-        return Beside(processes, {"sharding": sharding})
+        return LauncherFile(processes, {"sharding": sharding})
     path = find(name)
     config = _mapping(path)
     if config is None:
         found = _STAGE.search(Path(name).name)  # not at hand, but its name says it
         fields = {"sharding": STAGES[found[1]]} if found else {}
-        return Beside(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
+        return LauncherFile(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
     count = config.get("num_processes")
-    beside = Beside(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
-    if beside.processes is None:
-        beside.trouble = f"{name} (the accelerate configuration was not found, or states none)"
-    beside.fields = _fields_of_accelerate(config, find)
-    return beside
+    stated = LauncherFile(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
+    if stated.processes is None:
+        stated.trouble = f"{name} (the accelerate configuration was not found, or states none)"
+    stated.fields = _fields_of_accelerate(config, find)
+    return stated
 
 
 def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
@@ -76,19 +76,19 @@ def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, An
     return found | ({"autocast_dtype": dtype} if dtype else {})
 
 
-def read_deepspeed(value: Any, find: Find) -> Beside:
+def read_deepspeed(value: Any, find: Find) -> LauncherFile:
     """Return what a ``deepspeed`` key states: ms-swift's word, a JSON object, or a file of DeepSpeed's."""
     if isinstance(value, str) and value in WORDS:
-        return Beside(fields={"sharding": WORDS[value]})
+        return LauncherFile(fields={"sharding": WORDS[value]})
     config = value if isinstance(value, Mapping) else None
     if isinstance(value, str):
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
     if config is None:
         found = _STAGE.search(Path(value).name) if isinstance(value, str) else None
-        return Beside(fields={"sharding": STAGES[found[1]]} if found else {})
+        return LauncherFile(fields={"sharding": STAGES[found[1]]} if found else {})
     zero = config.get("zero_optimization")
     stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
-    return Beside(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
+    return LauncherFile(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
 
 
 def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
