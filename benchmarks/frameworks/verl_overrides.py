@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grposweep.frameworks.base import KeyTable, parse_release
 from grposweep.frameworks.parsing.yaml_text import parse_override
 from grposweep.frameworks.verl import keys as verl
-from grposweep.frameworks.verl.overrides import refusals
+from grposweep.frameworks.verl.keys import refusals
 from grposweep.recipe import Recipe
 
 CONFIG = "verl/trainer/config/"

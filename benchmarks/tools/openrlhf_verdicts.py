@@ -20,11 +20,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from grposweep.frameworks.openrlhf.renamed import RENAMED
+
 VERDICTS = Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "openrlhf_verdicts.jsonl"
 TAGS = ("v0.6.4", "v0.7.5", "v0.8.5", "v0.9.3", "v0.10.1.post2", "v0.11.0")
-RENAMED = json.loads((VERDICTS.parents[2] / "src/grposweep/frameworks/openrlhf/keys.json").read_text(encoding="utf-8"))[
-    "renamed"
-]
 BASE = {
     "actor_num_nodes": "1", "actor_num_gpus_per_node": "8", "ref_num_nodes": "1", "ref_num_gpus_per_node": "8",
     "vllm_num_engines": "4", "vllm_tensor_parallel_size": "2", "colocate_all_models": "", "packing_samples": "",

@@ -23,7 +23,7 @@ from grposweep.errors import UserError
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.launch import FILE_OPTIONS, LaunchParser
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_text
-from grposweep.frameworks.verl.composed import CONFIG, find_main, read_source
+from grposweep.frameworks.verl.source import CONFIG, find_main, read_source
 from grposweep.linting.linter import lint_recipe
 from grposweep.recipe import Recipe, VersionSource
 

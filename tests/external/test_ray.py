@@ -13,7 +13,7 @@ from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
-from grposweep.frameworks.ray import as_entries
+from grposweep.frameworks.dotted import as_entries
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from support import read

@@ -8,7 +8,7 @@ import pytest
 
 from grposweep import planning
 from grposweep.frameworks import read
-from grposweep.frameworks.openrlhf.keys import FIELDS, RENAMED, known, releases
+from grposweep.frameworks.openrlhf import FIELDS, RENAMED, known, releases
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.linting.apply_fixes import fix_file
 from grposweep.linting.linter import LintResult, lint_recipe, select_rules

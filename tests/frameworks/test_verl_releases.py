@@ -17,9 +17,8 @@ from grposweep.frameworks.base import KeyTable, parse_release
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
 from grposweep.frameworks.verl import keys as verl
-from grposweep.frameworks.verl.composed import Composer, read_source
-from grposweep.frameworks.verl.keys import spec_of
-from grposweep.frameworks.verl.overrides import refusals
+from grposweep.frameworks.verl.keys import refusals, spec_of
+from grposweep.frameworks.verl.source import Composer, read_source
 from grposweep.linting.linter import lint_recipe
 from grposweep.linting.output import Diagnostic
 from grposweep.recipe import LaunchContext, Recipe, VersionSource

@@ -8,9 +8,8 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.parsing.requirements import find_pins
-from grposweep.linting.judge import judge_text
-from grposweep.linting.linter import LintResult, lint_recipe, select_rules
+from grposweep.frameworks.parsing.repository import find_pins
+from grposweep.linting.linter import LintResult, judge_text, lint_recipe, select_rules
 from grposweep.recipe import Recipe
 
 Tree = Callable[..., Path]

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.easyr1 import keys as easyr1
-from grposweep.frameworks.openrlhf import keys as openrlhf
+from grposweep.frameworks import FRAMEWORKS, easyr1, openrlhf
 from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.verl import keys as verl
 from grposweep.linting.command import lint_lines

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.frameworks.parsing.load import Options
-from grposweep.linting.command import LintOptions, lint_files
-from grposweep.linting.folders import find_targets
+from grposweep.linting.command import LintOptions, find_targets, lint_files
 from grposweep.linting.linter import select_rules
 
 Write = Callable[..., Path]

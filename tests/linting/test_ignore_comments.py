@@ -8,8 +8,7 @@ import pytest
 from grposweep.cli.recipes import lint
 from grposweep.frameworks.parsing.load import Options
 from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.judge import JudgedText, judge_text
-from grposweep.linting.linter import select_rules
+from grposweep.linting.linter import JudgedText, judge_text, select_rules
 
 Write = Callable[..., Path]
 SIZES = "num_generations: 7{}\nper_device_train_batch_size: 8{}\n"

@@ -7,8 +7,7 @@ import pytest
 
 from grposweep.cli.recipes import lint
 from grposweep.errors import UserError
-from grposweep.linting.judge import select_for
-from grposweep.linting.linter import select_rules
+from grposweep.linting.linter import select_for, select_rules
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

@@ -1,18 +1,25 @@
-"""What EasyR1 and verl share: estimators by one name, lengths in rollouts, and what neither can do.
+"""What EasyR1 and verl share: estimators by one name, lengths in rollouts, what neither can do, and how Ray starts them.
 
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
+Their logs count rollouts too. Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the
+checkpoints' folder, nested); verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogger,
+``VERL_FILE_LOGGER_PATH``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil, gcd
+from pathlib import Path
 from typing import Any
 
-from grposweep import planning
+from grposweep import frameworks, planning
+from grposweep.external import Entry, ExternalProgram, RayCluster, Trial, interpreter
+from grposweep.files import parse_json
 from grposweep.frameworks.base import Field, KeyTable, NativeChange
-from grposweep.frameworks.parsing.yaml_text import convert, resolve
+from grposweep.frameworks.parsing.yaml_text import convert, flatten, resolve
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
+from grposweep.planning import steps_per_rollout
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting
 
@@ -269,3 +276,76 @@ def estimator(s: Setting) -> str | None:
 def fitting(number: int, most: int) -> int:
     """Return a micro-batch for log-probabilities: the wanted size where it divides, or what it has in common."""
     return most if number % most == 0 else gcd(number, most)
+
+
+MEASURED = ("val/reward_score", "val-core/")  # what either calls its held-out reward; ours calls it eval_reward
+
+
+def build_ray(
+    trial: Trial, module: str, configuration: list[str], log: Path, environment: Mapping[str, str] | None = None
+) -> ExternalProgram:
+    """Return the command of a module on the trial's recipe; it resumes from its last checkpoint by itself.
+
+    On one node it starts Ray itself.
+    """
+    python, place = interpreter(trial.trainer), trial.place
+    shape = [f"trainer.nnodes={place.nodes}", f"trainer.n_gpus_per_node={place.ranks}"]
+    own = [*configuration, *shape, "trainer.logger=[console,file]"]
+    command = [python, "-m", module, *own, *trial.trainer.arguments]
+    cluster = RayCluster(python, place.nodes, place.gpus, place.cpus) if place.nodes > 1 else None
+    return ExternalProgram(tuple(command), RayLogTail(log, trial), environment or {}, cluster)
+
+
+class RayLogTail:
+    """A file of JSON lines, one a rollout, whose steps are made optimizer steps."""
+
+    def __init__(self, path: Path, trial: Trial) -> None:
+        self.path, self.trial = path, trial
+        self.read = 0  # bytes
+        self.stamp = _identity(path)  # of what an earlier attempt left
+
+    def __call__(self) -> list[Entry]:
+        """Return the whole lines since the last call, once the program has opened the file again."""
+        if not self.path.is_file() or (self.read == 0 and _identity(self.path) == self.stamp):
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.read)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        self.read += len(data)
+        return [entry for line in data.splitlines() for entry in as_entries(line, self.factor)]
+
+    @property
+    def factor(self) -> float:
+        """Optimizer steps a rollout."""
+        from grposweep.frameworks.parsing.load import Options, load_recipe  # it imports all frameworks
+
+        options = Options(self.trial.trainer.kind, None, self.trial.place.processes)
+        return float(steps_per_rollout(frameworks.read(load_recipe(self.trial.file, options)).setting))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
+    """Yield a line's training, and its evaluation where it has one."""
+    try:
+        content: dict[str, Any] = parse_json(line)
+    except ValueError:
+        return
+    step = round(int(content.pop("step", 0)) * factor)
+    leaves = flatten(content.get("data", content), "/")  # EasyR1 nests what it calls val/reward_score
+    values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
+    measured = {name: value for name, value in values.items() if name.startswith("val")}
+    trained = {name: value for name, value in values.items() if name not in measured}
+    if trained:
+        yield Entry("train", step, trained)
+    if measured:
+        rewards = [value for name, value in measured.items() if name.startswith(MEASURED)]
+        mean = {"eval_reward": sum(rewards) / len(rewards)} if rewards else {}
+        yield Entry("eval", step, {**measured, **mean})

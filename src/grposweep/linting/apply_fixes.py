@@ -13,8 +13,7 @@ from grposweep.files import write_text
 from grposweep.frameworks.parsing.load import PYTHON, SHELLS, Options, load_text
 from grposweep.frameworks.parsing.version_source import Judged
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
-from grposweep.linting.judge import JudgedText, judge_text
-from grposweep.linting.linter import Diagnostic, Fix, LintResult, RuleSelection
+from grposweep.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
 
 MOST_ROUNDS = 50  # each ends one problem
 PLAIN = str.maketrans("", "", "_-/.")

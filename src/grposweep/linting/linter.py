@@ -1,16 +1,25 @@
-"""One recipe judged: its setting, every problem with its fixes in the recipe's own words, and its plan."""
+"""A file judged: its recipes with their settings, every problem with its fixes in the recipe's own words, and plans.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+Comments switch rules off. ``# grposweep: ignore[GB101]`` counts for its own line. On a line of its own it counts for the next
+one, which in a script may be a command of many lines. ``# grposweep: ignore-file[GB101]`` counts for the whole file. Several
+codes have commas between them, a family (``GB``) stands for its rules, and without brackets all rules are off.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from grposweep import frameworks, planning
 from grposweep.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
-from grposweep.errors import UserError
+from grposweep.errors import BadSettings, UserError
 from grposweep.fixes import find_fixes
 from grposweep.frameworks import ParsedRecipe
 from grposweep.frameworks.base import text
-from grposweep.frameworks.version_rules import accepting_release, find
+from grposweep.frameworks.key_rules import accepting_release, find
+from grposweep.frameworks.parsing.load import Options, parse_recipes, shown_text
+from grposweep.frameworks.parsing.project import settings_for
 from grposweep.recipe import Recipe
 from grposweep.rules.registry import Severity, Violation
 from grposweep.setting import Setting
@@ -225,3 +234,120 @@ def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, A
 def _plain(number: float) -> float:
     """7 rather than 7.0."""
     return int(number) if number == int(number) else number
+
+
+NAME = "grposweep:"
+COMMENT = re.compile(rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?")
+ALL = ("",)  # of which every code begins
+
+
+@dataclass(frozen=True)
+class Comment:
+    """One comment: the beginnings of the codes that it switches off, and on which lines (None: the whole file)."""
+
+    line: int
+    codes: tuple[str, ...]
+    reach: range | None
+
+    def covers(self, result: LintResult, diagnostic: Diagnostic) -> bool:
+        """Return whether it switches a problem off: by the line of any key that the problem blames."""
+        if not diagnostic.code.startswith(self.codes):
+            return False
+        if self.reach is None:
+            return True
+        lines = [diagnostic.line, *(result.recipe.lines.get(key) for key in diagnostic.keys)]
+        return any(line in self.reach for line in lines if line is not None)
+
+
+def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
+    """Return the comments of a file that switch rules off; ``show`` returns the text whose lines its recipes count."""
+    if NAME not in text:
+        return ()
+    lines = show().replace("\r\n", "\n").split("\n")
+    found = ((number, line, COMMENT.search(line)) for number, line in enumerate(lines, 1))
+    return tuple(
+        Comment(
+            number,
+            _codes_inside(match[2]),
+            None if match[1] else _reach(lines, number, not line[: match.start()].strip()),
+        )
+        for number, line, match in found
+        if match
+    )
+
+
+def _codes_inside(inside: str | None) -> tuple[str, ...]:
+    return ALL if inside is None else tuple(code.strip().upper() for code in inside.split(",") if code.strip())
+
+
+def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
+    """Return the lines that a comment counts for: the command of its line, or of the first line after the comments."""
+    if is_alone:
+        while number < len(lines) and lines[number - 1].lstrip().startswith("#"):
+            number += 1
+    first = last = number
+    while first > 1 and lines[first - 2].rstrip().endswith("\\"):
+        first -= 1
+    while last < len(lines) and lines[last - 1].rstrip().endswith("\\"):
+        last += 1
+    return range(first, last + 1)
+
+
+def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
+    """Return line and text of each code that no rule and no family has."""
+    known = (*REGISTRY, *RECIPE_RULES)
+    return [(comment.line, code) for comment in comments for code in comment.codes
+            if not any(name.startswith(code) for name in known)]  # fmt: skip
+
+
+def silence(result: LintResult, comments: Sequence[Comment]) -> tuple[LintResult, set[Comment]]:
+    """Return a result without the problems that comments switch off, and the comments that did."""
+    by_problem = [[comment for comment in comments if comment.covers(result, found)] for found in result.diagnostics]
+    kept = tuple(found for found, by in zip(result.diagnostics, by_problem, strict=True) if not by)
+    return replace(result, diagnostics=kept), {comment for by in by_problem for comment in by}
+
+
+@dataclass(frozen=True)
+class JudgedText:
+    """The recipes of a text with their problems.
+
+    ``silenced`` counts problems that comments switched off, ``unused`` are the lines of comments that switched off nothing,
+    ``unknown`` line and code of what no rule is called. ``off`` are the rules that are ignored.
+    """
+
+    text: str
+    results: tuple[LintResult, ...]
+    silenced: int = 0
+    unused: tuple[int, ...] = ()
+    unknown: list[tuple[int, str]] = field(default_factory=list)
+    off: tuple[str, ...] = ()
+
+
+def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
+    """Judge the recipes in a text that stands, or will stand, in this file."""
+    selection = select_for(path, selection)
+    results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
+    comments = read_comments(text, lambda: shown_text(path, text))
+    if not comments:
+        return JudgedText(text, tuple(results), off=selection.ignore)
+    pairs = [silence(result, comments) for result in results]
+    kept, used = tuple(result for result, _ in pairs), set[object]().union(*(used for _, used in pairs))
+    silenced = sum(len(result.diagnostics) for result in results) - sum(len(result.diagnostics) for result in kept)
+    unused = tuple(comment.line for comment in comments if comment not in used)
+    return JudgedText(text, kept, silenced, unused, unknown_codes(comments), selection.ignore)
+
+
+def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
+    """Return the rules that are on for a file: by the command line, then by the settings of its project.
+
+    ``--select`` stands for that of the settings, and what it names is on though they ignore it; ``--ignore`` adds to theirs.
+    """
+    settings = settings_for(path)
+    if not settings.select and not settings.ignore:
+        return selection
+    try:
+        own = select_rules(settings.select, settings.ignore)
+    except UserError as error:
+        raise BadSettings(f"{settings.file}: {error}") from None
+    off = {*selection.ignore, *(code for code in own.ignore if code not in selection.select)}
+    return RuleSelection(selection.select or own.select, tuple(sorted(off)))

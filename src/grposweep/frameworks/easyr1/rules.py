@@ -7,10 +7,9 @@ and config.py (OmegaConf over dataclasses), by release in keys.json.
 
 from collections.abc import Iterator
 
-from grposweep.frameworks import known_keys
+from grposweep.frameworks import easyr1, known_keys
 from grposweep.frameworks.base import text
 from grposweep.frameworks.dotted import is_taken, nearest
-from grposweep.frameworks.easyr1 import keys as easyr1
 from grposweep.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grposweep.frameworks.reading import values_of
 from grposweep.recipe import Recipe

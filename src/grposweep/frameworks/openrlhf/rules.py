@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from grposweep.frameworks.base import closest_keys, text
 from grposweep.frameworks.key_rules import find_mistyped, find_unknown_words, unknown
-from grposweep.frameworks.openrlhf.keys import DOTTED, FLAT, at, known, span
-from grposweep.frameworks.openrlhf.recipes import Options
+from grposweep.frameworks.openrlhf import DOTTED, FLAT, Options, at, known, span
 from grposweep.frameworks.openrlhf.renamed import RENAMED
 from grposweep.frameworks.reading import values_of
 from grposweep.recipe import Recipe

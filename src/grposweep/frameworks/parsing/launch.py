@@ -18,7 +18,7 @@ from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
 from grposweep.frameworks.base import Framework
 from grposweep.frameworks.parsing.shell.bash import Command, Reader, Values, Word, parse_script
-from grposweep.frameworks.parsing.shell.slurm import slurm_variables
+from grposweep.frameworks.parsing.shell.programs import slurm_variables
 from grposweep.frameworks.parsing.shell.words import plain
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override
 from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode

@@ -1,13 +1,20 @@
-"""What a repository contains that tells a framework's version: files with requirements, and frameworks' own source.
+"""The repository around a recipe: its root, its folders, and the version of a package that its files pin.
 
 A repository is walked once, breadth first and bounded. Links are not followed, and hidden folders and environments are skipped.
+Files that state what is installed are read as text, setup.py and others by their literals: nothing is executed. A commit or a
+branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's caret and tilde; conda's single ``=``.
 """
 
 import os
+import re
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from grposweep.setting import Version
 
 MOST_FOLDERS = 3000  # of a repository
 MOST_FILES = 400  # with requirements
@@ -109,3 +116,201 @@ def has_requirements(name: str) -> bool:
         or name.endswith((".dockerfile", ".Dockerfile"))
         or (name.startswith(("environment", "conda")) and name.endswith((".yml", ".yaml")))
     )
+
+
+LARGEST = 4 * 2**20  # bytes; lock files have a megabyte
+LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
+# Every repetition has a limit, so that a hostile file takes no longer than its length.
+_VERSION = r"v?\d{1,9}(?:\.\d{1,9}){0,5}(?:\.\*)?(?:[.-]?(?:dev|rc|a|b|post)\d{0,9})?"
+_BLANK = r"\s{0,20}"
+_CLAUSE = rf"(?:===|==|~=|>=|<=|!=|<|>|=|\^|~){_BLANK}{_VERSION}"
+_VARIABLE = re.compile(r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE)
+_CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
+
+
+class Pin(NamedTuple):
+    """What a file requires: the clauses of a version, as the file writes them; ``ref`` is a commit, tag or branch instead."""
+
+    file: Path
+    text: str
+    clauses: tuple[tuple[str, str], ...] = ()
+    ref: str = ""
+
+    @property
+    def exact(self) -> Version | None:
+        """The one version that is required."""
+        if re.fullmatch(r"v?\d{1,9}\.\d{1,9}(\.\d{1,9})?(\.?(dev|rc|post)\d*)?", self.ref):
+            return _numbers(self.ref)
+        exact = [version for sign, version in self.clauses if sign in ("==", "===") and "*" not in version]
+        return _numbers(exact[0]) if exact else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it names a commit or a branch, of which the version is not known."""
+        return bool(self.ref) and self.exact is None
+
+    def allows(self, version: Version) -> bool:
+        """Return whether a version satisfies it."""
+        return all(_satisfies(version, sign, wanted) for sign, wanted in self.clauses)
+
+
+def _numbers(text: str) -> Version:
+    parts = [int(part) for part in re.findall(r"\d+", re.split(r"dev|rc|a|b|post", text)[0])][:3]
+    major, minor, patch = (*parts, 0, 0, 0)[:3]
+    return major, minor, patch
+
+
+def _satisfies(version: Version, sign: str, wanted: str) -> bool:
+    low, parts = _numbers(wanted), re.findall(r"\d+", re.split(r"dev|rc|a|b|post", wanted)[0])
+    is_prefix = "*" in wanted or (sign == "=" and len(parts) < 3)
+    match sign:
+        case "==" | "===" | "=":
+            return version[: len(parts)] == low[: len(parts)] if is_prefix else version == low
+        case "!=":
+            return version[: len(parts)] != low[: len(parts)] if is_prefix else version != low
+        case "~=" | "^" | "~":
+            held = max(len(parts) - 1, 1) if sign == "~=" else 2 if sign == "~" or low[0] == 0 else 1
+            return version >= low and version[:held] == low[:held]
+    return {">=": version >= low, "<=": version <= low, ">": version > low, "<": version < low}[sign]
+
+
+def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
+    """Return what a file requires of a package, what names a version before what does not."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return _find_pins(file, package, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=512)
+def _find_pins(file: Path, package: str, _: int, size: int) -> tuple[Pin, ...]:
+    try:
+        if size > LARGEST:
+            return ()
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    if not _named(package).search(text):
+        return ()
+    found = list(dict.fromkeys(_read(file, text, package)))
+    return tuple(sorted(found, key=lambda pin: (pin.is_open, pin.exact is None)))
+
+
+@lru_cache(maxsize=32)
+def _named(package: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.-]){_any_spelling(package)}(?![\w-])", re.IGNORECASE)
+
+
+def _any_spelling(package: str) -> str:
+    return "[-_.]".join(map(re.escape, re.split(r"[-_.]", package)))
+
+
+def _read(file: Path, text: str, package: str) -> Iterator[Pin]:
+    if file.name in LOCKS:
+        yield from _of_lock(file, text, package)
+    elif file.suffix == ".py":
+        yield from _of_lines(file, _literals(text), package)
+    elif file.suffix == ".toml" or file.name == "Pipfile":
+        yield from _of_toml(file, text, package)
+    else:
+        yield from _of_lines(file, _expanded(text), package)
+
+
+def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
+    """Yield the requirements in lines: of requirements files, conda's, shell commands, strings of setup.py."""
+    name = _any_spelling(package)
+    required = re.compile(
+        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})", re.IGNORECASE
+    )
+    of_git = re.compile(
+        rf"git\+[^\s+]{{0,200}}?/{name}(?:\.git)?/?(?:@([\w./-]{{1,200}}))?(?=[\s\"'#;)\]]|$)", re.IGNORECASE
+    )
+    for line in lines:
+        for match in of_git.finditer(line):
+            yield Pin(file, _short(match[0]), (), (match[1] or "main").removesuffix(".git"))
+        for match in required.finditer(line):
+            yield Pin(file, _short(match[0]), _clauses(match[1]))
+
+
+def _clauses(text: str) -> tuple[tuple[str, str], ...]:
+    """Return signs and versions; ``=`` of conda with three numbers is exact."""
+    found = re.findall(rf"(===|==|~=|>=|<=|!=|<|>|=|\^|~)\s*({_VERSION})", text)
+    return tuple(("==" if sign == "=" and version.count(".") >= 2 else sign, version) for sign, version in found)
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:80]
+
+
+def _expanded(text: str) -> list[str]:
+    """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and ENV."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    lines = [re.sub(r"\s#.*", "", line) for line in lines]
+    known = dict(
+        re.findall(
+            r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", "\n".join(lines), re.MULTILINE
+        )
+    )
+    used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
+    return [re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), line) for line in used]
+
+
+def _literals(text: str) -> list[str]:
+    """Return the strings of Python code, in order; none of code that cannot be parsed."""
+    import ast  # few repositories have a setup.py
+
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def _of_toml(file: Path, text: str, package: str) -> Iterator[Pin]:
+    """Yield the requirements of pyproject.toml: PEP 621 and 735, poetry's tables, sources of uv."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return
+    name = re.compile(_any_spelling(package), re.IGNORECASE)
+    strings: list[str] = []
+    stack: list[Any] = [table]
+    while stack:
+        item = stack.pop(0)
+        if isinstance(item, str):
+            strings.append(item)
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, dict):
+            for key, value in item.items():
+                if name.fullmatch(str(key)):
+                    yield from _of_entry(file, str(key), value)
+                if str(key) != "scripts":
+                    stack.append(value)
+    yield from _of_lines(file, strings, package)
+
+
+def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
+    """Yield what a table says of a package: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
+    entry = value if isinstance(value, dict) else {"version": value}
+    version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
+    if isinstance(version, str) and re.fullmatch(rf"{_BLANK}{_CLAUSES}{_BLANK}", version):
+        yield Pin(file, _short(f'{key} = "{version}"'), _clauses(version))
+    elif isinstance(version, str) and re.fullmatch(_VERSION, version):
+        yield Pin(file, f'{key} = "{version}"', (("==", version),))
+    elif entry.get("git") and isinstance(ref, str):
+        yield Pin(file, _short(f"{key} {ref}"), (), ref)
+
+
+def _of_lock(file: Path, text: str, package: str) -> Iterator[Pin]:
+    name = _any_spelling(package)
+    patterns = (
+        rf'name = "{name}"[ \t\r]{{0,9}}\n(?:\w{{1,40}} = .*\n){{0,5}}?version = "({_VERSION})"',
+        rf'"{name}"\s*:\s*\{{[^{{}}]*?"version"\s*:\s*"==({_VERSION})"',
+    )
+    for pattern in patterns:
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            yield Pin(file, f"{package} {match[1]}", (("==", match[1]),))

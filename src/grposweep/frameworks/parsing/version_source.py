@@ -15,8 +15,7 @@ from grposweep.frameworks import FRAMEWORKS, version_of
 from grposweep.frameworks.base import Framework, closest_keys, text
 from grposweep.frameworks.dotted import is_taken
 from grposweep.frameworks.parsing.project import settings_for
-from grposweep.frameworks.parsing.repository import Repository, find_repository, walk
-from grposweep.frameworks.parsing.requirements import Pin, find_pins
+from grposweep.frameworks.parsing.repository import Pin, Repository, find_pins, find_repository, walk
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.recipe import KeySpec, Recipe, VersionSource
 from grposweep.setting import Version

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from grposweep.external import RECIPE, ExternalProgram, ExternalTrainer, Trial
 from grposweep.frameworks.base import Framework
-from grposweep.frameworks.ray import build_ray
+from grposweep.frameworks.dotted import build_ray
 from grposweep.frameworks.verl import keys
-from grposweep.frameworks.verl.composed import VENDOR
-from grposweep.frameworks.verl.overrides import refusals
+from grposweep.frameworks.verl.keys import refusals
 from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
+from grposweep.frameworks.verl.source import VENDOR
 
 
 def build(trial: Trial) -> ExternalProgram:

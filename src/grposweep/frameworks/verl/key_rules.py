@@ -13,10 +13,9 @@ from grposweep.frameworks.dotted import nearest
 from grposweep.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grposweep.frameworks.reading import values_of
 from grposweep.frameworks.verl import keys as verl
-from grposweep.frameworks.verl.overrides import refusals
+from grposweep.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
 from grposweep.frameworks.verl.recipes import has_reward_switch, kl_places, refills
 from grposweep.frameworks.verl.rules import VERL
-from grposweep.frameworks.verl.words import ALSO_WORDS, SWITCHES, unread, words
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut, show
 from grposweep.rules.registry import Severity, Violation, recipe_rule, recipe_variant

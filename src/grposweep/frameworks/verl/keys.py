@@ -1,14 +1,22 @@
-"""Which keys verl takes by release and engine, and the key behind each field of a setting.
+"""Which keys verl takes by release and engine, the words that they hold, and which overrides Hydra refuses.
 
 ``keys.json`` is written by benchmarks/tools/verl_keys.py from verl's own configurations. What rules ask of a release they ask of
 its keys, so that verl's source in a repository (``Recipe.vendored``) is judged by what it has.
+
+Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below an empty mapping (``{}``)
+or a null too. Sources: verl 0.2 to 0.9.1
+trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/base.py; verl 0.9.1
+trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_loader_impl.py
+(_apply_overrides_to_config).
 """
 
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from grposweep.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
 from grposweep.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
+from grposweep.frameworks.parsing.yaml_text import flatten, resolve
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
 
@@ -182,3 +190,145 @@ def is_v1(recipe: Recipe) -> bool:
 def sizes_per_gpu_only(keys: KeyTable) -> bool:
     """Return whether the workers read micro-batches per GPU only, and clip by ``optim.clip_grad``: since 0.8."""
     return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys
+
+
+ALWAYS: Version = (0, 0, 0)
+_ESTIMATORS: dict[str, Version] = {
+    "kl": ALWAYS, "abs": ALWAYS, "mse": ALWAYS, "low_var_kl": ALWAYS, "full": ALWAYS,
+    "k1": (0, 4, 0), "k2": (0, 4, 0), "k3": (0, 4, 0),
+}  # fmt: skip
+KL: dict[str, Version] = {**_ESTIMATORS, **{f"{word}+": (0, 6, 0) for word in _ESTIMATORS}}
+# The words of a key, each with the release that it came with.
+SINCE: dict[str, dict[str, Version]] = {
+    "algorithm.adv_estimator": {
+        "grpo": ALWAYS, "gae": ALWAYS, "reinforce_plus_plus": ALWAYS, "remax": ALWAYS, "rloo": (0, 3, 0),
+        "reinforce_plus_plus_baseline": (0, 4, 0), "opo": (0, 4, 0), "grpo_passk": (0, 4, 0), "gpg": (0, 5, 0),
+        "rloo_vectorized": (0, 6, 0), "grpo_vectorized": (0, 6, 0), "optimal_token_baseline": (0, 7, 0),
+        "tir_optimal_token_baseline": (0, 7, 0), "gdpo": (0, 7, 0),
+    },
+    "algorithm.kl_penalty": KL,
+    "algorithm.kl_ctrl.type": {"fixed": ALWAYS, "adaptive": ALWAYS},
+    f"{ACTOR}.kl_loss_type": KL,
+    f"{ACTOR}.loss_agg_mode": {
+        "token-mean": ALWAYS, "seq-mean-token-sum": ALWAYS, "seq-mean-token-mean": ALWAYS,
+        "seq-mean-token-sum-norm": ALWAYS, "token-sum": (0, 9, 0),
+    },
+    f"{ACTOR}.policy_loss.loss_mode": {
+        "vanilla": ALWAYS, "gpg": ALWAYS, "clip_cov": ALWAYS, "kl_cov": ALWAYS, "gspo": (0, 6, 0), "geo_mean": (0, 6, 0),
+        "dppo_tv": (0, 7, 0), "dppo_kl": (0, 7, 0), "sapo": (0, 7, 0), "cispo": (0, 7, 0), "bypass_mode": (0, 7, 0),
+        "dro": (0, 9, 0),
+    },
+    f"{OPTIM}.lr_scheduler_type": {"constant": ALWAYS, "cosine": ALWAYS},
+    f"{OPTIM}.warmup_style": {"constant": ALWAYS, "cosine": ALWAYS},
+    f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
+    f"{ROLLOUT}.mode": {"async": ALWAYS},
+}  # fmt: skip
+# Words that later releases refuse, each with the release that it left with.
+UNTIL: dict[str, dict[str, Version]] = {
+    f"{ROLLOUT}.mode": {"sync": (0, 7, 0)},
+    f"{ROLLOUT}.name": {"hf": (0, 8, 0), "sglang_async": (0, 5, 0)},
+    f"{ACTOR}.policy_loss.loss_mode": {"rollout_correction": (0, 7, 0)},
+}
+REGISTRIES = frozenset(
+    {"algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode", f"{ROLLOUT}.name", f"{ROLLOUT}.mode"}
+)
+# A choice that only counts where a switch is on.
+SWITCHES = {f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss"}
+# Keys with a number as their default that take words too ("0.5_4.0": a lower and an upper bound).
+ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
+
+
+def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """Return the words of each key that a recipe's release knows; source of its own may have registered others."""
+    found = {
+        key: tuple(word for word, since in every.items() if since <= recipe.version)
+        + tuple(word for word, until in UNTIL.get(key, {}).items() if recipe.version < until)
+        for key, every in SINCE.items()
+    }
+    own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
+    engine = {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
+    return {key: allowed for key, allowed in found.items() if key not in own | engine}
+
+
+def unread(known: KeyTable) -> dict[str, str]:
+    """Return the keys that a release takes and nothing in it reads, each with what is read instead."""
+    conditions = {
+        f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(known)),
+        f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
+        "algorithm.filter_groups.max_num_gen_batches":
+            ("algorithm.filter_groups.max_inflight_gen_batches", "trainer.use_v1" in known),
+        "data.val_batch_size": ("", known.defaults.get("data.val_batch_size") is None),
+    }  # fmt: skip
+    return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
+
+
+GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "reward", "model_engine", "hydra",
+          "transfer_queue")  # fmt: skip
+
+
+class Refusal(NamedTuple):
+    """An override as it is written, and what Hydra finds at its key.
+
+    Nothing (``absent``), a value where one is added (``there``), or a mapping where a list is set or the reverse (``shape``).
+    """
+
+    written: str
+    finds: Literal["absent", "there", "shape"]
+
+
+def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
+    """Yield the overrides that Hydra refuses, in order; what an earlier one or another file adds may be set."""
+    added: dict[str, Any] = {}
+    for written, value in recipe.config.items():
+        key = written.lstrip("+~")
+        if _is_of_a_group(key):
+            continue
+        is_mapping = key in known.sections or known.defaults.get(key) == {}
+        is_list = isinstance(known.defaults.get(key), list)
+        if not written.startswith("~") and (
+            (is_mapping and isinstance(value, list)) or (is_list and isinstance(value, dict))
+        ):
+            yield Refusal(written, "shape")
+        elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
+            _add(added, key, value)
+        elif written.startswith("+"):
+            if _has_value(key, known, added) and not isinstance(value, (dict, list)):
+                yield Refusal(written, "there")
+            _add(added, key, value)
+        elif written.startswith("~"):
+            if not (_has_value(key, known, added) or "${" in str(known.defaults.get(key))):
+                yield Refusal(written, "absent")
+        elif not _takes(key, value, known, added):
+            yield Refusal(written, "absent")
+
+
+def _is_of_a_group(key: str) -> bool:
+    """Return whether a word chooses an option of a group, or is one of Hydra's own keys."""
+    plain = key.split("@")[0]
+    return key.startswith("hydra.") or ("." not in plain and plain.split("/")[0] in GROUPS)
+
+
+def _add(added: dict[str, Any], key: str, value: Any) -> None:
+    added[key] = value
+    added |= {key[:at]: {} for at, letter in enumerate(key) if letter == "."}
+    if isinstance(value, Mapping) and value:
+        added |= flatten({key: value})
+
+
+def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
+    """Return whether there is a value at a key that is neither null nor missing; a reference counts as what it leads to."""
+    if key in known.sections:
+        return True
+    value = added[key] if key in added else resolve(known.defaults, key)
+    return value is not None and value != "???"
+
+
+def _takes(key: str, value: Any, known: KeyTable, added: Mapping[str, Any]) -> bool:
+    """Return whether a key may be set without ``+``: it is there, and so are the keys of a mapping that it is set to."""
+    is_mapping = key in known.sections or known.defaults.get(key) == {}
+    if is_mapping and isinstance(value, Mapping) and value:
+        return all(_takes(name, leaf, known, added) for name, leaf in flatten({key: value}).items())
+    if key in known or key in known.sections or key in added:
+        return True
+    above, _, index = key.rpartition(".")
+    return index.isdigit() and isinstance(known.defaults.get(above), list)

@@ -10,11 +10,23 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from grposweep.errors import UserError
-from grposweep.frameworks.parsing.shell.builtins import BUILTINS, Builtins
-from grposweep.frameworks.parsing.shell.handed_on import handed_on, input_of, printed, reads_script
-from grposweep.frameworks.parsing.shell.nodes import Case, Chain, Function, Group, If, Loop, Node, Raw, Simple, Test
-from grposweep.frameworks.parsing.shell.syntax import CLOSE, OPEN, SyntaxReader
-from grposweep.frameworks.parsing.shell.tests import judge_double
+from grposweep.frameworks.parsing.shell.builtins import BUILTINS, Builtins, judge_double
+from grposweep.frameworks.parsing.shell.programs import handed_on, input_of, printed, reads_script
+from grposweep.frameworks.parsing.shell.syntax import (
+    CLOSE,
+    OPEN,
+    Case,
+    Chain,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Raw,
+    Simple,
+    SyntaxReader,
+    Test,
+)
 from grposweep.frameworks.parsing.shell.words import (
     ASSIGNMENT,
     Scope,

@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.shell.arithmetic import calculate
-from grposweep.frameworks.parsing.shell.nodes import Raw
-from grposweep.frameworks.parsing.shell.syntax import CLOSE, OPEN, SyntaxReader, closing, skip
+from grposweep.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, closing, skip
 
 MOST_VARIABLES = 500
 LONGEST_VALUE = 10_000  # characters of a variable

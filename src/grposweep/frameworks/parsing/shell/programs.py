@@ -1,11 +1,13 @@
-"""Commands that hand a script to another shell (``bash -c``, tmux, Slurm's wrap), and what a command in ``$( )`` prints."""
+"""Programs in a script: those that run another script (``bash -c``, tmux, Slurm's wrap), what ``$( )`` prints, Slurm's variables.
+
+Source: sbatch(1), "Output environment variables" (SLURM_GPUS_ON_NODE, SLURM_GPUS_PER_NODE, SLURM_JOB_NUM_NODES, SLURM_NNODES).
+"""
 
 import re
 from pathlib import PurePosixPath
 
-from grposweep.frameworks.parsing.shell.nodes import Chain, Simple
-from grposweep.frameworks.parsing.shell.syntax import SyntaxReader
-from grposweep.frameworks.parsing.shell.words import Scope, Word, joined_path
+from grposweep.frameworks.parsing.shell.syntax import Chain, Simple, SyntaxReader
+from grposweep.frameworks.parsing.shell.words import Scope, Values, Word, joined_path
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
@@ -105,3 +107,23 @@ def input_of(scope: Scope, node: Simple) -> str:
     if node.is_string:
         return scope.text(node.input)
     return node.input.text if node.is_literal else scope.document(node.input)
+
+
+_OPTION = re.compile(r"^#SBATCH[ \t]+(--[\w-]+|-\w)[= \t]?[ \t]*([^\s#]+)", re.MULTILINE)
+_GPUS = {
+    "--gres": r"(?:.*,)?gpu:(?:[\w.-]+:)?(\d{1,3})(?:\(.*\))?(?:,.*)?",
+    "--gpus-per-node": r"(?:[\w.-]+:)?(\d{1,3})",
+}
+
+
+def slurm_variables(text: str) -> Values:
+    """Return them by name."""
+    found: Values = {}
+    for name, value in _OPTION.findall(text):
+        if name in ("--nodes", "-N") and value.isdigit():
+            found |= {"SLURM_JOB_NUM_NODES": value, "SLURM_NNODES": value}
+        elif name in _GPUS and (gpus := re.fullmatch(_GPUS[name], value)):
+            found["SLURM_GPUS_ON_NODE"] = gpus[1]
+            if name == "--gpus-per-node":
+                found["SLURM_GPUS_PER_NODE"] = gpus[1]
+    return found

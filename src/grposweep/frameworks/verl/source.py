@@ -1,4 +1,7 @@
-"""The configuration that a program of verl's composes from its own YAML files, with nothing executed.
+"""verl's own source in a repository: the configuration that a program of it composes from YAML files, with nothing executed.
+
+It is composed here and not by Hydra for two reasons. It takes 0.1 s instead of about 1 s, and no interpolation or resolver of
+a foreign file is executed. The result equals Hydra's in 49 of 49 compositions (benchmarks/wild/compose_verl.py).
 
 Defaults lists are followed as Hydra follows them, as far as verl and its forks use them: groups with packages and
 interpolated options, ``_self_``, ``@package`` headers, ``optional``, ``override``, search paths. Source: hydra 1.3
