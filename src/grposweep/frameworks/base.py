@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grposweep.external import ExternalTrainer
 from grposweep.files import parse_json
-from grposweep.frameworks.parsing.shell.bash import Word
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.registry import spell
 from grposweep.setting import FrameworkTraits, Setting, Version

@@ -13,7 +13,7 @@ from typing import Any
 
 from grposweep.external import ExternalTrainer
 from grposweep.frameworks.base import KeyTable
-from grposweep.frameworks.parsing.shell.bash import Word
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grposweep.frameworks.trl import keys as trl_keys
 from grposweep.frameworks.trl.recipes import render

@@ -17,7 +17,8 @@ from typing import Any
 from grposweep.errors import UserError
 from grposweep.frameworks.base import Command as OwnCommand
 from grposweep.frameworks.base import Framework
-from grposweep.frameworks.parsing.shell.bash import Command, Reader, Values, Word, parse_script
+from grposweep.frameworks.parsing.shell import Word
+from grposweep.frameworks.parsing.shell.bash import Command, Reader, Values, parse_script
 from grposweep.frameworks.parsing.shell.programs import slurm_variables
 from grposweep.frameworks.parsing.shell.words import plain
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override

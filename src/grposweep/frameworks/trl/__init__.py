@@ -3,7 +3,7 @@
 from functools import partial
 
 from grposweep.external import ExternalTrainer
-from grposweep.frameworks.base import Command, Framework
+from grposweep.frameworks.base import Command, Framework, Vendor
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.recipes import (
     FIELDS,
@@ -15,7 +15,6 @@ from grposweep.frameworks.trl.recipes import (
     render,
     unsaid,
 )
-from grposweep.frameworks.trl.source import VENDOR
 from grposweep.registries import Lazy
 from grposweep.setting import TRL, TRL_FRAMEWORK
 
@@ -37,6 +36,6 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),
-    vendor=VENDOR,
+    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("frameworks.trl.source:read_source")),
     trainer=ExternalTrainer(Lazy("external.script:build"), kind="script", needs_script=True),
 )

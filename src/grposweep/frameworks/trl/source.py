@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from grposweep.frameworks.base import KeyTable, Vendor, Vendored
+from grposweep.frameworks.base import KeyTable, Vendored
 from grposweep.frameworks.parsing.python.launched import fields_of
 from grposweep.frameworks.parsing.python.modules import SourceTree, resolve_expression
 from grposweep.frameworks.trl.keys import known, releases
@@ -61,6 +61,3 @@ def _text(path: Path) -> str:
 
 def _nearest(own: frozenset[str]) -> Version:
     return max(releases(), key=lambda release: (len(own & known(release).keys()), release))
-
-
-VENDOR = Vendor(CONFIG, read_source)

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 from grposweep.external import RECIPE, ExternalProgram, ExternalTrainer, Trial
-from grposweep.frameworks.base import Framework
+from grposweep.frameworks.base import Framework, Vendor
 from grposweep.frameworks.dotted import build_ray
 from grposweep.frameworks.verl import keys
 from grposweep.frameworks.verl.keys import refusals
 from grposweep.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
-from grposweep.frameworks.verl.source import VENDOR
+from grposweep.registries import Lazy
 
 
 def build(trial: Trial) -> ExternalProgram:
@@ -38,7 +38,7 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
     packages=("verl",),
-    vendor=VENDOR,
+    vendor=Vendor("verl/trainer/config/ppo_trainer.yaml", Lazy("frameworks.verl.source:read_source")),
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
     config_defaults=("ppo_trainer", "_self_"),
     trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),

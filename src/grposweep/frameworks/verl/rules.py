@@ -226,7 +226,7 @@ PROMPTS, STEP, FETCH = "data.train_batch_size", f"{verl.ACTOR}.ppo_mini_batch_si
 MICRO = f"{verl.ACTOR}.ppo_micro_batch_size"
 DYNAMIC, ULYSSES = f"{verl.ACTOR}.use_dynamic_bsz", f"{verl.ACTOR}.ulysses_sequence_parallel_size"
 PACKED = f"{verl.MODEL}.use_remove_padding"
-LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_micro_batch_size")
+SIZES_LOGGED = (f"{verl.ROLLOUT}.log_prob_micro_batch_size", f"{verl.REF}.log_prob_micro_batch_size")
 
 
 @recipe_rule("GB407", "error", of=VERL)
@@ -256,7 +256,7 @@ def _micro_batches(found: Values) -> Iterator[tuple[str, int | None, int | None]
     if found.flag(DYNAMIC):
         return
     has_reference = any(kl_places(found))
-    for name in (MICRO, *LOGGED) if has_reference else (MICRO, LOGGED[0]):
+    for name in (MICRO, *SIZES_LOGGED) if has_reference else (MICRO, SIZES_LOGGED[0]):
         yield name, found.get(name, "int"), found.get(f"{name}_per_gpu", "int")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grposweep.errors import UserError
-from grposweep.frameworks.base import KeyTable, Vendor, Vendored
+from grposweep.frameworks.base import KeyTable, Vendored
 from grposweep.frameworks.parsing.yaml_text import flatten, nest, parse_nested
 from grposweep.frameworks.verl.keys import OWN_PROGRAMS, engine_of, nearest_release, spec_of
 from grposweep.recipe import Recipe
@@ -220,6 +220,3 @@ def _decorated(text: str) -> tuple[str, str] | None:
             said = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
             return str(said.get("config_path") or "."), str(said.get("config_name") or "").removesuffix(".yaml")
     return None
-
-
-VENDOR = Vendor(f"{CONFIG}/ppo_trainer.yaml", read_source)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from grposweep.errors import UserError
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.frameworks.parsing.shell.builtins import BUILTINS, Builtins, judge_double
 from grposweep.frameworks.parsing.shell.programs import handed_on, input_of, printed, reads_script
 from grposweep.frameworks.parsing.shell.syntax import (
@@ -27,18 +28,9 @@ from grposweep.frameworks.parsing.shell.syntax import (
     SyntaxReader,
     Test,
 )
-from grposweep.frameworks.parsing.shell.words import (
-    ASSIGNMENT,
-    Scope,
-    Values,
-    Word,
-    glob,
-    is_known,
-    keep,
-    unknown,
-)
+from grposweep.frameworks.parsing.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
 
-__all__ = ["Command", "Reader", "Values", "Word", "parse_script"]
+__all__ = ["Command", "Reader", "Values", "parse_script"]
 
 LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
 MOST_COMMANDS = 5000

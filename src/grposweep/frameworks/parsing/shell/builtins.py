@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.frameworks.parsing.shell.programs import input_of
 from grposweep.frameworks.parsing.shell.syntax import Raw, Simple, skip
 from grposweep.frameworks.parsing.shell.words import (
     Scope,
     Values,
-    Word,
     calculate_in,
     finished,
     glob,

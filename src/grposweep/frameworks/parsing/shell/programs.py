@@ -6,8 +6,9 @@ Source: sbatch(1), "Output environment variables" (SLURM_GPUS_ON_NODE, SLURM_GPU
 import re
 from pathlib import PurePosixPath
 
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.frameworks.parsing.shell.syntax import Chain, Simple, SyntaxReader
-from grposweep.frameworks.parsing.shell.words import Scope, Values, Word, joined_path
+from grposweep.frameworks.parsing.shell.words import Scope, Values, joined_path
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from grposweep.errors import UserError
+from grposweep.frameworks.parsing.shell import Word
 from grposweep.frameworks.parsing.shell.arithmetic import calculate
 from grposweep.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, closing, skip
 
@@ -25,20 +26,6 @@ _BRACES = re.compile(
 )
 _PIECE = re.compile(f"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^ \t\n])+")
 _MARKED = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}?")
-
-
-@dataclass
-class Word:
-    """One word after expansion; ``unknown`` where some of it could not be resolved.
-
-    ``marked`` is its text with marks around what is not known, ``span`` the number of lines that it is written on, less one.
-    """
-
-    text: str
-    line: int
-    unknown: bool = False
-    marked: str = ""
-    span: int = 0
 
 
 Values = dict[str, "str | list[Word]"]
