@@ -1,6 +1,6 @@
 """The root of the ``grposweep`` command: registration, exit codes, and shell completion of sweeps and trials."""
 
-import os
+import contextlib
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,6 +12,7 @@ import typer
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.storage import paths
+from grposweep.terminal import discard, printable
 
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
@@ -56,13 +57,21 @@ def answer(work: Callable[[], int | None]) -> int:
         code = work() or ExitCode.FINISHED
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at the end
+        discard(sys.stdout)
         return ExitCode.BROKEN_PIPE
+    except OSError as error:  # a file without permission, a disk that is full or gone
+        named = error.filename or "a file or the output"
+        print(f"error: {printable(str(named))}: {error.strerror or error}.", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            return ExitCode.BAD_INPUT
+        discard(sys.stdout)
+        return ExitCode.BAD_INPUT
     return code
 
 

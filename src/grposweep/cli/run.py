@@ -20,12 +20,14 @@ from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
+from grposweep.terminal import keep_screens, printable
 
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
 
 
 def command(main: Callable[[], None]) -> None:
     """Run a Hydra main so that bad input is one message and exit code 2, never a traceback."""
+    keep_screens()
     register()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
@@ -38,10 +40,10 @@ def command(main: Callable[[], None]) -> None:
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:
             raise
-        print(f"error: {message(error)}", file=sys.stderr)
+        print(f"error: {printable(message(error))}", file=sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
-        print(f"stopped: {error}", file=sys.stderr)
+        print(f"stopped: {printable(str(error))}", file=sys.stderr)
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
@@ -56,7 +58,7 @@ def run_single(config: DictConfig) -> int:
         points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
         return _run(Space(), points, overrides, dict(hydra.runtime.choices))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
 
 

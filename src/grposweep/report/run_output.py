@@ -78,7 +78,7 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
     head, left = Table.grid(padding=(0, 2)), seconds_left(view)
     stopped, invalid = view.count(State.PRUNED), (view.progress.points or 0) - (view.progress.valid or 0)
     head.add_row(
-        f"[bold]{view.count(State.FINISHED)}[/]/{view.planned} done",
+        Text.assemble((str(view.count(State.FINISHED)), "bold"), f"/{view.planned} done"),
         ", ".join(_under_way(view, active)),
         f"{view.count(State.FAILED)} failed",
         *([f"{stopped} stopped early"] if stopped else []),

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from grposweep.labels import label_text, short_names
@@ -14,18 +15,28 @@ from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Effect
 from grposweep.search.replication import Estimate, on_fresh_seeds
+from grposweep.terminal import printable
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
 STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
 
 
+class SafeConsole(Console):
+    """A console on which text from files cannot steer the terminal: only rich itself sends control characters."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of what is shown, their control characters as text."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 def build_console(columns: int | None = None) -> Console:
     """Return a console for the terminal. Without one it is ``columns`` wide, by default $COLUMNS or 100."""
-    console = Console(highlight=False)
-    if console.is_terminal or (columns is None and "COLUMNS" in os.environ):
-        return console
-    return Console(highlight=False, width=columns or LOG_COLUMNS)
+    console = SafeConsole(highlight=False, markup=False, emoji=False)
+    if not (console.is_terminal or (columns is None and "COLUMNS" in os.environ)):
+        console.width = columns or LOG_COLUMNS
+    return console
 
 
 def format_duration(seconds: float | None) -> str:

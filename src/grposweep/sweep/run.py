@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, cast
 
 from rich.console import Console
+from rich.text import Text
 
 from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points
@@ -110,14 +111,22 @@ class SignalCounter:
 
 @contextmanager
 def counting_interrupts() -> Iterator[SignalCounter]:
-    """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way."""
+    """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way.
+
+    A terminal that goes away (SIGHUP) asks for nothing.
+    """
     interrupts = SignalCounter()
-    before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note_hangup)
     try:
         yield interrupts
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _note_hangup(_signal: int, _frame: FrameType | None) -> None:
+    logger.warning("the terminal went away (SIGHUP): the sweep goes on; kill -TERM %d stops it", os.getpid())
 
 
 def work(
@@ -220,7 +229,7 @@ def run_sweep(
             describe_sweep(folder, identity, space, base, overrides, provenance)
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
-        console.print(f"sweep [bold]{path.name}[/] in {folder.path}{note or ''}", soft_wrap=True)
+        console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         launcher = build_launcher(
             base, folder.path, partial(console.print, markup=False, highlight=False, soft_wrap=True)
         )
