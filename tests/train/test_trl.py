@@ -1,6 +1,7 @@
 """Real GRPO on the tiny model, in this process: resume, stop, evaluation and what is kept."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line
+from grposweep.storage.completions import read_completions
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt, run_attempt
 from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts
@@ -211,3 +213,17 @@ def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
     for line in steps:
         assert line["time/generation"] + line["time/scoring"] + line["time/training"] == pytest.approx(1.0)
         assert min(line[name] for name in ("memory/peak", "tokens_per_second", "time/step", "time/generation")) > 0
+
+
+def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(make_trial: MakeTrial) -> None:
+    """The same prompts each time, with their rewards; an interruption leaves neither gaps nor duplicates."""
+    disturbed, straight = make_trial(), make_trial(name="0001-b")
+    stop_then_go_on(disturbed, step=2)
+    assert run_attempt(straight) == ExitCode.FINISHED
+    kept = read_completions(straight)
+    assert {step: len(group) for step, group in kept.items()} == {0: 8, 2: 8, 4: 8}
+    assert len({tuple(c.prompt for c in group) for group in kept.values()}) == 1
+    assert all(c.reward == c.rewards["dense"] and c.value is not None for group in kept.values() for c in group)
+    assert {step: [replace(c, attempt=0) for c in group] for step, group in read_completions(disturbed).items()} == kept
+    rows = [line for line in metrics_of(straight) if line["kind"] == "eval"]
+    assert all(row["samples"] == 32 and 0 < row["diversity"] <= 1 and row["time/diversity"] < 0.5 for row in rows)

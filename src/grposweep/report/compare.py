@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from statistics import NormalDist, fmean
 from string import ascii_uppercase
@@ -19,6 +20,7 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
+from grposweep.report.completions import first_difference
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
@@ -100,6 +102,7 @@ def _chance(p: float) -> str:
 
 
 MOST = 6  # side by side in 80 columns
+COMPLETIONS = 2  # of each side
 # Keys that change no result, or repeat another key.
 LEFT_OUT = ("search.", "tracker.", "cluster.", "rules.", "trainer.keep", "trainer.python", "trainer.workdir",
             "schedule.checkpoint_minutes")  # fmt: skip
@@ -152,7 +155,7 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
     if not 2 <= len(named) <= MOST:
         raise UserError(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
     sides = [_side(letter, name, outputs) for letter, name in zip(ascii_uppercase, named, strict=False)]
-    return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_verdicts(sides))
+    return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides))
 
 
 def _side(letter: str, named: str, outputs: Path) -> Side:
@@ -222,6 +225,14 @@ def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     if lines := overlay(curves):
         yield Text(f"{metric} (* where curves meet)", "bold")
         yield Text("\n".join(lines), no_wrap=True)
+
+
+def _completions(sides: Sequence[Side]) -> Iterator[RenderableType]:
+    """Yield for each side the first completions that differ from those of A to the same held-out prompts."""
+    for side in sides[1:]:
+        for prompt, ours, theirs in islice(first_difference(sides[0].trial, side.trial), COMPLETIONS):
+            yield Text.assemble(("\nprompt ", "bold"), prompt)
+            yield Text(f"{sides[0].letter}      {ours}\n{side.letter}      {theirs}")
 
 
 def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:

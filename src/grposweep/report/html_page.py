@@ -16,6 +16,7 @@ from grposweep.errors import UserError
 from grposweep.files import as_number, write_text
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
+from grposweep.report.completions import page_evaluations, warning
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration, format_effect, format_estimate
@@ -25,7 +26,7 @@ from grposweep.search.analysis import Effect
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
-SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "page.js")
+SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js")
 DIFF_LINES = 400  # of uncommitted changes on the page
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
@@ -33,6 +34,8 @@ METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "f
 MOST_POINTS = 120  # per curve
 ALL_POINTS = 120_000  # of all curves together, about 14 bytes each
 DIGITS = 4  # significant digits
+MOST_TRIALS, MOST_EVALUATIONS = 10, 20  # whose completions are on the page
+COMPLETION_BYTES = 3_000_000
 MOST_CATEGORIES = 6  # distinct numbers of a parameter that are shown as categories
 LOG_SPAN = 20  # ratio of the largest to the smallest number from which an axis is logarithmic
 
@@ -58,14 +61,16 @@ def render_report(view: SweepView) -> str:
         loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    content = page_data(view)
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
+        has_completions=bool(content["completions"]),
         **{function.__name__: function for function in (format_estimate, format_effect, label_text, short)},
         nonce=secrets.token_urlsafe(16),
         style=Markup(_part("style.css")),
         plotly=Markup((files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")),
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
-        data=Markup(script_json(page_data(view))),
+        data=Markup(script_json(content)),
     )
     return text.encode("utf-8", "replace").decode("utf-8")  # half a character cannot be written
 
@@ -86,6 +91,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
+        "doubt": warning(view.leaderboard[0].first) if view.leaderboard else "",
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
         "states": [state.value for state in State if view.count(state)],
@@ -144,7 +150,7 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
             **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
             "source": place.source, "seeds": len(place.values), "key": place.value,
-            "note": place.fate or verdicts.get(place.first.number, ""),
+            "note": "; ".join(filter(None, (place.fate or verdicts.get(place.first.number, ""), warning(place.first)))),
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:
@@ -229,7 +235,20 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
         "importances": view.importances,
+        "completions": _completions(view),
     }
+
+
+def _completions(view: SweepView) -> list[dict[str, Any]]:
+    """Return the kept completions of the first points of the leaderboard, within `COMPLETION_BYTES`."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for place in view.leaderboard[:MOST_TRIALS]:
+        kept = page_evaluations(place.first, MOST_EVALUATIONS, view.direction == "maximize")
+        size += len(json.dumps(kept))
+        if kept is not None and size <= COMPLETION_BYTES:
+            found.append({"number": place.first.number, "warning": warning(place.first), **kept})
+    return found
 
 
 def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.text import Text
 from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.errors import UserError
 from grposweep.labels import count, short
+from grposweep.report.completions import warning, winner_warning
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, format_effect
 from grposweep.report.trial_view import State, TrialView
@@ -73,7 +74,8 @@ def status_json(view: SweepView) -> dict[str, Any]:
 
 def _best_json(best: RankedPoint) -> dict[str, Any]:
     interval = {"half_interval_95": best.half, "interval_over": best.source or None}
-    return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values)}
+    doubt = warning(best.first) or None
+    return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values), "warning": doubt}
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:
@@ -112,7 +114,8 @@ def _best(view: SweepView) -> RenderableType:
         return _line("best", "no trial has finished yet")
     best = view.leaderboard[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
-    return Group(_line("best", best.text, "bold green"), where)
+    doubts = (Text(line, "yellow") for line in winner_warning(best.first))
+    return Group(_line("best", best.text, "bold green"), where, *doubts)
 
 
 def _front(view: SweepView) -> RenderableType | None:

@@ -104,8 +104,11 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     for trial in [*finished[:limit], *others[:limit]]:
         style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
         table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
+    said = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
     if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
-        table.caption = f"and {hidden} more"
+        said.append(f"and {hidden} more")
+    if said:
+        table.caption, table.caption_justify = "\n".join(said), "left"
     return table
 
 
@@ -141,9 +144,16 @@ def _known(cells: Mapping[int, str], trial: TrialView) -> str:
 def _result(view: SweepView, trial: TrialView) -> str:
     """Return a trial's objective with its standard error, or how it ended and what it had reached."""
     if trial.objective is not None:
-        return f"{trial.objective:.4f}" + (f" ± {trial.error:.4f}" if trial.error is not None else "")
+        error = f" ± {trial.error:.4f}" if trial.error is not None else ""
+        return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
     reached = trial.last_evaluation(view.metric) if trial.state is State.PRUNED else None
     return outcome(trial) + ("" if reached is None else f" at {reached:.4f}")
+
+
+def _warning(trial: TrialView) -> str:
+    from grposweep.report.completions import warning  # only for tables of results
+
+    return warning(trial)
 
 
 def _on_fresh_seeds(view: SweepView, number: int) -> str:

@@ -1,6 +1,7 @@
 """Everything about one trial: point, objective, cost, curve, problems, and differences to the best and the baseline."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -10,6 +11,7 @@ from rich.text import Text
 from grposweep.errors import ExitCode
 from grposweep.labels import count, label_text, short
 from grposweep.report.compare import differences
+from grposweep.report.completions import completions_screen
 from grposweep.report.tables import FOLD, build_table, draw, format_duration, format_effect, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -22,7 +24,8 @@ LOG_LINES = 8
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
     """Return the whole screen."""
-    return Group(*_facts(view, trial), *_curve(view, trial), *_problems(view, trial), *_compared(view, trial))
+    parts = (_facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial))
+    return Group(*chain.from_iterable(parts), *_compared(view, trial))
 
 
 def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:

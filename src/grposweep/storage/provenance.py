@@ -26,7 +26,7 @@ from grposweep.schema import Experiment
 # Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
 TIMES = (
     "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
-    "time/step", "time/generation", "time/scoring", "time/training", "tokens_per_second", "memory/peak",
+    "time/step", "time/generation", "time/scoring", "time/training", "time/diversity", "tokens_per_second", "memory/peak",
 )  # fmt: skip
 
 

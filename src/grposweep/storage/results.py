@@ -128,6 +128,8 @@ class TrialResult:
 
     ``step`` and ``total_steps`` are optimizer steps; ``seconds`` and ``gpu_seconds`` count all runs of the trial;
     ``model`` and ``checkpoint`` are paths in the trial's folder; ``guard`` names the guard that stopped the trial.
+    Under ``search.at=best``, ``best_step`` is the optimizer step of the evaluation that the objective comes from, and
+    ``optimism`` what was subtracted from it because it is a maximum (None: the noise is not known).
     """
 
     status: TrialStatus | None = None
@@ -147,14 +149,16 @@ class TrialResult:
     checkpoint: str | None = None
     reason: str | None = None
     guard: str | None = None
+    best_step: int | None = None
+    optimism: float | None = None
 
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the result in a trial's folder."""
         content = read_json(trial / paths.RESULT) or {}
         status, further = content.get("status"), content.get("further")
-        numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds")
-        counts = ("step", "total_steps", "completions", "attempt")
+        numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds", "optimism")
+        counts = ("step", "total_steps", "completions", "attempt", "best_step")
         texts = ("model", "checkpoint", "reason", "guard")
         known: dict[str, Any] = {name: as_number(content.get(name)) for name in numbers}
         known |= {name: count_or_none(content.get(name)) for name in counts}
@@ -172,6 +176,8 @@ class TrialResult:
         content["failure"] = None if self.failure is None else self.failure.as_dict()
         if self.status is not TrialStatus.PRUNED:
             del content["reason"], content["guard"]
+        if self.best_step is None:
+            del content["best_step"], content["optimism"]
         if self.status in (TrialStatus.FAILED, TrialStatus.RETRIED):
             content = {name: content[name] for name in ("attempt", "status", "objective", "step", "failure")}
         write_json(trial / paths.RESULT, content)

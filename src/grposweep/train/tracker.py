@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from grposweep.labels import short_names
 from grposweep.planning import Plan
 from grposweep.registries import TRACKERS
 from grposweep.storage import paths
+from grposweep.storage.completions import KeptCompletion
 from grposweep.storage.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ class Tracker:
 
     def log(self, line: dict[str, Any]) -> None:
         """One line of metrics."""
+
+    def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
+        """The completions of one evaluation that are kept."""
 
     def summarise(self, values: dict[str, Any]) -> None:
         """What the run came to."""
@@ -108,6 +113,9 @@ class WandbTracker(Tracker):
                 self._log(earlier)
         self._log(line)
 
+    def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
+        self._attempt(lambda run: _log_table(run, step, completions))
+
     def summarise(self, values: dict[str, Any]) -> None:
         self._attempt(lambda run: run.summary.update(values))
 
@@ -129,6 +137,19 @@ class WandbTracker(Tracker):
             if not self.warned:
                 print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
             self.warned = True
+
+
+def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion]) -> None:
+    """Log a table with a row a completion, and a column for each reward."""
+    import wandb
+
+    names = list(completions[0].rewards) if completions else []
+    rows = [
+        [step, kept.prompt, kept.completion, kept.reward, *(kept.rewards.get(name) for name in names), kept.truncated]
+        for kept in completions
+    ]
+    columns = ["step", "prompt", "completion", "reward", *(f"rewards/{name}" for name in names), "truncated"]
+    run.log({"step": step, "completions": wandb.Table(columns, rows)})
 
 
 def _finish(run: "wandb.Run") -> None:

@@ -3,8 +3,9 @@
 import logging
 import os
 import random
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,14 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
+from grposweep.files import finite_or_none
 from grposweep.planning import build_plan
 from grposweep.schema import Model
+from grposweep.storage.completions import KeptCompletion, keep_completions, rewind_completions
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
+from grposweep.train.diversity import Completion, choose, measure, template
 from grposweep.train.models import (
     Loaded,
     build_quantization,
@@ -42,6 +46,7 @@ from grposweep.train.trl_callbacks import (
     Stopwatch,
     TrialControlCallback,
     UpdateNormCallback,
+    in_order,
     mean_over_prompts,
 )
 from grposweep.train.trl_config import (
@@ -56,6 +61,8 @@ from grposweep.train.vllm import copy_merged_weights, wait_for_server
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
+
+KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
 
 
 def train(attempt: Attempt) -> Outcome:
@@ -98,7 +105,9 @@ def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
     if attempt.is_main:
         told = [newest_checkpoint(attempt.checkpoints, attempt.ranks)]
         set_aside(attempt.checkpoints, attempt.ranks)
-        attempt.metrics.rewind(None if told[0] is None else told[0].step)
+        step = None if told[0] is None else told[0].step
+        attempt.metrics.rewind(step)
+        rewind_completions(attempt.folder, step)
     if attempt.ranks > 1:
         torch.distributed.broadcast_object_list(told, src=0)
     return told[0]
@@ -171,7 +180,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """TRL's evaluation; its mean reward replaced by the mean over distinct prompts, with a standard error."""
-        step, ranks = self.state.global_step, self.attempt.ranks
+        step, ranks, began = self.state.global_step, self.attempt.ranks, time.perf_counter()
         self.held_out.start()
         try:
             seed = self.args.seed * 1_000_003 + step + sampling_group(self.attempt, self.args)
@@ -179,10 +188,15 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
-        rows = self.held_out.rows(self.attempt.rank)
-        rows = accelerate.utils.gather_object(rows) if ranks > 1 else rows
+        rows, said = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
+        if ranks > 1:
+            rows, said = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(said)
         mean, error = mean_over_prompts(rows, self.num_generations_eval)
         values |= {"eval_reward": mean, "eval_reward_se": error}
+        if self.attempt.is_main:
+            seen = in_order(said, self.num_generations_eval)
+            names = [reward.__name__ for reward in self.reward_funcs]
+            values |= keep_evaluation(self.attempt, step, values, seen, names, began)
         self.attempt.log("eval", step, values)
         return values
 
@@ -260,6 +274,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
         quantization_config=build_quantization(attempt.experiment.model),
         callbacks=[updates, TrialControlCallback(attempt, updates)],
     )
+    held_out.ends = ending_tokens(trainer)
     widen_adapters(attempt.experiment.model, trainer.model)
     if attempt.ranks > 1:
         _alive.append(trainer)
@@ -272,16 +287,63 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     return trainer
 
 
+def ending_tokens(trainer: GRPOTrainer) -> frozenset[int]:
+    """Return the tokens that end a completion, as TRL counts truncated ones; empty if this TRL does not say."""
+    tokenizer = getattr(trainer, "_tokenizer", None) or trainer.processing_class
+    found = {*(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+    return frozenset(int(token) for token in found if token is not None)
+
+
 def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable[..., list[float | None]]:
     """The same reward, its values noted during evaluations."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         values = reward(prompts, completions, **columns)
+        if number == 0:
+            held_out.hear(prompts, completions, columns)
         held_out.record(number, columns["prompt_id"], values)
         return values
 
     heard.__name__ = reward.__name__  # TRL's metrics are called rewards/<name>/mean
     return heard
+
+
+def keep_evaluation(
+    attempt: Attempt,
+    step: int,
+    values: Mapping[str, Any],
+    seen: Sequence[Completion],
+    names: Sequence[str],
+    began: float,
+) -> dict[str, float]:
+    """Keep a few completions of an evaluation, and return how varied all of them are; on rank 0.
+
+    ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the performance counter).
+    """
+    before, search = time.perf_counter(), attempt.experiment.search
+    measured = measure(seen)
+    keys = [template(completion) for completion in seen]
+    metrics: dict[str, float] = measured.metrics
+    value = finite_or_none({**values, **metrics}.get(search.metric))
+    kept = [
+        KeptCompletion(
+            step=step,
+            attempt=attempt.number,
+            value=value,
+            prompt_id=seen[place].prompt_id,
+            prompt=seen[place].prompt,
+            completion=seen[place].text,
+            reward=seen[place].reward,
+            rewards=dict(zip(names, seen[place].parts, strict=True)),
+            truncated=seen[place].truncated,
+            template=bool(measured.template) and keys[place] == measured.template,
+        )
+        for place in choose(seen, keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+    ]
+    keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
+    attempt.tracker.log_completions(step, kept)
+    now = time.perf_counter()
+    return {**metrics, "time/diversity": (now - before) / max(now - began, 1e-9)}
 
 
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:

@@ -100,5 +100,6 @@ for (const row of document.querySelectorAll("tr[data-trial]")) {
   row.addEventListener("keydown", (event) => event.key === "Enter" && showTrial(Number(row.dataset.trial)));
 }
 document.getElementById("copy").addEventListener("click", copyCommand);
+startCompletions();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 drawAll();

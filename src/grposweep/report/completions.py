@@ -1,0 +1,202 @@
+"""What a trial's held-out completions show: signs that a policy games its reward, and texts for screens and the HTML report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from grposweep.files import finite_or_none
+from grposweep.labels import count
+from grposweep.report.trial_view import TrialView
+from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
+
+SHOWN = 3  # completions of one trial on a terminal
+TEXT = 400  # characters of each
+# A sign needs a share of this size, and this much more of it than before training: a base model may have begun with it.
+SHARE, MORE, WITHOUT_START = 0.25, 0.15, 0.5
+SIMILAR, MORE_SIMILAR = 0.5, 0.25
+DISTINCT, FEWER = 0.6, 0.6  # of the n-grams, and of what it was
+LONGER, TRUNCATED = 2.0, 0.5
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The metrics of an evaluation against those before training, both by name; the latter empty without such a row."""
+
+    now: Mapping[str, Any]
+    start: Mapping[str, Any]
+
+    @cached_property
+    def found(self) -> list[str]:
+        """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials without such metrics."""
+        return [
+            text
+            for text in (self._template(), self._repetition(), self._similar(), self._longer(), *self._drift())
+            if text
+        ]
+
+    def _pair(self, name: str) -> tuple[float | None, float | None]:
+        return finite_or_none(self.now.get(name)), finite_or_none(self.start.get(name))
+
+    def _rose(self, name: str, least: float = SHARE, more: float = MORE) -> bool:
+        now, start = self._pair(name)
+        if now is None:
+            return False
+        return now >= WITHOUT_START if start is None else now >= max(least, start + more)
+
+    def _of(self, name: str) -> str:
+        """Return a share as numbers of samples, with that before training."""
+        (now, start), (samples, first) = self._pair(name), self._pair("samples")
+        before = "" if start is None or not first else f" ({start * first:.0f} of {first:.0f} before training)"
+        return f"{(now or 0) * (samples or 0):.0f} of {samples or 0:.0f} samples{{}}{before}"
+
+    def _template(self) -> str:
+        return self._of("template_share").format(" are one template") if self._rose("template_share") else ""
+
+    def _similar(self) -> str:
+        if self._rose("template_share") or not self._rose("similarity_across", SIMILAR, MORE_SIMILAR):
+            return ""
+        now, start = self._pair("similarity_across")
+        before = "" if start is None else f" ({start:.0%} before training)"
+        return f"answers to different prompts share {now or 0:.0%} of their word triples{before}"
+
+    def _repetition(self) -> str:
+        now, start = self._pair("distinct_ngrams")
+        if now is None or now > DISTINCT * (1 if start is None else min(start, 1)) or now > FEWER:
+            return ""
+        before = "" if start is None else f" ({start:.0%} before training)"
+        return f"texts repeat themselves: {now:.0%} of their word triples are distinct{before}"
+
+    def _longer(self) -> str:
+        (now, start), (cut, first) = (
+            self._pair("eval_completions/mean_length"),
+            self._pair("eval_completions/clipped_ratio"),
+        )
+        if now is None or not start or cut is None or now < LONGER * start or cut < max(TRUNCATED, 2 * (first or 0)):
+            return ""
+        return f"completions are {now / start:.1f} times as long as before training, and {cut:.0%} are cut off"
+
+    def _drift(self) -> Iterator[str]:
+        if self._rose("foreign_script_share"):
+            yield self._of("foreign_script_share").format(" are in another script than their prompt")
+        now, start = self._pair("marker_share")
+        if now is not None and start is not None and start >= SHARE + MORE and now <= start / 4:
+            yield f"the answer's format is lost: {now:.0%} of the samples have its markers ({start:.0%} before training)"
+
+
+def signs(trial: TrialView) -> Signs:
+    """Return a trial's metrics at the evaluation that its objective comes from, and before training."""
+    rows = [line for line in trial.lines if line.get("kind") == "eval" and "samples" in line]
+    if not rows:
+        return Signs({}, {})
+    start = rows[0] if rows[0]["step"] == 0 else {}
+    wanted = trial.result.best_step
+    now = next((line for line in rows if line["step"] == wanted), rows[-1])
+    return Signs({} if now is start else now, start)
+
+
+def warning(trial: TrialView) -> str:
+    """Return one sentence about a degenerate policy; empty without a sign of one."""
+    return "; ".join(signs(trial).found)
+
+
+def winner_warning(trial: TrialView | None) -> list[str]:
+    """Return what to tell of a winner whose completions are degenerate, with one of them and the same prompt's at the start."""
+    if trial is None or trial.objective is None or not (text := warning(trial)):
+        return []
+    lines = [f"{trial.objective:.4g}, but {text}"]
+    if (pair := _pairs(trial)) and (shown := next((p for p in pair if p[1].template), pair[0])):
+        start, now = shown
+        lines += [f"  now:             {_line(now.completion)}"]
+        lines += [f"  before training: {_line(start.completion)}"] if start is not None else []
+    return [*lines, f"  see more: grposweep show {trial.number}"]
+
+
+def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
+    """Yield three completions of a trial beside those of the same prompts before training, and the signs above them."""
+    found = _pairs(trial)
+    if not found:
+        return
+    step = found[0][1].step
+    yield Text(f"\nheld-out completions at step {step}", "bold")
+    if text := warning(trial):
+        yield Text(text, "yellow")
+    for start, now in found[:SHOWN]:
+        yield Text.assemble(("prompt   ", "dim"), _line(now.prompt))
+        if start is not None:
+            yield Text.assemble((f"{'start':8} ", "dim"), _line(start.completion), (_facts(start), "dim"))
+        yield Text.assemble((f"{'step ' + str(step):8} ", "dim"), _line(now.completion), (_facts(now), "dim"))
+
+
+def first_difference(one: TrialView, other: TrialView) -> Iterator[tuple[str, str, str]]:
+    """Yield prompts with both trials' last completions of them where these differ."""
+    ours = {kept.prompt: kept for _, kept in _pairs(one)}
+    for _, kept in _pairs(other):
+        mine = ours.get(kept.prompt)
+        if mine is not None and mine.completion != kept.completion:
+            yield _line(kept.prompt), _line(mine.completion) + _facts(mine), _line(kept.completion) + _facts(kept)
+
+
+def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, Any] | None:
+    """Return a trial's kept completions for the HTML report, at most ``most`` evaluations; None if there are none."""
+    found = read_completions(trial.path)
+    if not found:
+        return None
+    step = _objective_step(trial, found)
+    wanted = {min(found), max(found), step, best_step(found, maximize)}
+    others = [at for at in found if at not in wanted]
+    wanted |= set(others[:: max(1, -(-len(others) // max(most - len(wanted), 1)))])
+    return {
+        "at": step,
+        "evaluations": [{"step": at, "value": found[at][0].value, "said": [_said(kept) for kept in found[at]]}
+                        for at in sorted(at for at in wanted if at is not None)],
+    }  # fmt: skip
+
+
+def _said(kept: KeptCompletion) -> dict[str, Any]:
+    return {
+        "prompt": kept.prompt, "text": kept.completion, "reward": kept.reward, "parts": dict(kept.rewards),
+        "truncated": kept.truncated, "template": kept.template,
+    }  # fmt: skip
+
+
+def _objective_step(trial: TrialView, found: Evaluations) -> int:
+    wanted = trial.result.best_step
+    return wanted if wanted in found else max(found)
+
+
+def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptCompletion]]:
+    """Return a completion of each prompt at the objective's step, with that before training; the templates first."""
+    found = read_completions(trial.path)
+    if not found:
+        return []
+    start: dict[str, KeptCompletion] = {}
+    for kept in found.get(0, ()):
+        start.setdefault(kept.prompt, kept)
+    step = _objective_step(trial, found)
+    now: dict[str, KeptCompletion] = {}
+    for kept in sorted(found[step], key=lambda kept: not kept.template):
+        now.setdefault(kept.prompt, kept)
+    return [(start.get(prompt) if step else None, kept) for prompt, kept in now.items()]
+
+
+def _facts(kept: KeptCompletion) -> str:
+    """Return reward and parts of a completion, and whether it was cut off, in brackets."""
+    parts = [] if len(kept.rewards) < 2 else [f"{name} {_number(value)}" for name, value in kept.rewards.items()]
+    cut = ["cut off"] if kept.truncated else []
+    return f"  [{', '.join([f'reward {_number(kept.reward)}', *parts, *cut])}]"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _line(text: str) -> str:
+    """Return one line of a text that a model wrote: nothing in it moves the cursor or changes a colour."""
+    from grposweep.linting.output import printable  # the linter: only where completions are shown
+
+    short = text if len(text) <= TEXT else f"{text[:TEXT]} ... ({count(len(text), 'character')})"
+    return printable(short) or "(nothing)"

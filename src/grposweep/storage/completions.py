@@ -1,0 +1,140 @@
+"""completions.jsonl: a few held-out completions of each evaluation, one a line, bounded in size.
+
+The file is replaced as a whole at each evaluation. So a resumed trial writes no completion twice, and evaluations in the
+middle can be dropped when the file would grow over `TRIAL_BYTES`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+from grposweep.files import VERSION, finite_or_none, read_lines, text_or, whole_or_none, write_text
+from grposweep.storage import paths
+
+EVALUATION_BYTES = 32 * 1024  # of one evaluation
+TRIAL_BYTES = 1024 * 1024  # of a trial; the first, the last and the best evaluation are always kept
+LONGEST, SHORTEST = 8_000, 64  # characters of one text
+
+
+@dataclass(frozen=True)
+class KeptCompletion:
+    """One line of completions.jsonl: a completion that was sampled at the evaluation after ``step`` optimizer steps.
+
+    ``value`` is the objective's metric at that evaluation, ``reward`` the weighted reward of this completion and ``rewards``
+    its parts (None: not judged). ``truncated``: it ran into the length limit. ``template``: it is the evaluation's most
+    frequent text. Long texts are shortened in the middle.
+    """
+
+    step: int
+    attempt: int
+    value: float | None
+    prompt_id: int
+    prompt: str
+    completion: str
+    reward: float | None = None
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    truncated: bool = False
+    template: bool = False
+
+    @classmethod
+    def parse(cls, line: Mapping[str, Any]) -> Self:
+        """Return the completion of a line that has an integer ``step``."""
+        parts = line.get("rewards")
+        return cls(
+            step=line["step"],
+            attempt=whole_or_none(line.get("attempt")) or 0,
+            value=finite_or_none(line.get("value")),
+            prompt_id=whole_or_none(line.get("prompt_id")) or 0,
+            prompt=text_or(line.get("prompt")),
+            completion=text_or(line.get("completion")),
+            reward=finite_or_none(line.get("reward")),
+            rewards={str(k): finite_or_none(v) for k, v in parts.items()} if isinstance(parts, dict) else {},
+            truncated=line.get("truncated") is True,
+            template=line.get("template") is True,
+        )
+
+    def line(self) -> str:
+        """Return the line, with its end."""
+        content = asdict(self) | {"value": finite_or_none(self.value), "reward": finite_or_none(self.reward)}
+        content["rewards"] = {name: finite_or_none(value) for name, value in self.rewards.items()}
+        return json.dumps({"v": VERSION, **content}, allow_nan=False) + "\n"
+
+
+Evaluations = dict[int, list[KeptCompletion]]  # by optimizer step
+
+
+def read_completions(trial: Path) -> Evaluations:
+    """Return a trial's kept completions by step, in order; empty if there are none, or the file is not one of ours."""
+    path = trial / paths.COMPLETIONS
+    try:
+        if path.stat().st_size > 4 * TRIAL_BYTES:
+            return {}
+    except OSError:
+        return {}
+    found = sorted(map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step)
+    return {step: list(kept) for step, kept in groupby(found, key=lambda kept: kept.step)}
+
+
+def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True) -> None:
+    """Add one evaluation to the file; it replaces what is there of the same step."""
+    if completions:
+        known = read_completions(trial) | {completions[0].step: fit(completions)}
+        _write(trial, thin({step: known[step] for step in sorted(known)}, maximize))
+
+
+def rewind_completions(trial: Path, step: int | None) -> None:
+    """Drop what lies after a checkpoint's step (all of it for None): these evaluations are about to happen again."""
+    if (trial / paths.COMPLETIONS).exists():
+        found = {} if step is None else read_completions(trial)
+        _write(trial, {at: kept for at, kept in found.items() if step is not None and at <= step})
+
+
+def fit(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
+    """Return the completions with texts shortened until all lines together have at most `EVALUATION_BYTES`."""
+    longest = LONGEST
+    while True:
+        found = [
+            replace(kept, prompt=shorten(kept.prompt, longest), completion=shorten(kept.completion, longest))
+            for kept in completions
+        ]
+        if longest <= SHORTEST or sum(len(kept.line()) for kept in found) <= EVALUATION_BYTES:
+            return found
+        longest //= 2
+
+
+def shorten(text: str, longest: int) -> str:
+    """Return the head and the end of a text of more than ``longest`` characters; what is left out is said between them."""
+    if len(text) <= longest:
+        return text
+    end = longest // 4
+    return f"{text[: longest - end]} [... {len(text) - longest:,} characters ...] {text[-end:]}"
+
+
+def best_step(found: Evaluations, maximize: bool = True) -> int | None:
+    """Return the step of the evaluation with the best value, the earliest of equal ones; None without a value."""
+    values = {step: value for step, kept in found.items() if (value := kept[0].value) is not None}
+    best = max if maximize else min
+    return best(values, key=lambda step: values[step]) if values else None
+
+
+def thin(found: Evaluations, maximize: bool = True) -> Evaluations:
+    """Drop evaluations until all lines have at most `TRIAL_BYTES`: each time the one whose neighbours are nearest."""
+    found, sizes = dict(found), {step: sum(len(kept.line()) for kept in group) for step, group in found.items()}
+    while sum(sizes[step] for step in found) > TRIAL_BYTES:
+        steps, best = list(found), best_step(found, maximize)
+        gaps = {
+            step: after - before
+            for before, step, after in zip(steps, steps[1:], steps[2:], strict=False)
+            if step != best
+        }
+        if not gaps:
+            break
+        del found[min(gaps, key=lambda step: gaps[step])]
+    return found
+
+
+def _write(trial: Path, found: Evaluations) -> None:
+    write_text(trial / paths.COMPLETIONS, "".join(kept.line() for group in found.values() for kept in group))
