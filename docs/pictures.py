@@ -1,4 +1,4 @@
-"""Makes docs/report.png: the demo's sweep (run here, minutes), its report, and the upper part of that in Chromium.
+"""Make the README's pictures: docs/lint.svg from lint's output, docs/report.png from the demo's sweep (run here, minutes).
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures)
 """
@@ -11,11 +11,31 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
+from rich.console import Console
+from rich.text import Text
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PICTURE = CHECKOUT / "docs" / "report.png"
+TERMINAL = CHECKOUT / "docs" / "lint.svg"
+GUIDE = CHECKOUT / "docs" / "guides" / "lint.md"
 WIDTH, HEIGHT = 960, 1080
 MOST_BYTES = 150_000
+
+
+def draw_lint(here: Path) -> None:
+    """Draw what the guide's first command prints on its recipe, in a terminal of 80 columns."""
+    recipe = GUIDE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    (here / "recipe.yaml").write_text(recipe.partition("\n")[2], encoding="utf-8")  # without the line of its name
+    options = ["lint", "recipe.yaml", "--processes", "7", "--framework-version", "1.16", "--ignore", "GA,GK"]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": "80"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "grposweep", *options]
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=80, file=nowhere, force_terminal=True)
+        console.print(f"[bold]$[/] grposweep {' '.join(options[:4])}")
+        console.print(Text.from_ansi(done.stdout))
+        console.save_svg(str(TERMINAL), title="grposweep lint")
 
 
 def sweep(here: Path) -> Path:
@@ -47,9 +67,10 @@ def take(file: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    """Make the picture again."""
+    """Make the pictures again."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
+        draw_lint(here)
         folder = Path(sys.argv[1]).resolve() if sys.argv[1:] else sweep(here)
         report(folder, here / "report.html")
         take(here / "report.html", PICTURE)

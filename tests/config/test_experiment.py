@@ -19,9 +19,9 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_words, choices
+from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_installed, check_words, choices
 from grposweep.errors import UserError
-from grposweep.schema import NEWER, Experiment
+from grposweep.schema import NEWER, Experiment, Trainer
 from grposweep.setting import Architecture
 
 Compose = Callable[[list[str]], DictConfig]
@@ -243,3 +243,11 @@ def test_vllm_keeps_room_for_no_more_than_the_model_reads(positions: int, wanted
     experiment.generation.max_completion_length = 500
     prepared = {"longest_prompt": 300, "model": {"positions": positions}}
     assert read_setting(experiment, prepared).vllm_max_model_length == wanted
+
+
+def test_training_without_trl_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything starts; the fake trainer needs none of it."""
+    monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install 'grposweep\[train\]'"):
+        check_installed(Experiment())
+    check_installed(Experiment(trainer=Trainer(kind="fake")))

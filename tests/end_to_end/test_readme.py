@@ -29,22 +29,14 @@ def test_a_command_of_the_readme_runs(run: Callable[..., Ended], command: list[s
     assert ended.code == 0, ended.err
 
 
-def test_the_tree_in_the_readme_is_complete() -> None:
-    """Every module and package of src/grposweep has its line, and every line exists."""
-    text = (PROJECT / "README.md").read_text()
-    block = next(part for part in text.split("```") if "src/grposweep/\n" in part)
-    names = [(line.startswith("  "), line.split()[0]) for line in block.strip().splitlines()]
-    assert [name for inside, name in names if not inside and not (PROJECT / name).exists()] == []
-    package = PROJECT / "src" / "grposweep"
-    present = {
-        f"{path.name}/" if path.is_dir() else path.name for path in package.iterdir() if path.name[0] not in "._"
-    }
-    assert {name for inside, name in names if inside} == present
-
-
 def test_the_demo_is_the_study_that_the_readme_shows() -> None:
     """``make demo`` runs the study of the worked example, whose file exists."""
     asked = subprocess.run(["make", "--dry-run", "demo"], cwd=PROJECT, capture_output=True, text=True, check=True)
     study = asked.stdout.split("sweeps=")[1].split()[0]
     assert f"sweeps/{study}.yaml" in (PROJECT / "README.md").read_text()
     assert (PROJECT / "sweeps" / f"{study}.yaml").exists()
+
+
+def test_the_readme_is_short() -> None:
+    """Ten kilobytes at most; the rest is in docs/."""
+    assert len((PROJECT / "README.md").read_bytes()) < 10_000

@@ -154,6 +154,15 @@ def check_choice(key: str, value: Any) -> None:
         raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(choices(key))}.")
 
 
+def check_installed(experiment: Experiment) -> None:
+    """Raise UserError if trials would train with TRL here, and only what lints and plans is installed."""
+    if experiment.trainer.kind == "trl" and find_spec("trl") is None:
+        raise UserError(
+            "trainer=trl: TRL is not installed here; `pip install grposweep` alone lints and plans. "
+            "Run pip install 'grposweep[train]', or set trainer=fake to try a sweep without training."
+        )
+
+
 def check_tracker(experiment: Experiment) -> None:
     """Raise UserError if nothing would write TensorBoard's files, or TensorBoard is not installed here."""
     if experiment.tracker.kind != "tensorboard":

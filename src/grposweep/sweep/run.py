@@ -25,7 +25,7 @@ from rich.text import Text
 
 from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.validate import check_tracker, check_words
+from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
 from grposweep.files import PROJECT
 from grposweep.launchers import build_launcher
@@ -236,8 +236,10 @@ def run_sweep(
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)
-        if not launcher.is_dry and not prepare(folder, judged.preparable(), launcher, console, interrupts):
-            return ExitCode.INTERRUPTED
+        if not launcher.is_dry:
+            check_installed(base)
+            if not prepare(folder, judged.preparable(), launcher, console, interrupts):
+                return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(prepared, console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
