@@ -26,14 +26,14 @@ def draw_lint(here: Path) -> None:
     """Draw what the guide's first command prints on its recipe, in a terminal of 80 columns."""
     recipe = GUIDE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     (here / "recipe.yaml").write_text(recipe.partition("\n")[2], encoding="utf-8")  # without the line of its name
-    options = ["lint", "recipe.yaml", "--processes", "7", "--framework-version", "1.16", "--ignore", "GA,GK"]
+    options = ["lint", "recipe.yaml", "--processes", "7", "--framework-version", "1.16"]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": "80"}
     environment.pop("NO_COLOR", None)
     command = [sys.executable, "-m", "grposweep", *options]
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=80, file=nowhere, force_terminal=True)
-        console.print(f"[bold]$[/] grposweep {' '.join(options[:4])}")
+        console.print(f"[bold]$[/] grposweep {' '.join(options)}", highlight=False)
         console.print(Text.from_ansi(done.stdout))
         console.save_svg(str(TERMINAL), title="grposweep lint")
 

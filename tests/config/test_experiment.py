@@ -19,7 +19,15 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import AT_LEAST_ONE, CHOICES, REGISTERED, SIZES_OR_AUTO, check_installed, check_words, choices
+from grposweep.config.validate import (
+    AT_LEAST_ONE,
+    CHOICES,
+    REGISTERED,
+    SIZES_OR_AUTO,
+    check_installed,
+    check_words,
+    choices,
+)
 from grposweep.errors import UserError
 from grposweep.schema import NEWER, Experiment, Trainer
 from grposweep.setting import Architecture

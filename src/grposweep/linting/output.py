@@ -1,6 +1,7 @@
 """Print lint results: as text with the line of each problem, or as one JSON object a recipe."""
 
 import json
+import os
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -22,11 +23,11 @@ MOST_NAMED = 5
 
 
 class Screen:
-    """Where text goes: its width, and colours only on a terminal that wants them."""
+    """Where text goes: its width, and whether in colours (on a terminal, or if FORCE_COLOR asks for them)."""
 
     def __init__(self, out: TextIO, no_color: bool = False):
         self.out = out
-        self.colours = out.isatty() and not no_color
+        self.colours = not no_color and (out.isatty() or bool(os.environ.get("FORCE_COLOR")))
         self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
 
     def paint(self, text: str, *styles: str) -> str:
