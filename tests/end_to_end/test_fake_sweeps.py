@@ -118,14 +118,17 @@ def test_enqueued_points_are_tried_first(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_sweep_says_which_of_a_persons_files_have_changed(run: Run, here: Path) -> None:
+def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run, here: Path) -> None:
     """Its earlier trials were trained on the prompts as they were."""
     prompts = here / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(64)))
     task = ("task=jsonl", "task.path=prompts.jsonl", "task.rewards=[exact]", "task.eval_prompts=8")
     assert run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.trials=1").code == 0
     prompts.write_text(prompts.read_text().replace('"1"', '"2"'))
-    resumed = run(*FAKE, *task, "-m", "lr=1e-4,1e-3")
+    refused = run(*FAKE, *task, "-m", "lr=1e-4,1e-3")
+    assert refused.code == 2
+    assert "prompts.jsonl has changed since 1 trial" in refused.err
+    resumed = run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.changed_files=accept")
     assert "resumed (other code, packages or files than at its start: prompts.jsonl has changed)" in resumed.out
 
 

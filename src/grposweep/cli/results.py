@@ -1,4 +1,4 @@
-"""Commands on sweeps and their results: rerun, sync, best, export, compare, space, cancel, doctor."""
+"""Commands on sweeps and their results: rerun, retry, sync, best, export, compare, space, cancel, doctor."""
 
 import sys
 from enum import StrEnum
@@ -31,6 +31,25 @@ def rerun(
     from grposweep.sweep.rerun import find_trial, rerun_trial
 
     return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
+
+
+@command(
+    "grposweep retry                        # all failed trials of the newest sweep",
+    "grposweep retry 3 7 --sweep lr_batch",
+)
+def retry(
+    trials: Annotated[list[str] | None, typer.Argument(help="Failed trials; all, if none is named.", show_default=False)] = None,
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
+) -> int:  # fmt: skip  # an option a line reads best
+    """Try failed trials again in their own sweep, each from its last checkpoint, and go on with the sweep's command.
+
+    'grposweep rerun' repeats any trial as a sweep of its own.
+    Exit code: the sweep's own.
+    """
+    from grposweep.sweep.retry import retry as retry_trials
+
+    return retry_trials(sweep, trials or [], outputs)
 
 
 @command("grposweep sync                               # the newest sweep", "WANDB_API_KEY=... grposweep sync lr_batch")

@@ -32,6 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "generation.vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "loss.multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "search.direction": ("maximize", "minimize"),
+    "search.changed_files": ("refuse", "recorded", "accept"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
 # Keys whose choices are registered: what is registered later is a choice at once.

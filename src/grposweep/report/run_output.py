@@ -22,6 +22,11 @@ from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
+HOW_TO_RETRY = (
+    "correct the cause and give the same command again: it retries trials whose files, configuration or environment changed; "
+    "'grposweep retry' retries them as they are"
+)
+
 
 class LiveDisplay:
     """Show a sweep until the context ends."""
@@ -150,6 +155,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].reason}", style="yellow", markup=False)
+        console.print(HOW_TO_RETRY, markup=False, highlight=False, soft_wrap=True)
     for text in filter(None, (early_stopping_note(view), _paused_note(view))):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"spent: {view.spent_text}", highlight=False)

@@ -150,6 +150,10 @@ class Search:
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
     and $GRPOSWEEP_OBJECTIVE.
+    ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial
+    that failed by code or configuration is tried again once its files, its configuration or its environment changed.
+    ``changed_files`` says what a resumed sweep does if a file that trainings depend on changed after trials were trained:
+    ``refuse``, go on with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
 
     sampler: str = AUTO
@@ -169,6 +173,8 @@ class Search:
     guards: bool = True
     stopping: str = AUTO
     on_end: str | None = None
+    retry_failed: bool = False
+    changed_files: str = "refuse"
 
 
 @dataclass

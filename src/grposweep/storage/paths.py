@@ -19,6 +19,8 @@ WARM_START = "warm_start.json"
 EFFECTS = "effects.json"
 CONTROLLER_LOG = "controller.log"  # its decisions; rotated files end in .1, .2, ...
 CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job prints
+INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
+INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
 TRIALS = "trials"
 
 # In a trial's folder.

@@ -6,6 +6,7 @@ The copy is in the sweep folder. Jobs that start hours later run it, even if the
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import socket
@@ -21,7 +22,7 @@ from grposweep import __version__
 from grposweep.files import PROJECT, file_digest
 from grposweep.process import SOURCE
 from grposweep.redaction import redact
-from grposweep.schema import Experiment
+from grposweep.storage.inputs import Inputs
 
 # Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
 TIMES = (
@@ -50,8 +51,8 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def collect_provenance(experiment: Experiment) -> dict[str, Any]:
-    """Code version (git sha and diff of the project), package versions, a person's own files, Python, host and folder."""
+def collect_provenance(inputs: Inputs) -> dict[str, Any]:
+    """Code version (git sha and diff of the project), package versions, the user's files, Python, host and folder."""
     diff = _git("diff", "HEAD")
     constraints = PROJECT / "constraints.txt"
     return {
@@ -60,7 +61,9 @@ def collect_provenance(experiment: Experiment) -> dict[str, Any]:
         "git_diff": None if diff is None else redact(diff),
         "constraints_sha256": file_digest(constraints),
         "packages": package_versions(),
-        "files": {path: (file_digest(Path(path)) or "")[:16] for path in own_files(experiment)},
+        "files": inputs.digests,
+        "copies": inputs.copies or "",
+        "environment": environment_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
@@ -69,12 +72,16 @@ def collect_provenance(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def own_files(experiment: Experiment) -> list[str]:
-    """Return the user's own files whose content decides what a trial learns: prompts, rewards, scripts, recipes, DeepSpeed's."""
-    task, trainer = experiment.task, experiment.trainer
-    rewards = [place for place in (spec.rpartition(":")[0] for spec in task.rewards) if place.endswith(".py")]
-    named = [task.path, task.eval_split, *rewards, trainer.script, trainer.recipe, trainer.deepspeed_config]
-    return sorted({path for path in named if path and Path(path).is_file()})
+_VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")
+_LOGINS = ("~/.netrc", "~/.config/wandb/settings", "~/.cache/huggingface/token", "$HF_HOME/token")
+
+
+def environment_digest() -> str:
+    """Return a hash of what logins and libraries depend on: it shows that something changed, and nothing else."""
+    named = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
+    files = [Path(os.path.expandvars(name)).expanduser() for name in _LOGINS]
+    stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None for path in files]
+    return hashlib.sha256(repr((named, stats)).encode()).hexdigest()[:16]
 
 
 def package_versions() -> dict[str, str]:

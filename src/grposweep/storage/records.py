@@ -31,6 +31,7 @@ class AttemptEventKind(StrEnum):
     STARTED = "started"
     HANGS = "hangs"  # written before it is cancelled for want of a heartbeat
     ENDED = "ended"
+    REOPENED = "reopened"  # the trial had failed, and is tried again: earlier failures do not count any more
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved
     events = folder.attempts()
     intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
     failure = classify(read_evidence(folder.path, end, moved, intent.logs if intent else None))
-    past = [Failure(event.failure) for event in events if event.failure and not event.again]
+    reopened = max((n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0)
+    past = [Failure(event.failure) for event in events[reopened:] if event.failure and not event.again]
     if end.again:
         step = Step.RETRY
     elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):

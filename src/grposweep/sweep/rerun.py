@@ -23,6 +23,7 @@ from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
+from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
 from grposweep.sweep.run import run_sweep
 
@@ -109,7 +110,7 @@ def _differences(
     sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """What is not as it was when the trial ran: code, packages, files that its program reads."""
-    now, code = collect_provenance(experiment), experiment.cluster.code
+    now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
     said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)

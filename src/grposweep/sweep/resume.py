@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
 from grposweep.files import VERSION, is_draft, parse_json, read_lines, write_text
+from grposweep.labels import count
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
@@ -27,7 +28,9 @@ from grposweep.search.space import Point, Space
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.inputs import Inputs
 from grposweep.storage.provenance import difference
+from grposweep.storage.results import TrialStatus
 
 SHOWN = 3  # keys in which two sweeps differ
 ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
@@ -147,6 +150,52 @@ GONE = "the folder of this trial is gone"
 Folders = Mapping[int, Sequence[TrialFolder]]  # by number; more than one where a trial was written twice
 
 
+def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
+    """Return the user's files that new trials are to use, copied into the sweep.
+
+    ``choice`` is ``search.changed_files``. Raises UserError if files changed under trained trials and the user has not chosen,
+    or if the sweep has no copy of a recorded file that is wanted.
+    """
+    said = (folder.settings() or {}).get("provenance")
+    recorded = Inputs.read(folder.path, said if isinstance(said, dict) else None)
+    changed = recorded.changed(now)
+    trained = [trial.number for trial in folder.trials() if _is_trained(trial)] if changed else []
+    if trained and choice == "refuse":
+        raise UserError(_changed_message(folder, changed, trained))
+    if trained and choice == "recorded":
+        if lost := [name for name in changed if not recorded.files[name].copied]:
+            raise UserError(
+                f"search.changed_files=recorded: {folder.path} has no copy of {', '.join(lost)}. Restore it, or set "
+                "search.changed_files=accept."
+            )
+        return recorded
+    if changed:
+        (folder.path / paths.PREPARED).unlink(missing_ok=True)  # prompts are counted and rewards tried again
+    kept = now.keep(folder.path)
+    if kept != recorded:
+        kept.write(folder.path)
+    return kept
+
+
+def _is_trained(trial: TrialFolder) -> bool:
+    """Return whether a trial has learned from the files as they were, and its numbers may be used."""
+    is_failed = trial.result.status in (TrialStatus.FAILED, TrialStatus.RETRIED)
+    return not is_failed and (trial.path / paths.METRICS).exists()
+
+
+def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
+    """Return what changed, which trials used it, and the three choices."""
+    names = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
+    have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
+    return (
+        f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} used {them}, "
+        "and results of both must not be mixed. Choose one:\n"
+        "  name=...                        start every trial as a new sweep with the files as they are\n"
+        "  search.changed_files=recorded   go on with the sweep's own copies of the files as they were\n"
+        "  search.changed_files=accept     go on with the files as they are: they give recorded trials the same results"
+    )
+
+
 def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> tuple[SweepStudy, list[str]]:
     """The sweep's study, whole whatever happened to its journal; and what that took, in words. For the lease's holder."""
     study = SweepStudy(folder.journal, space, direction)
@@ -154,6 +203,10 @@ def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: 
     if wrong := contradictions(study.trials, folders):
         said += [*wrong, *cut(folder.journal, 0)]
         study = SweepStudy(folder.journal, space, direction)
+    elif any(_is_reopened(trial, folders.get(trial.number, ())) for trial in study.trials):
+        cut(folder.journal, 0)  # in a study a failed trial is final
+        study = SweepStudy(folder.journal, space, direction)
+        rebuild(study, folder, folders, metric)
     return study, said + rebuild(study, folder, folders, metric)
 
 
@@ -169,6 +222,11 @@ def folders_by_number(folder: SweepFolder) -> Folders:
 def contradictions(trials: Sequence[FrozenTrial], folders: Folders) -> list[str]:
     """Where study and folders name different trials under one number: the study is wrong, since folders cannot be."""
     return [said for trial in trials if (said := _contradiction(trial, folders.get(trial.number, ())))]
+
+
+def _is_reopened(trial: FrozenTrial, folders: Sequence[TrialFolder]) -> bool:
+    """Return whether the study holds a trial's failure that is to be tried again."""
+    return trial.state == TrialState.FAIL and any(folder.result.status is TrialStatus.RETRIED for folder in folders)
 
 
 def _contradiction(trial: FrozenTrial, folders: Sequence[TrialFolder]) -> str | None:

@@ -38,12 +38,13 @@ from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space
 from grposweep.storage import paths
+from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
-from grposweep.sweep.resume import default_name, describe_sweep, open_folder
+from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, open_folder
 from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
 from grposweep.sweep.warm_start import check_sources
 
@@ -217,7 +218,8 @@ def run_sweep(
     check_words(base)
     check_tracker(base)
     judged = validate_space(console, space, points)
-    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(base), **(origin or {})}
+    inputs = find_inputs(judged.distinct("model", "task", "trainer"))
+    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
@@ -227,6 +229,8 @@ def run_sweep(
         lease = stack.enter_context(Lease(folder.lease))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
+        inputs = agree_on_inputs(folder, base.search.changed_files, inputs)
+        provenance |= {"files": inputs.digests, "copies": inputs.copies or ""}
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)

@@ -39,6 +39,7 @@ from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import open_study
+from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
@@ -222,6 +223,9 @@ def build_controller(
 ) -> Controller:
     """Build the controller of a sweep: open and repair its study, tell it what earlier runs found, print what was found."""
     base, validator = judged.base, judged.validator
+    for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        logger.info("%s", line)
     study = _open(console, folder, judged)
     check_unfinished(folder, study, validator)
     _record_invalid(console, folder, study, judged)

@@ -21,9 +21,10 @@ from grposweep.errors import ExitCode, ProgramFailed, UserError
 from grposweep.files import read_json
 from grposweep.planning import Plan, build_plan
 from grposweep.redaction import redact
-from grposweep.schema import Experiment, is_external
+from grposweep.schema import Experiment, Task, is_external
 from grposweep.setting import Setting
 from grposweep.storage import paths
+from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import apply_oom_fix, read_attempts, read_metrics
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
 from grposweep.train import process as watchdog
@@ -59,6 +60,7 @@ class Attempt:
     heartbeat: HeartbeatFile
     control: ControlFile
     tracker: Tracker
+    inputs: TrialInputs = field(default_factory=TrialInputs)
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
 
     @property
@@ -80,6 +82,11 @@ class Attempt:
     def devices(self) -> int:
         """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
         return watchdog.devices(self.experiment)
+
+    @property
+    def task(self) -> Task:
+        """The task with the sweep's copies of the user's files."""
+        return self.inputs.task(self.experiment.task)
 
     def beat(self, step: int, force: bool = False) -> None:
         """A sign of life, from every rank; the first one writes it down."""
@@ -128,6 +135,8 @@ def load_attempt(folder: Path) -> Attempt:
     if not is_theirs:  # another program may count prompts that we do not know
         check_schedule(setting, plan)
     number = attempt_number(folder)
+    inputs = TrialInputs.read(folder)
+    inputs.check()
     return Attempt(
         folder=folder,
         number=number,
@@ -141,6 +150,7 @@ def load_attempt(folder: Path) -> Attempt:
         heartbeat=HeartbeatFile(folder, plan.total_steps or 0),
         control=ControlFile(folder),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
+        inputs=inputs,
     )
 
 

@@ -105,7 +105,7 @@ def _trial(attempt: Attempt) -> Trial:
         cpus=node_cpus(attempt.experiment.cluster),
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
-    trial = Trial(attempt.experiment.trainer, attempt.folder, recipe.config, place)
+    trial = Trial(attempt.inputs.trainer(attempt.experiment.trainer), attempt.folder, recipe.config, place)
     return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
 
 
@@ -146,7 +146,9 @@ def _start(
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {
-        "PYTHONPATH": os.pathsep.join([str(_package(attempt.folder)), *_foreign_path()]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(_package(attempt.folder)), *attempt.inputs.roots(given := _foreign_path()), *given]
+        ),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
         MARK: mark,

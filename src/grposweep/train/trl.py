@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,8 +70,9 @@ def train(attempt: Attempt) -> Outcome:
     """One rank of one attempt: from the newest complete checkpoint, or from the start, to the end or a stop."""
     calm()
     use_devices(attempt)
+    sys.path[:0] = attempt.inputs.roots(sys.path)  # what a reward imports is the sweep's copy as well
     model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
-    data = load_data(attempt.experiment.task)
+    data = load_data(attempt.task)
     check_counts(attempt, data)
     model = load_model(attempt.experiment.model, model_folder)
     start_deepspeed_on_cpus(attempt)
@@ -253,7 +255,7 @@ def seed_generation(seed: int) -> Iterator[None]:
 
 def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOConfig, resumed_at: int) -> Trainer:
     """The trainer, its rewards listened to while it evaluates."""
-    rewards = load_rewards(attempt.experiment.task.rewards)
+    rewards = load_rewards(attempt.task.rewards)
     updates = UpdateNormCallback()
     held_out = HeldOutEvaluation(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
     transformers.set_seed(attempt.experiment.seed)

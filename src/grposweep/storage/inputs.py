@@ -1,0 +1,319 @@
+"""The user's files that a training depends on: find them, hash them, keep a copy in the sweep, and notice a change.
+
+These are data files, reward files, training scripts and what they import from the project, configuration files of others, and
+local model folders. ``inputs.json`` in the sweep's folder records their hashes. Code and small data are copied to
+``inputs/<hash>/<absolute path>``, which attempts read, so the originals may be edited while trials wait. A file that has no copy
+is compared with its recorded hash when an attempt starts.
+"""
+
+import ast
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from grposweep.errors import UserError
+from grposweep.files import read_json, write_json, yaml_loader
+from grposweep.schema import Experiment, Task, Trainer
+from grposweep.storage import paths
+
+WHOLE_BYTES = 64 << 20  # larger files are hashed by samples,
+SAMPLES, SAMPLE_BYTES = 64, 1 << 20  # of so many bytes each: the cost of a file is bounded
+COPIED_BYTES = 10 << 20  # the largest file that is copied
+MOST_FILES = 1000  # of a package or a folder that are looked at
+LONGEST_PATH = 1000  # characters
+_OUTPUT = re.compile(r"out|log|save|cache|resume")  # keys of a recipe that say where a program writes
+SAMPLED = "~"  # begins a hash of samples
+# Code that reads files by its own place would not find them next to a copy.
+_OWN_PLACE = re.compile(r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bpkgutil\b")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file or folder: its hash, whether the sweep has a copy, and size and date as of then."""
+
+    digest: str
+    copied: bool = False
+    size: int = 0
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files of a sweep by the names that the configuration has for them; ``copies`` is their folder in the sweep."""
+
+    files: Mapping[str, InputFile] = field(default_factory=dict)
+    copies: str | None = None
+
+    @classmethod
+    def read(cls, sweep: Path, provenance: Mapping[str, Any] | None = None) -> Self:
+        """Return what ``inputs.json`` records; for a sweep of an earlier release what its provenance says."""
+        content = read_json(sweep / paths.INPUTS)
+        if content is None:
+            named = (provenance or {}).get("files")
+            return cls({str(n): InputFile(str(d)) for n, d in named.items()} if isinstance(named, dict) else {})
+        files, known = content.get("files"), InputFile.__annotations__
+        read = {
+            name: InputFile(**{k: v for k, v in entry.items() if k in known})
+            for name, entry in (files if isinstance(files, dict) else {}).items()
+            if isinstance(entry, dict) and isinstance(entry.get("digest"), str)
+        }
+        copies = content.get("copies")
+        return cls(read, copies if isinstance(copies, str) else None)
+
+    def write(self, sweep: Path) -> None:
+        """Replace ``inputs.json``."""
+        write_json(
+            sweep / paths.INPUTS, {"copies": self.copies, "files": {n: asdict(f) for n, f in self.files.items()}}
+        )
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return the hash of each file, for provenance."""
+        return {name: file.digest for name, file in self.files.items()}
+
+    def changed(self, now: "Inputs") -> list[str]:
+        """Return the files that both name, with another content. A hash of samples says nothing about one of the whole."""
+        both = [name for name in self.files if name in now.files]
+        pairs = [(name, self.files[name].digest, now.files[name].digest) for name in both]
+        return [n for n, old, new in pairs if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)]
+
+    def keep(self, sweep: Path) -> "Inputs":
+        """Copy code and small data into the sweep, once for each state of them; return the inputs with their copies."""
+        chosen = [name for name, file in self.files.items() if file.copied]
+        if not chosen:
+            return replace(self, copies=None)
+        state = hashlib.sha256(repr([(name, self.files[name].digest) for name in sorted(chosen)]).encode()).hexdigest()
+        target = sweep / paths.INPUTS_FOLDER / state[:12]
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
+            draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
+            for name in chosen:
+                copy = draft / Path(name).resolve().relative_to("/")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(name, copy)
+            draft.rename(target)
+        return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
+
+
+def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
+    """Return the files that these experiments depend on, hashed as they are now."""
+    data: list[Path] = []
+    read_in_place: list[Path] = []
+    code: list[Path] = []
+    for experiment in experiments:
+        task, trainer, model = experiment.task, experiment.trainer, Path(experiment.model.path)
+        data += [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
+        data += [Path(trainer.recipe)] if trainer.recipe and Path(trainer.recipe).is_file() else []
+        named = Path(trainer.deepspeed_config or os.devnull)
+        read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
+        read_in_place += [model] if trainer.kind == "trl" and model.is_dir() else []
+        code += _code(task.rewards, trainer)
+    files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
+    files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}
+    movable = not any(_OWN_PLACE.search(text) for text in texts.values())
+    files |= {_name(path): _described(path, copied=movable and _is_small(path)) for path in texts}
+    return Inputs(dict(sorted(files.items())))
+
+
+def _named_in(recipe: str | None) -> list[Path]:
+    """Return the files and folders that a YAML recipe names, apart from where it writes."""
+    import yaml  # PyYAML comes with omegaconf; not needed for --help
+
+    path = Path(recipe or os.devnull)
+    if path.suffix not in (".yaml", ".yml") or not _is_small(path):
+        return []
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return []  # its reader says what is wrong
+    values = content.items() if isinstance(content, dict) else ()
+    texts = [value for key, value in values if isinstance(value, str) and value and not _OUTPUT.search(str(key))]
+    return [Path(text) for text in texts if len(text) < LONGEST_PATH and Path(text).exists()]
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= COPIED_BYTES
+
+
+def _name(path: Path) -> str:
+    """Return a path as the user would type it: relative where it is below the working directory."""
+    if not path.is_absolute():
+        return str(path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _code(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
+    """Return the files of rewards and of a training script, and what they import from the project."""
+    found: list[Path] = []
+    given = [Path(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and not _is_ours(part)]
+    for spec in rewards:
+        place = spec.rpartition(":")[0]
+        roots = [Path.cwd(), *given]
+        named = [Path(place)] if place.endswith(".py") else _module_files(place, roots) if place else []
+        found += _with_imports([path for path in named if path.is_file()], roots)
+    if trainer.script is not None:
+        script = Path(trainer.workdir or ".") / trainer.script
+        found += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
+    return found
+
+
+def _is_ours(root: str) -> bool:
+    return (Path(root) / "grposweep").is_dir()
+
+
+def _with_imports(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
+    """Return files and, transitively, the project's files that they import."""
+    found = {path.absolute(): path for path in files}
+    waiting = list(files)
+    while waiting and len(found) < MOST_FILES:
+        for module in _imports(waiting.pop()):
+            for path in _module_files(module, roots):
+                if path.absolute() not in found:
+                    found[path.absolute()] = path
+                    waiting.append(path)
+    return list(found.values())
+
+
+def _imports(path: Path) -> set[str]:
+    """Return the modules that a file imports by absolute names; empty for one that cannot be parsed."""
+    try:
+        tree = ast.parse(path.read_bytes()) if path.stat().st_size <= COPIED_BYTES else ast.Module([], [])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return names | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+
+
+def _module_files(module: str, roots: Sequence[Path]) -> list[Path]:
+    """Return the project's files behind a module: of a package all, because it may import them by name."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "grposweep":
+        return []
+    for root in roots:
+        if (root / f"{top}.py").is_file():
+            return [root / f"{top}.py"]
+        package = root / top
+        if not package.is_dir() or not ((package / "__init__.py").is_file() or _is_unknown(top)):
+            continue  # a folder without __init__.py gives way to an installed package of its name
+        return [path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)]
+    return []
+
+
+def _is_unknown(top: str) -> bool:
+    """Return whether no package of this name is installed; imports nothing."""
+    try:
+        return find_spec(top) is None
+    except (ImportError, ValueError):
+        return True
+
+
+def _described(path: Path, copied: bool) -> InputFile:
+    stat = path.stat()
+    return InputFile(digest_of(path)[:16], copied, stat.st_size, stat.st_mtime_ns)
+
+
+def digest_of(path: Path) -> str:
+    """Return the hash of a file or folder; of a large file the hash of its size and samples."""
+    if path.is_dir():
+        digest = hashlib.sha256()
+        inside = (item for item in sorted(path.rglob("*")) if item.is_file() and not _is_hidden(item, path))
+        for item, _ in zip(inside, range(MOST_FILES), strict=False):
+            digest.update(f"{item.relative_to(path)}\0{digest_of(item)}\0".encode())
+        return digest.hexdigest()
+    stat = path.stat()
+    return _file_digest(path.absolute(), stat.st_size, stat.st_mtime_ns)
+
+
+def _is_hidden(item: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "__pycache__")) for part in item.relative_to(folder).parts)
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 - the date is part of the cache's key
+    with path.open("rb") as file:
+        if size <= WHOLE_BYTES:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256(str(size).encode())
+        for place in _sample_places(size):
+            file.seek(place)
+            digest.update(file.read(SAMPLE_BYTES))
+        return SAMPLED + digest.hexdigest()
+
+
+def _sample_places(size: int) -> Iterator[int]:
+    """Yield where samples begin: evenly spread, both ends of the file among them."""
+    return ((size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES))
+
+
+@dataclass(frozen=True)
+class TrialInputs:
+    """The inputs of one trial, as its attempts find them: by provenance.json in its folder."""
+
+    copies: Path | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, trial: Path) -> Self:
+        """Return the inputs of a trial; empty for one of an earlier release."""
+        said = read_json(trial / paths.PROVENANCE) or {}
+        copies, files = said.get("copies"), said.get("files")
+        if not isinstance(copies, str) or not isinstance(files, dict):
+            return cls()
+        return cls(trial.parent.parent / copies if copies else None, {str(k): str(v) for k, v in files.items()})
+
+    def path(self, name: str) -> str:
+        """Return the copy of a file, or its own name if there is none."""
+        copy = self._copy(name)
+        return name if copy is None else str(copy)
+
+    def _copy(self, name: str) -> Path | None:
+        copy = None if self.copies is None else self.copies / Path(name).resolve().relative_to("/")
+        return copy if copy is not None and copy.is_file() else None
+
+    def task(self, task: Task) -> Task:
+        """Return a task that reads copies."""
+        given: dict[str, Any] = {
+            n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n)) and Path(v).is_file()
+        }
+        parts = [spec.rpartition(":") for spec in task.rewards]
+        rewards = [
+            f"{self.path(p)}:{f}" if p.endswith(".py") else spec
+            for (p, _, f), spec in zip(parts, task.rewards, strict=True)
+        ]
+        return replace(task, **given, rewards=rewards)
+
+    def trainer(self, trainer: Trainer) -> Trainer:
+        """Return a trainer whose script is the copy; its working directory stays."""
+        if trainer.script is None:
+            return trainer
+        copy = self._copy(str(Path(trainer.workdir or ".") / trainer.script))
+        return trainer if copy is None else replace(trainer, script=str(copy))
+
+    def roots(self, given: Iterable[str]) -> list[str]:
+        """Return the copies of folders that modules are imported from, before these folders."""
+        copies = [self.copies / Path(root or ".").resolve().relative_to("/") for root in given] if self.copies else []
+        return [str(copy) for copy in copies if copy.is_dir()]
+
+    def check(self) -> None:
+        """Raise UserError if a file that has no copy is not what it was when the trial was written."""
+        for name, digest in self.digests.items():
+            path = Path(name)
+            if self._copy(name) is not None or not path.exists():
+                continue
+            now = digest_of(path)[:16]
+            if now != digest and now.startswith(SAMPLED) == digest.startswith(SAMPLED):
+                raise UserError(
+                    f"{name} has changed since this trial was written (recorded {digest[:8]}, now {now[:8]}), and the sweep "
+                    "has no copy of it. Restore it, or give the sweep's command again, which names the choices."
+                )

@@ -1,0 +1,147 @@
+"""Try failed trials again, in place: a trial keeps its number, its folder and its attempts.
+
+A trial that failed by code or configuration is tried again once its files, its configuration or its environment changed.
+``search.retry_failed`` and ``grposweep retry`` try every failed trial again. The folder is opened first. The study, in which
+a failed trial is final, is then rebuilt from the folders (`resume.open_study`).
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.compose import load_experiment
+from grposweep.config.identity import experiment_id
+from grposweep.errors import UserError
+from grposweep.files import read_json, write_json
+from grposweep.labels import count
+from grposweep.report.view import open_sweep
+from grposweep.schema import Experiment
+from grposweep.search.validity import ValidationResult, Validator
+from grposweep.storage import paths
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.lease import Lease
+from grposweep.storage.provenance import difference
+from grposweep.storage.records import AttemptEventKind
+from grposweep.storage.results import Failure, TrialStatus
+
+BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)  # classes that a correction can cure
+# Sections and keys that decide what is tried and shown, not how a trial runs.
+NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
+
+
+def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]) -> list[str]:
+    """Open the failed trials that are to be tried again; return a line for each, with the reason."""
+    wanted = validator.points.base.search.retry_failed
+    said = []
+    for trial in folder.trials():
+        if trial.result.status is not TrialStatus.FAILED or not trial.is_done or (record := trial.record) is None:
+            continue
+        try:
+            verdict = validator.validate(dict(record.point), record.attributes.get("seed"))
+        except UserError:  # a point of another space
+            continue
+        before = read_json(trial.path / paths.PROVENANCE) or {}
+        cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
+        if cured or wanted:
+            _renew(trial, verdict, before, provenance)
+            reopen(trial)
+            said.append(f"trial {trial.number} is tried again: {cured or 'search.retry_failed=true'}")
+    return said
+
+
+def reopen(trial: TrialFolder) -> None:
+    """Make a failed trial an unfinished one; its next attempt starts from its last checkpoint, if it has one."""
+    last = max((event.attempt for event in trial.attempts()), default=0)
+    trial.close_attempt()
+    trial.note_attempt(last, AttemptEventKind.REOPENED)
+    replace(trial.result, status=TrialStatus.RETRIED).write(trial.path)
+
+
+def _cure(
+    trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> str | None:
+    """Return what has changed since a trial was written and may make it succeed, or None."""
+    is_recent = "environment" in before  # of a trial of an earlier release only the files are compared
+    names = ("packages", "files") if is_recent else ("files",)
+    if found := difference(*({name: said.get(name) for name in names} for said in (before, now))):
+        return found
+    if not is_recent:
+        return None
+    if before["environment"] != now.get("environment"):
+        return "logins or variables of the environment have changed"
+    recorded, present = _relevant(load_experiment(trial.path / paths.CONFIG)), _relevant(verdict.experiment)
+    return "its configuration has changed" if _is_same(trial, verdict) and recorded != present else None
+
+
+def _relevant(experiment: Experiment) -> Experiment:
+    return replace(experiment, **{name: getattr(Experiment(), name) for name in NO_CURE})
+
+
+def _is_same(trial: TrialFolder, verdict: ValidationResult) -> bool:
+    """Return whether the point is still the trial's experiment: on other processes it is another."""
+    record = trial.record
+    identity = experiment_id(verdict.experiment, verdict.setting)
+    return record is not None and record.attributes.get("experiment") == identity
+
+
+def _renew(
+    trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> None:
+    """Let the trial's next attempt use present files and configuration; with other files it starts from the beginning."""
+    if _files(before) != _files(provenance):
+        trial.delete_checkpoints()
+        trial.delete_model()  # where another program keeps its checkpoints
+    write_json(trial.path / paths.PROVENANCE, {**provenance, "seeds": before.get("seeds")})
+    if _is_same(trial, verdict):
+        (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
+
+
+def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    named = provenance.get("files")
+    return dict(named) if isinstance(named, dict) else {}
+
+
+def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
+    """Open failed trials of a sweep (all, if none is named), and go on with the sweep's own command; return its exit code.
+
+    Raises UserError for a trial that has not failed, if a controller is at work, or if the command is not recorded.
+    """
+    view = open_sweep(named, outputs)
+    folder = SweepFolder(view.path)
+    found = [TrialFolder(view.trial(name).path) for name in trials] or [
+        trial for trial in folder.trials() if trial.result.status is TrialStatus.FAILED
+    ]
+    if not found:
+        raise UserError(
+            f"{view.name} has no failed trial. 'grposweep rerun TRIAL' repeats any trial as a sweep of its own."
+        )
+    for trial in found:
+        if trial.result.status is not TrialStatus.FAILED:
+            state = trial.result.status or "no result yet"
+            raise UserError(
+                f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat it as a sweep of its own"
+                f": grposweep rerun {trial.number} --sweep {view.name}."
+            )
+    command, start = _command(folder)
+    with Lease(folder.lease):
+        for trial in found:
+            reopen(trial)
+    print(f"{count(len(found), 'trial')} of {view.name} to try again: {shlex.join(command)}", flush=True)
+    return subprocess.run(command, cwd=start, check=False).returncode
+
+
+def _command(folder: SweepFolder) -> tuple[list[str], Path]:
+    """Return the command that started a sweep, and where."""
+    said = (folder.settings() or {}).get("provenance")
+    recorded = said if isinstance(said, dict) else {}
+    words, start = shlex.split(str(recorded.get("command", ""))), Path(str(recorded.get("working_directory", "")))
+    if len(words) < 2 or not start.is_dir() or not (start / words[1]).is_file():
+        raise UserError(
+            f"{folder.path} does not say which command started it, or that is gone. "
+            "Give its command with search.retry_failed=true."
+        )
+    return [sys.executable, *words[1:]], start

@@ -1,0 +1,101 @@
+"""Failed trials are tried again in place, once what made them fail has changed or if the user asks for it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grposweep.errors import UserError
+from grposweep.storage.records import read_attempts
+from in_process import Sweep, sweeps_in
+from support import read, trials
+
+REWARDS = "task.rewards=[rewards.py:right]"
+FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", REWARDS)
+CRASH = "trainer.fake.crash_above_lr=5e-3"
+GRID = (*FAKE, CRASH, "lr=1e-2,2e-2")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A sweep from its words to its folder, beside a file of rewards that imports another one."""
+    (tmp_path / "rewards.py").write_text(
+        "import helpers\n\ndef right(completions, **_): return [helpers.ONE for _ in completions]\n"
+    )
+    (tmp_path / "helpers.py").write_text("ONE = 1.0\n")
+    return sweeps_in(tmp_path, monkeypatch)
+
+
+def attempts(folder: Path) -> list[int]:
+    """How many attempts each trial had."""
+    return [sum(event.event == "started" for event in read_attempts(trial)) for trial in trials(folder)]
+
+
+def test_a_failed_trial_is_tried_again_once_a_file_that_its_reward_imports_has_changed(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command does it; where nothing has changed it does not."""
+    folder = sweep(*GRID)
+    assert attempts(sweep(*GRID)) == [1, 1]
+    assert "give the same command again" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "helpers.py").write_text("ONE = 2.0\n")
+    assert attempts(sweep(*GRID)) == [2, 2]
+    assert "trial 0 is tried again: helpers.py has changed" in capsys.readouterr().out
+    digests = read(trials(folder)[0] / "provenance.json")["files"]
+    assert digests.keys() == {"rewards.py", "helpers.py"}
+    assert attempts(sweep(*GRID)) == [2, 2]
+
+
+def test_a_login_is_a_reason_to_try_again(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed for want of a token has one now."""
+    sweep(*GRID)
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-this-test")
+    assert attempts(sweep(*GRID)) == [2, 2]
+
+
+def test_failed_trials_are_tried_again_on_demand_and_finished_ones_stay(sweep: Sweep) -> None:
+    """search.retry_failed; numbers, points and the finished trial's result stay what they were."""
+    words = (*FAKE, CRASH, "lr=1e-3,1e-2")
+    folder = sweep(*words)
+    before = read(trials(folder)[0] / "result.json")
+    assert attempts(sweep(*words, "search.retry_failed=true")) == [1, 2]
+    assert read(trials(folder)[0] / "result.json") == before
+    assert read(trials(folder)[1] / "result.json")["status"] == "failed"
+
+
+def test_files_that_changed_under_trained_trials_are_refused_until_the_user_chooses(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    """Three choices in one message; the sweep's own copy, the present file, or another sweep."""
+    words = (*FAKE, CRASH, "lr=1e-3,1e-2")
+    folder = sweep(*words)
+    old = read(trials(folder)[0] / "provenance.json")["files"]
+    (tmp_path / "rewards.py").write_text("def right(completions, **_): return [0.5 for _ in completions]\n")
+    with pytest.raises(UserError, match=r"(?s)rewards.py has changed since 1 trial.*name=.*recorded.*accept"):
+        sweep(*words)
+    more = (*FAKE, CRASH, "lr=1e-3,1e-2")
+    assert attempts(sweep(*more, "search.changed_files=recorded", "search.retry_failed=true")) == [1, 2]
+    assert read(trials(folder)[1] / "provenance.json")["files"] == old
+    assert attempts(sweep(*more, "search.changed_files=accept")) == [1, 3]
+    first, second = (read(trial / "provenance.json")["files"] for trial in trials(folder))
+    assert first == old
+    assert second["rewards.py"] != old["rewards.py"]
+    assert attempts(sweep(*more)) == [1, 3]  # the choice has been made
+
+
+def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_path: Path) -> None:
+    """The copy is found by the trial; one that looks for files beside itself runs where it is, and must not have changed."""
+    from grposweep.schema import Trainer
+    from grposweep.storage.inputs import TrialInputs
+
+    folder = sweep(*GRID)
+    trial = trials(folder)[0]
+    original = (tmp_path / "helpers.py").read_text()
+    (tmp_path / "helpers.py").write_text("ONE = 3.0\n")
+    found = TrialInputs.read(trial)
+    assert Path(found.path("helpers.py")).read_text() == original
+    found.check()
+    assert found.trainer(Trainer(script="rewards.py")).script == found.path("rewards.py")
+    shutil.rmtree(folder / "inputs")
+    with pytest.raises(UserError, match=r"helpers.py has changed since this trial was written"):
+        found.check()
