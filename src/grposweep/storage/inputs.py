@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, write_json, yaml_loader
+from grposweep.files import parse_yaml, read_json, read_text, write_json
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
 
@@ -128,14 +128,12 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 def _named_in(recipe: str | None) -> list[Path]:
     """Return the files and folders that a YAML recipe names, apart from where it writes."""
-    import yaml  # PyYAML comes with omegaconf; not needed for --help
-
     path = Path(recipe or os.devnull)
     if path.suffix not in (".yaml", ".yml") or not _is_small(path):
         return []
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        content = parse_yaml(read_text(path))
+    except (OSError, ValueError):
         return []  # its reader says what is wrong
     values = content.items() if isinstance(content, dict) else ()
     texts = [value for key, value in values if isinstance(value, str) and value and not _OUTPUT.search(str(key))]
