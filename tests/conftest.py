@@ -1,6 +1,7 @@
 """The command as a subprocess, from a folder of its own whose name has a space; and Hydra's own composition."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,20 @@ from grposweep.config.compose import register
 from grposweep.files import PROJECT
 from support import RUN, Ended, environment, run_in
 
+# Modules whose tests are all of another tier: pytest would import them, and torch with them, to deselect all of it.
+ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stack)\b", re.MULTILINE)
+
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the folders and modules of another tier."""
+    if collection_path.name in ("gpu", "gpu_stack"):
+        return f"not {collection_path.name}" in config.option.markexpr or None
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    tier = ELSEWHERE.search(collection_path.read_text())
+    return True if tier and f"not {tier[1]}" in config.option.markexpr else None
 
 
 @pytest.fixture

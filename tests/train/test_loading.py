@@ -16,6 +16,8 @@ from grposweep.train.trl_config import ROWS, grpo_arguments
 
 from .conftest import MakeTrial
 
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+
 OPTIONAL = {
     "model.chat_template_kwargs.enable_thinking=false": ("chat_template_kwargs", {"enable_thinking": False}),
     "model.trust_remote_code=true": ("trust_remote_code", True),

@@ -12,6 +12,8 @@ from grposweep.schema import Lora, Model
 from grposweep.train import trl
 from grposweep.train.trl_config import deepspeed_config, precision_arguments
 
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+
 
 @pytest.mark.parametrize(
     ("model", "wanted"),

@@ -17,6 +17,8 @@ from grposweep.train.prepare import lock, prepare_sweep
 
 from .conftest import build_experiment
 
+REAL = pytest.mark.slow  # prepares a real model: torch and transformers take 6 s to import
+
 TINY = {"parameters": 83648, "layers": 2, "hidden": 64, "intermediate": 128, "heads": 4, "kv_heads": 4}
 
 
@@ -30,6 +32,7 @@ def write_sweep(folder: Path, *overrides: str) -> str:
     return key
 
 
+@REAL
 @pytest.mark.usefixtures("cool_tiny")
 def test_prepared_json_counts_prompts_and_describes_the_model(tmp_path: Path) -> None:
     """What the rules read, and hashes to see changes by."""
@@ -83,6 +86,7 @@ def test_a_misbehaving_reward_is_found_before_the_first_trial(
         (["task.chat=true"], "chat template"),
     ],
 )
+@REAL
 @pytest.mark.usefixtures("cool_tiny")
 def test_bad_input_is_one_message_and_exit_code_2(
     tmp_path: Path,
@@ -100,6 +104,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert message in capsys.readouterr().err
 
 
+@REAL
 @pytest.mark.usefixtures("cool_tiny")
 def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its tokenizer has sixteen tokens."""
@@ -110,6 +115,7 @@ def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pyt
     assert "task=arithmetic" in capsys.readouterr().err
 
 
+@REAL
 def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both mistakes with local folders."""
     model = tmp_path / "model"

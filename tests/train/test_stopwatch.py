@@ -8,6 +8,8 @@ pytest.importorskip("torch")
 from grposweep.train import trl_callbacks as stopwatch
 from grposweep.train.trl_callbacks import Stopwatch
 
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> "Clock":

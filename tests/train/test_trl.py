@@ -39,20 +39,6 @@ def stop_then_go_on(folder: Path, step: int) -> None:
     assert run_attempt(folder) == ExitCode.FINISHED
 
 
-def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: MakeTrial) -> None:
-    """keep=best: the model stays until the controller knows the winner, checkpoints go."""
-    folder = make_trial()
-    assert run_attempt(folder) == ExitCode.FINISHED
-    result, lines = result_of(folder), metrics_of(folder)
-    assert [(line["kind"], line["step"], line["completions"]) for line in lines] == [
-        ("eval", 0, 0),
-        *[("train", 1, 8), ("train", 2, 16), ("eval", 2, 16), ("train", 3, 24), ("train", 4, 32), ("eval", 4, 32)],
-    ]
-    assert (result["objective"], result["objective_se"]) == (lines[-1]["eval_reward"], lines[-1]["eval_reward_se"])
-    assert (folder / "model" / "model.safetensors").is_file()
-    assert not (folder / "checkpoints").exists()
-
-
 @pytest.mark.parametrize(
     "overrides",
     [

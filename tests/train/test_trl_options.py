@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import pytest
 from trl import GRPOConfig
 
 from grposweep.schema import UNSET
@@ -11,6 +12,8 @@ from grposweep.train.models import Loaded
 from grposweep.train.trl_config import build_config, grpo_arguments
 
 from .conftest import MakeTrial
+
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
 
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
 OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]

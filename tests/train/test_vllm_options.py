@@ -15,6 +15,8 @@ from grposweep.train.vllm import server_address, server_command, wait_for_server
 
 from .conftest import MakeTrial
 
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+
 
 def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says where it is; two jobs on a node send their weights over different ports."""
