@@ -277,6 +277,8 @@ class Setting:
     adam_epsilon: float | None = None
     seed: int | None = None
     # model and data
+    signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions; from a screen, empty without one
+    truncated_share: float | None = None  # of completions, from a screen
     model_name_or_path: str | None = None
     dataset_name: str | None = None
     parameters: int | None = None  # weights of the model, where known

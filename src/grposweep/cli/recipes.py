@@ -179,6 +179,29 @@ def plan(
 
 
 @command(
+    "grposweep screen task=gsm8k model=qwen2_5_0_5b --samples 16",
+    "grposweep screen task=jsonl task.path=prompts.jsonl --prompts 256",
+)
+def screen(
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, as for a run.", show_default=False)] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Completions of each prompt.")] = 16,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="A random sample of the prompts.", show_default="all training prompts")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
+    """Sample the untrained model, and say how many groups would carry a signal, which prompts to keep, and which G to take.
+
+    Ctrl-C stops it; the same command goes on. A finished screen is kept under outputs/screens and not run again.
+
+    Exit code: 0, 2 unusable input, 130 interrupted.
+    """
+    from grposweep.cli.screen import show_screen
+
+    return show_screen(overrides or [], samples, prompts, json)
+
+
+@command(
     "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
 )
 def fit(

@@ -7,7 +7,7 @@ depend on the hardware, so results of one cluster can be used on another.
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from grposweep.config.to_setting import KEYS
 from grposweep.files import file_digest
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
 from grposweep.setting import Setting
+from grposweep.storage.inputs import find_inputs
 
 
 def experiment_id(experiment: Experiment, setting: Setting) -> str:
@@ -64,6 +65,32 @@ def prepared_key(experiment: Experiment) -> str:
     content = _content(experiment)
     content["task"].pop("eval_generations", None)  # which prompts there are does not depend on it
     return _digest({"model": content["model"], "task": content["task"]})[:12]
+
+
+SAMPLING = (
+    "max_completion_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "generation_kwargs",
+)
+_NO_SAMPLING = ("lora", "gradient_checkpointing", "shape")  # of the model: adapters change nothing before training
+
+
+def screen_key(experiment: Experiment) -> str:
+    """Return the key of a screen: model, prompts, rewards and sampling. What generates, and how it is trained, is no part.
+
+    Files of prompts, rewards and a local model enter by content.
+    """
+    content = _content(experiment)
+    task = {n: v for n, v in content["task"].items() if n not in ("eval_generations", "keep_between", "screen")}
+    model = {name: value for name, value in content["model"].items() if name not in _NO_SAMPLING}
+    files = find_inputs([replace(experiment, trainer=Trainer())]).digests
+    task.pop("max_completion_length")  # generation has it
+    sampling = {name: content["generation"].get(name) for name in SAMPLING}
+    return _digest({"model": model, "task": task, "sampling": sampling, "files": sorted(files.values())})[:12]
 
 
 def _content(experiment: Experiment) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class Points:
         self._sections: dict[tuple[str, str], Any] = {}
         self._typed_sections: dict[tuple[str, str], Any] = {}
 
+    def fixed(self, overrides: list[str]) -> "Points":
+        """Return the same points with further overrides that all share."""
+        return Points(self._compose, [*self._overrides, *overrides])
+
     @cached_property
     def base(self) -> Experiment:
         """The experiment with every parameter where the configuration leaves it."""

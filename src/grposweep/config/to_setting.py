@@ -111,6 +111,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
     "gpu": ("cluster.gpu",),
     "prompt_tokens": ("model", "task"),  # as prepared
+    "signal_shares": ("model", "task", "generation"),  # as screened
+    "truncated_share": ("model", "task", "generation"),
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
 # Fields that only ``trainer.args`` sets, with its key of each.
@@ -196,6 +198,20 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "gpu": experiment.cluster.gpu,
         "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
         "vllm_max_model_length": read_model_length(experiment, counted),
+        **_screened_fields(experiment, counted.get("screens")),
+    }
+
+
+def _screened_fields(experiment: Experiment, screens: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return what a screen of this model, task and sampling has found; nothing without one."""
+    found: Mapping[str, Any] = {}
+    if screens:
+        from grposweep.config.identity import screen_key  # it imports this module
+
+        found = screens.get(screen_key(experiment), {})
+    return {
+        "signal_shares": tuple(found.get("signal_shares", ())),
+        "truncated_share": found.get("truncated_share"),
     }
 
 

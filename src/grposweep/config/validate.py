@@ -87,6 +87,22 @@ def check_ranges(experiment: Experiment) -> None:
         )
 
 
+def check_filter(experiment: Experiment) -> None:
+    """Raise UserError for bounds of pass rates that keep nothing, and for a trainer that reads other prompts than ours."""
+    bounds = experiment.task.keep_between
+    if bounds is None:
+        return
+    if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= 1:
+        raise UserError(
+            f"task.keep_between={bounds}: it takes two pass rates from 0 to 1, the lower first. Set task.keep_between=[0.2,0.8]."
+        )
+    if experiment.trainer.kind != "trl":
+        raise UserError(
+            f"task.keep_between with trainer={experiment.trainer.kind}: it filters the prompts of trainer=trl only. Screen with "
+            "trainer=trl, and give the program the prompts in kept.jsonl."
+        )
+
+
 def check_words(experiment: Experiment) -> None:
     """Raise UserError for an unknown choice, a count below one if one is needed, and a secret."""
     refuse_secrets(asdict(experiment))
@@ -112,6 +128,7 @@ def check_words(experiment: Experiment) -> None:
         raise UserError(
             f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
         )
+    check_filter(experiment)
     if experiment.search.further:
         check_objectives(experiment.search)
     for key in AT_LEAST_ONE:

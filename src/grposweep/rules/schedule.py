@@ -277,7 +277,7 @@ def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
     """
     if (
         s.step_seconds is None
-        or s.walltime_min is None
+        or not s.walltime_min
         or not judgeable(s)
         or s.num_iterations < 1
         or s.num_generations < 1

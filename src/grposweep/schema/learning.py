@@ -76,6 +76,9 @@ class Task:
     ``rewards`` are names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``.
     ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on. The options of
     batch take ``eval_generations`` as ``batch.num_generations_eval``: how often an evaluation answers each of them.
+    ``keep_between`` trains only on prompts whose pass rate is within these bounds, such as [0.2,0.8], by a screen of the
+    untrained model ('grposweep screen', or ``search.screen``). ``screen`` is the hash of its pass rates (null: the newest that
+    matches).
     """
 
     kind: str = "arithmetic"
@@ -92,6 +95,8 @@ class Task:
     train_prompts: int | None = None
     eval_prompts: int = 256
     eval_generations: int = 8
+    keep_between: list[float] | None = None
+    screen: str | None = None
     max_completion_length: int = 256
 
 

@@ -147,6 +147,8 @@ class Search:
     results tell the sampler where the space, the objective and the training are the same.
     ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
     promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
+    ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points
+    with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
     and $GRPOSWEEP_OBJECTIVE.
@@ -172,6 +174,7 @@ class Search:
     last: int = 1
     guards: bool = True
     stopping: str = AUTO
+    screen: bool = False
     on_end: str | None = None
     retry_failed: bool = False
     changed_files: str = "refuse"

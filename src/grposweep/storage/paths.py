@@ -22,6 +22,14 @@ CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job pri
 INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
 INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
 TRIALS = "trials"
+PASS_RATES = "pass_rates.json"  # by which task.keep_between chooses prompts; in a screen's folder as well
+
+# In a screen's folder (outputs/screens/<key>-<samples>), which otherwise is like a trial's.
+SCREENS = "screens"
+SCREEN = "screen.json"  # what is asked; a folder with this file is a screen
+SCREENED = "data.json"  # what the prompts and rewards are
+ROLLOUTS = "rollouts.jsonl"  # a prompt and its samples a line
+KEPT = "kept.jsonl"  # the prompts that the recommended filter keeps
 
 # In a trial's folder.
 CONFIG = "config.yaml"  # written last: a folder that has it is complete

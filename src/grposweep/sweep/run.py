@@ -42,6 +42,7 @@ from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
+from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, open_folder
@@ -218,6 +219,14 @@ def run_sweep(
     check_words(base)
     check_tracker(base)
     judged = validate_space(console, space, points)
+    with counting_interrupts() as interrupts:
+        chosen = screen_space(judged, console, interrupts)
+    if chosen is None:
+        return ExitCode.INTERRUPTED
+    if chosen:  # the pass rates are a part of every trial's identity
+        overrides = [*overrides, *chosen]
+        judged = validate_space(console, space, points.fixed(chosen))
+        base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
@@ -234,6 +243,8 @@ def run_sweep(
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
+        for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
+            hand_over(Path(base.outputs), digest, folder.path)
         launcher = build_launcher(
             base, folder.path, partial(console.print, markup=False, highlight=False, soft_wrap=True)
         )
@@ -245,9 +256,35 @@ def run_sweep(
             if not prepare(folder, judged.preparable(), launcher, console, interrupts):
                 return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
-            judged = judged.learn(prepared, console)
+            judged = judged.learn(with_screens(prepared, judged), console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
         return _play(console, controller, judged, interrupts, stack)
+
+
+SCREENED = ("model", "task", "generation")  # sections that a screen depends on
+
+
+def with_screens(prepared: dict[str, Any], judged: ValidatedSpace) -> dict[str, Any]:
+    """Return what preparation counted, with what screens of the points' models, tasks and sampling have found."""
+    if not (Path(judged.base.outputs) / paths.SCREENS).is_dir():
+        return prepared
+    from grposweep.screening.run import with_screens as add  # numpy and scipy: for those who have screened
+
+    return add(prepared, judged.distinct(*SCREENED))
+
+
+def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCounter) -> list[str] | None:
+    """Run the screens that the sweep asks for; return the override that names its pass rates, None if it was interrupted."""
+    experiments = judged.distinct("task")
+    if not judged.base.search.screen and all(item.task.keep_between is None for item in experiments):
+        return []
+    experiments = judged.distinct(*SCREENED)
+    from grposweep.screening.run import choose_pass_rates, screen_sweep  # numpy and scipy: for those who screen
+
+    if judged.base.search.screen and not screen_sweep(experiments, console, interrupts):
+        return None
+    digest = choose_pass_rates(experiments)
+    return [] if digest is None else [f"task.screen={digest}"]
 
 
 def _play(

@@ -224,7 +224,8 @@ def run_attempt(folder: Path) -> int:
 
 def _train(attempt: Attempt) -> int:
     """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
-    train = _trainer(attempt.experiment.trainer.kind)
+    is_screen = (attempt.folder / paths.SCREEN).is_file()
+    train = _trainer("screen" if is_screen else attempt.experiment.trainer.kind)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
@@ -238,7 +239,9 @@ def _train(attempt: Attempt) -> int:
         attempt.tracker.start(attempt.experiment, attempt.plan)
         outcome = train(attempt)
         # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
-        return _write_outcome(attempt, outcome) if attempt.is_main else ExitCode.FINISHED
+        if not attempt.is_main:
+            return ExitCode.FINISHED
+        return _write_screened(attempt, outcome) if is_screen else _write_outcome(attempt, outcome)
     finally:
         watchdog.release()
         attempt.tracker.finish()
@@ -254,6 +257,8 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
         from grposweep.train.fake import train
     elif kind == "trl":
         from grposweep.train.trl import train
+    elif kind == "screen":
+        from grposweep.train.screen import screen as train
     else:
         from grposweep.train.external import train
     return train
@@ -289,6 +294,14 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     result.write(attempt.folder)
     shown = {name: getattr(result, name) for name in (*found.as_dict(), "step", "completions", "seconds")}
     attempt.tracker.summarise({"status": str(result.status), **shown})  # of an enumeration W&B would show the name
+    return result.exit_code
+
+
+def _write_screened(attempt: Attempt, outcome: Outcome) -> int:
+    """result.json of a screen: steps are prompts."""
+    status = TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED
+    result = TrialResult(status, attempt.number, step=outcome.step, total_steps=attempt.heartbeat.total)
+    result.write(attempt.folder)
     return result.exit_code
 
 

@@ -26,7 +26,7 @@ from grposweep.redaction import redact
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.train.rewards import Reward, RewardError, load_rewards
-from grposweep.train.tasks import Data, load_data
+from grposweep.train.tasks import Data, hash_rows, load_data
 
 EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
 MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most bytes
@@ -41,7 +41,7 @@ def prepare_sweep(folder: Path) -> int:
                 done = (read_json(folder / paths.PREPARED) or {}).get("entries", {})
                 if key not in done:
                     done[key] = prepare_experiment(
-                        load_experiment(folder / path), Reporter(folder / paths.PREPARE_PROGRESS)
+                        load_experiment(folder / path), Reporter(folder / paths.PREPARE_PROGRESS), folder
                     )
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
@@ -86,11 +86,11 @@ def check_packages(experiment: Experiment) -> None:
 
 
 def prepare_experiment(
-    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
+    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress, sweep: Path | None = None
 ) -> dict[str, Any]:
-    """The entry of one model and task."""
+    """The entry of one model and task of a sweep's folder."""
     check_packages(experiment)
-    data = load_data(experiment.task)
+    data = load_data(experiment.task, sweep)
     rewards = load_rewards(experiment.task.rewards)
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):
@@ -180,14 +180,6 @@ def try_reward(reward: Reward, train: Dataset) -> None:
 
 def _ignore(*_: Any) -> None:
     """TRL's log_extra and log_metric, where there is no log yet."""
-
-
-def hash_rows(rows: Dataset) -> str:
-    """A hash of all rows in order."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(repr(sorted(row.items())).encode())
-    return digest.hexdigest()[:16]
 
 
 def hash_model(experiment: Experiment, folder: Path) -> str:

@@ -72,7 +72,7 @@ def train(attempt: Attempt) -> Outcome:
     use_devices(attempt)
     sys.path[:0] = attempt.inputs.roots(sys.path)  # what a reward imports is the sweep's copy as well
     model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
-    data = load_data(attempt.task)
+    data = load_data(attempt.task, attempt.folder.parent.parent)
     check_counts(attempt, data)
     model = load_model(attempt.experiment.model, model_folder)
     start_deepspeed_on_cpus(attempt)

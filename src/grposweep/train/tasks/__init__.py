@@ -5,6 +5,7 @@ whatever else a reward reads. What tasks share happens here: limits, chat turns 
 gives a task its name on the command line. Readers of files are here too, with errors that name the file and the line.
 """
 
+import hashlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from grposweep.errors import UserError
 from grposweep.files import parse_json
 from grposweep.registries import TASKS
 from grposweep.schema import Task
+from grposweep.storage.screens import kept_prompts
 
 Row = dict[str, Any]
 
@@ -34,8 +36,11 @@ class Data:
         return {"train_prompts": len(self.train), "eval_prompts": len(self.held_out)}
 
 
-def load_data(task: Task) -> Data:
-    """Return the task's data, the same on every machine and for every seed of an experiment."""
+def load_data(task: Task, sweep: Path | None = None) -> Data:
+    """Return the task's data, the same on every machine and for every seed of an experiment.
+
+    ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts.
+    """
     if task.kind not in TASKS:
         raise UserError(f"task.kind={task.kind} is no task that we have. Set task to one of: {', '.join(TASKS)}.")
     if task.system_prompt and not task.chat:
@@ -50,7 +55,19 @@ def load_data(task: Task) -> Data:
             f"task.kind={task.kind} leaves no training prompts (task.train_prompts={task.train_prompts}, "
             f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller task.eval_prompts."
         )
-    return Data(_build(task, train), _build(task, held_out))
+    data = Data(_build(task, train), _build(task, held_out))
+    if task.keep_between is None:
+        return data
+    kept = kept_prompts(sweep or Path(), task.screen, task.keep_between, hash_rows(data.train))
+    return Data(data.train.select(kept), data.held_out)
+
+
+def hash_rows(rows: Dataset) -> str:
+    """Return a hash of all rows in order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr(sorted(row.items())).encode())
+    return digest.hexdigest()[:16]
 
 
 def _build(task: Task, rows: list[Row]) -> Dataset:

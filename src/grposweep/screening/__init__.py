@@ -1,0 +1,1 @@
+"""Screen prompts, reward and sampling by one rollout of the untrained model: which groups would carry a signal."""

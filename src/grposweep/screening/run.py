@@ -1,0 +1,241 @@
+"""Run a screen as an attempt of a launcher, find the one that matches an experiment, and tell rules and trials what it found."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import gcd
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import Progress
+
+from grposweep.check import check, errors
+from grposweep.config.compose import render_experiment
+from grposweep.config.identity import prepared_key, screen_key
+from grposweep.config.to_setting import read_setting
+from grposweep.errors import ExitCode, UserError
+from grposweep.files import write_text
+from grposweep.launchers import build_launcher
+from grposweep.launchers.base import End, Job, Launcher
+from grposweep.planning import completions_per_step
+from grposweep.schema import Batch, Experiment, Kl, Loss, Schedule, Tracker
+from grposweep.screening.summary import GROUPS, Screen
+from grposweep.setting import Setting
+from grposweep.storage import paths
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.lease import Lease
+from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, Heartbeat
+from grposweep.storage.screens import ScreenRequest
+
+SAMPLES = 16  # of a prompt
+SAMPLED_PROMPTS = 256  # for a sweep that filters no prompts: enough for shares of groups
+MOST_SCREENS = 8  # that a sweep runs before it starts
+POLL_SECONDS = 0.2
+
+
+class Interrupted(Protocol):
+    """Counts requests to stop."""
+
+    count: int
+
+
+def screens_folder(outputs: str) -> Path:
+    """Return where screens are kept."""
+    return Path(outputs) / paths.SCREENS
+
+
+def find_screen(experiment: Experiment) -> Screen | None:
+    """Return the finished screen that matches an experiment, the one with the most prompts and samples; None without one."""
+    found = (Screen.read(path) for path in screens_folder(experiment.outputs).glob(f"{screen_key(experiment)}-*"))
+    whole = [screen for screen in found if screen is not None and len(screen.prompts) >= screen.wanted]
+    return max(whole, key=lambda screen: (len(screen.prompts), screen.request.samples), default=None)
+
+
+def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
+    """Return the experiment as a screen runs it: its model, data, rewards and sampling; nothing is trained.
+
+    A batch holds as many completions as one of the experiment's, in whole groups of ``samples``.
+    """
+    setting, ranks = read_setting(experiment), experiment.cluster.processes
+    unit = samples // gcd(samples, ranks)
+    size = max(setting.per_device_train_batch_size, setting.per_device_eval_batch_size) // unit * unit or unit
+    generation = replace(experiment.generation, vllm_importance_sampling_correction=None)
+    if generation.use_vllm:
+        generation.vllm_importance_sampling_correction = False  # it needs a forward pass
+    lora = replace(
+        experiment.model.lora, enabled=experiment.model.lora.enabled and experiment.model.quantization is not None
+    )
+    return replace(
+        experiment,
+        lr=1e-6,
+        seed=0,
+        name=None,
+        force=False,
+        model=replace(experiment.model, lora=lora, gradient_checkpointing=False),
+        task=replace(experiment.task, keep_between=None, screen=None),
+        batch=Batch(
+            num_generations=samples, per_device_train_batch_size=size, gradient_accumulation_steps=1,
+            per_device_eval_batch_size=size, num_generations_eval=samples,
+        ),
+        kl=Kl(),
+        loss=Loss(),
+        schedule=Schedule(max_steps=1, evaluations=0, eval_at_start=False, checkpoints=0),
+        generation=generation,
+        trainer=replace(experiment.trainer, keep="none", sharding="none", args={}, deepspeed_config=None, fsdp_config={}),
+        cluster=replace(experiment.cluster, warm=False),
+        tracker=Tracker(),
+    )  # fmt: skip
+
+
+def run_screen(
+    experiment: Experiment, samples: int, prompts: int | None, console: Console, interrupts: Interrupted
+) -> Screen | None:
+    """Return a screen of at least these samples and prompts, run or resumed if there is none; None if it was interrupted.
+
+    Raises UserError if it cannot run.
+    """
+    if experiment.trainer.kind != "trl":
+        raise UserError(
+            f"trainer={experiment.trainer.kind}: a screen samples with TRL's own generation and our rewards. "
+            "Set trainer=trl for it, with the same model, prompts, rewards and sampling."
+        )
+    if samples < 2:
+        raise UserError(f"--samples {samples}: a group needs two completions to differ. Give 8 or more; 16 is usual.")
+    folder = (screens_folder(experiment.outputs) / f"{screen_key(experiment)}-{samples}").resolve()
+    known = Screen.read(folder)
+    if known is not None and len(known.prompts) >= min(prompts or known.data.train_prompts, known.data.train_prompts):
+        return known
+    folder.mkdir(parents=True, exist_ok=True)
+    run = screening_experiment(experiment, samples)
+    with Lease(folder / paths.LEASE):
+        ScreenRequest(samples, prompts).write(folder)
+        (folder / paths.CONTROL).unlink(missing_ok=True)
+        write_text(folder / paths.CONFIG, render_experiment(run))
+        launcher = build_launcher(run, folder)
+        try:
+            launcher.admit(run)
+            end = _attempt(launcher, run, folder, console, interrupts)
+        finally:
+            launcher.close()
+    if end.code == ExitCode.STOPPED or interrupts.count:
+        return None
+    if end.code != ExitCode.FINISHED:
+        raise UserError(_message(folder, end))
+    return Screen.read(folder)
+
+
+def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console, interrupts: Interrupted) -> End:
+    """Run one attempt to its end. The first interrupt asks it to stop after this portion, the second ends it."""
+    trial = TrialFolder(folder)
+    attempt, heard = trial.next_attempt(), 0
+    trial.note_attempt(attempt, AttemptEventKind.INTENT, time=time.time())
+    job_id = launcher.submit(Job(folder, attempt, run.cluster, run.generation))
+    trial.note_attempt(attempt, AttemptEventKind.STARTED, time=time.time(), job_id=job_id)
+    console.print(f"screening in {folder}", soft_wrap=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("prompts", total=None)
+        while (end := launcher.poll(job_id)) is None:
+            if interrupts.count > heard:
+                heard = interrupts.count
+                if heard > 1:
+                    launcher.cancel(job_id)
+                ControlRequest(Action.STOP, reason="interrupted").write(folder)
+            beat = Heartbeat.read(folder)
+            if beat is not None:
+                bar.update(task, completed=beat.step, total=beat.total or None)
+            time.sleep(POLL_SECONDS)
+    trial.note_attempt(attempt, AttemptEventKind.ENDED, code=end.code)
+    return end
+
+
+def _message(folder: Path, end: End) -> str:
+    """What the attempt said, or where to read it."""
+    failure = TrialFolder(folder).result.failure
+    if failure is not None and end.code == ExitCode.BAD_INPUT:
+        return failure.message
+    said = f"{failure.kind}: {failure.message}" if failure is not None else end.message or f"exit code {end.code}"
+    return (
+        f"screening failed ({said}). Its whole output is in {folder / paths.LOGS}; the same command goes on from there."
+    )
+
+
+def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None = None) -> dict[int, float]:
+    """Return the prompts of an optimizer step for each number of generations that the batch rules allow."""
+    found = {}
+    for size in sorted({*GROUPS, experiment.batch.num_generations}):
+        batch = replace(experiment.batch, num_generations=size)
+        setting = read_setting(replace(experiment, batch=batch), counted)
+        prompts = prompts_per_step(setting)
+        if prompts is not None and not any(p.code.startswith("GB") for p in errors(check(setting))):
+            found[size] = prompts
+    return found
+
+
+def prompts_per_step(s: Setting) -> float | None:
+    """Return the prompts behind an optimizer step; None if sizes are unknown."""
+    completions = None if s.unsolved else completions_per_step(s)
+    return None if not completions or s.num_generations < 1 else completions / s.num_generations
+
+
+def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts: Interrupted) -> bool:
+    """Run the screens that a sweep asks for and that are not there yet; False if the user interrupted one.
+
+    ``experiments`` differ in model, task or generation. Raises UserError if there are too many.
+    """
+    wanted = {screen_key(experiment): experiment for experiment in experiments}
+    if len(wanted) > MOST_SCREENS:
+        raise UserError(
+            f"search.screen=true: the space has {len(wanted)} combinations of model, task and sampling, and each needs a screen "
+            f"of its own; at most {MOST_SCREENS} are run. Set search.screen=false, or search fewer of them at once."
+        )
+    for experiment in wanted.values():
+        prompts = SAMPLED_PROMPTS if experiment.task.keep_between is None else None
+        found = find_screen(experiment)
+        if found is not None and (prompts is not None or found.is_whole):
+            continue
+        if run_screen(experiment, SAMPLES, prompts, console, interrupts) is None:
+            console.print("interrupted while screening; the same command goes on from here", highlight=False)
+            return False
+    return True
+
+
+def choose_pass_rates(experiments: Iterable[Experiment]) -> str | None:
+    """Return the hash of the pass rates by which a sweep filters; None if it does not filter, or names them itself.
+
+    Raises UserError if there is no screen of all prompts, or if the points of the sweep need different ones.
+    """
+    filtered = [experiment for experiment in experiments if experiment.task.keep_between is not None]
+    wanted = {screen_key(experiment): experiment for experiment in filtered if experiment.task.screen is None}
+    if not wanted:
+        return None
+    experiment, *others = wanted.values()
+    if others:
+        raise UserError(
+            "task.keep_between: the points of this sweep differ in model, prompts, rewards or sampling, and each would need a "
+            "screen of its own. Name one for all (task.screen=HASH), or search these in sweeps of their own."
+        )
+    screen = find_screen(experiment)
+    record = None if screen is None else screen.pass_rates()
+    if screen is None or record is None:
+        some = "" if screen is None else f", only one of {len(screen.prompts)} of {screen.data.train_prompts} prompts"
+        raise UserError(
+            f"task.keep_between={experiment.task.keep_between}: there is no screen of this model, data, reward and sampling in "
+            f"{screens_folder(experiment.outputs)}{some}. Run 'grposweep screen' with the same "
+            "overrides, or set search.screen=true."
+        )
+    record.write(screen.folder)
+    return record.digest
+
+
+def with_screens(prepared: Mapping[str, Any], experiments: Iterable[Experiment]) -> dict[str, Any]:
+    """Return what preparation counted, with what screens of the same model, data, rewards and sampling have found."""
+    found = {key: dict(entry) for key, entry in prepared.items()}
+    for experiment in experiments:
+        screen, entry = find_screen(experiment), found.get(prepared_key(experiment))
+        if screen is not None and entry is not None:
+            entry.setdefault("screens", {})[screen_key(experiment)] = {
+                "signal_shares": screen.signal_shares(experiment.task.keep_between),
+                "truncated_share": screen.truncated_share,
+            }
+    return found

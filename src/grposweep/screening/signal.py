@@ -1,0 +1,219 @@
+"""Pass rates of prompts, and the share of groups that carry a signal, from a few samples of each prompt.
+
+A group carries a signal if its rewards are not all equal. If a completion passes with probability ``p``, a group of ``G``
+does with probability 1 - p^G - (1 - p)^G. The observed rate of 16 samples misleads: a prompt that passed none may have p = 0 or
+p = 0.1. So all prompts together say how pass rates are distributed, and each prompt's posterior follows from that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import betaincinv, betaln, gammaln
+
+Array = NDArray[np.float64]
+Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
+TAIL = 0.025
+LOG_SIZES = (-3.0, 5.0)  # of the Beta's parameters: outside of it is a point
+LOG_SPREAD = (
+    2.0  # standard deviation of the normal prior of their logarithms, which keeps a few prompts from an extreme fit
+)
+STARTS = ((-1.0, -1.0), (1.0, 1.0))  # a Beta with two peaks, and with one
+STEP = 0.05  # of the finite differences behind a fit's covariance
+EQUAL = 1e-8  # rewards that differ by less are equal, as in TRL (torch.isclose of the standard deviation and 0)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How pass rates are distributed over prompts: shares of prompts that never and always pass, and a Beta for the others."""
+
+    never: float
+    always: float
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of groups with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, mean: float, error: float) -> "Share":
+        """Return a share with this standard error."""
+        return cls(mean, max(mean - Z95 * error, 0.0), min(mean + Z95 * error, 1.0))
+
+
+def log_marginal(prior: Prior, passed: Array, samples: Array) -> Array:
+    """Return the logarithm of the probability of these counts (fractions for graded rewards), without the binomial factor."""
+    with np.errstate(divide="ignore"):
+        parts = [
+            np.where(passed == 0, np.log(prior.never), -np.inf),
+            np.where(passed == samples, np.log(prior.always), -np.inf),
+            np.log(max(1 - prior.never - prior.always, 0.0))
+            + betaln(prior.a + passed, prior.b + samples - passed)
+            - betaln(prior.a, prior.b),
+        ]
+    return np.asarray(np.logaddexp.reduce(parts, axis=0))
+
+
+def _prior_at(x: Array) -> Prior:
+    """Return the prior of four unbounded numbers: the logits of its points, the logarithms of its Beta's parameters."""
+    weights = np.exp([x[0], x[1], 0.0])
+    a, b = np.exp(np.clip(x[2:], *LOG_SIZES))
+    never, always, _ = weights / weights.sum()
+    return Prior(float(never), float(always), float(a), float(b))
+
+
+def fit_prior(passed: Array, samples: Array) -> tuple[Prior, list[tuple[Prior, Prior]]]:
+    """Return the prior of the largest marginal likelihood (empirical Bayes), and pairs of priors that are as likely.
+
+    A Beta alone would say that prompts which can never pass pass now and then, so it has a point at 0 and one at 1. A pair
+    lies one standard error to either side of the fit, along a principal axis of its covariance.
+    """
+    pairs, times = np.unique(np.stack([passed, samples]), axis=1, return_counts=True)
+
+    def loss(x: Array) -> float:
+        regular = 0.5 * float(np.sum((x[2:] / LOG_SPREAD) ** 2)) + 0.05 * float(np.sum(x[:2] ** 2))
+        return regular - float(times @ log_marginal(_prior_at(x), *pairs))
+
+    fits = [minimize(loss, (-2.0, -2.0, *start), method="Nelder-Mead", options={"xatol": 0.01}) for start in STARTS]
+    best = min(fits, key=lambda fit: float(fit.fun)).x
+    curvatures, axes = np.linalg.eigh(_hessian(loss, best))
+    errors = 1 / np.sqrt(np.maximum(curvatures, 1 / LOG_SPREAD**2))
+    sides = [(best + error * axis, best - error * axis) for error, axis in zip(errors, axes.T, strict=True)]
+    return _prior_at(best), [(_prior_at(one), _prior_at(other)) for one, other in sides]
+
+
+def _hessian(loss: Callable[[Array], float], x: Array) -> Array:
+    """Return second derivatives by central differences."""
+    steps = STEP * np.eye(len(x))
+    return np.array(
+        [
+            [(loss(x + i + j) - loss(x + i - j) - loss(x - i + j) + loss(x - i - j)) / (4 * STEP**2) for j in steps]
+            for i in steps
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class PassRates:
+    """The posterior of each prompt's pass rate: 0, 1, or Beta(a, b), with these weights; one value a prompt."""
+
+    never: Array
+    always: Array
+    a: Array
+    b: Array
+    sides: tuple[tuple["PassRates", "PassRates"], ...] = ()  # under priors one standard error from the fitted one
+
+    @classmethod
+    def estimate(cls, passed: Sequence[float], samples: Sequence[int]) -> "PassRates":
+        """Return the posterior after ``passed`` of ``samples``; the prior is fitted to all prompts."""
+        k, n = np.asarray(passed, float), np.asarray(samples, float)
+        prior, sides = fit_prior(k, n)
+        return replace(cls.under(prior, k, n), sides=tuple((cls.under(p, k, n), cls.under(q, k, n)) for p, q in sides))
+
+    @classmethod
+    def under(cls, prior: Prior, passed: Sequence[float] | Array, samples: Sequence[int] | Array) -> "PassRates":
+        """Return the posterior under a prior."""
+        k, n = np.asarray(passed, float), np.asarray(samples, float)
+        total = log_marginal(prior, k, n)
+        with np.errstate(divide="ignore"):
+            never = np.where(k == 0, np.exp(np.log(prior.never) - total), 0.0)
+            always = np.where(k == n, np.exp(np.log(prior.always) - total), 0.0)
+        return cls(never, always, prior.a + k, prior.b + n - k)
+
+    @property
+    def between(self) -> Array:
+        """Return the probability of a rate between 0 and 1."""
+        return np.clip(1 - self.never - self.always, 0.0, 1.0)
+
+    @cached_property
+    def means(self) -> Array:
+        """Return the expected pass rates."""
+        return self.always + self.between * self.a / (self.a + self.b)
+
+    def intervals(self) -> tuple[Array, Array]:
+        """Return the bounds of the 95 % intervals, equal tails."""
+        return self._quantiles(TAIL), self._quantiles(1 - TAIL)
+
+    def _quantiles(self, q: float) -> Array:
+        inner = (q - self.never) / np.maximum(self.between, 1e-300)
+        return np.where(inner <= 0, 0.0, np.where(inner >= 1, 1.0, betaincinv(self.a, self.b, np.clip(inner, 0, 1))))
+
+    def only(self, prompts: Sequence[int] | Array) -> "PassRates":
+        """Return the posteriors of these prompts, by position."""
+        chosen = np.asarray(prompts, int)
+        arrays = (self.never[chosen], self.always[chosen], self.a[chosen], self.b[chosen])
+        return PassRates(*arrays, tuple((p.only(chosen), q.only(chosen)) for p, q in self.sides))
+
+    def signals(self, group: int) -> Array:
+        """Return each prompt's expected probability that a group of ``group`` completions carries a signal (exact)."""
+        return self.between * (1 - self._moment(group, 0) - self._moment(0, group))
+
+    def share(self, group: int, population: int | None = None) -> Share:
+        """Return the expected share of groups with a signal.
+
+        ``population`` counts the prompts that these are a random sample of (None: these are all). The interval has the
+        variances of the posterior, of the fitted prior, and of the sample.
+        """
+        expected = self.signals(group)
+        squares = self.between * (
+            1 + self._moment(2 * group, 0) + self._moment(0, 2 * group)
+            - 2 * self._moment(group, 0) - 2 * self._moment(0, group) + 2 * self._moment(group, group)
+        )  # fmt: skip
+        count = len(expected)
+        missing = 0.0 if population is None else max(1 - count / population, 0.0)
+        variance = float(np.sum(np.maximum(squares - expected**2, 0.0))) / count**2
+        variance += sum(float(np.mean(p.signals(group)) - np.mean(q.signals(group))) ** 2 / 4 for p, q in self.sides)
+        variance += missing * float(np.var(expected)) / max(count - 1, 1)
+        return Share.around(float(np.mean(expected)), variance**0.5)
+
+    def _moment(self, i: int, j: int) -> Array:
+        """Return E[p^i (1 - p)^j] under Beta(a, b)."""
+        return np.asarray(np.exp(betaln(self.a + i, self.b + j) - betaln(self.a, self.b)))
+
+
+def graded_signals(rewards: Sequence[Sequence[float]], groups: Sequence[int]) -> Array:
+    """Return for each prompt (row) and group size (column) the share of groups with variance, for rewards of any values.
+
+    Up to the number of samples it is exact and without bias: the share of all subsets of samples that are not all equal.
+    Beyond, samples are drawn with replacement, which is a lower bound.
+    """
+    return np.stack([_differ(values, np.asarray(groups, float)) for values in rewards])
+
+
+def _differ(values: Sequence[float], groups: Array) -> Array:
+    size = len(values)
+    if not size:
+        return np.zeros(len(groups))
+    counts = equal_counts(values)[:, None]
+    within = np.exp(_log_choose(counts, groups) - _log_choose(np.array([[float(size)]]), groups))
+    within = np.where(groups <= counts, within, 0.0)
+    same = np.where(groups <= size, within, (counts / size) ** groups)
+    return np.asarray(1 - same.sum(0))
+
+
+def equal_counts(values: Sequence[float]) -> Array:
+    """Return how often each distinct value occurs; values within `EQUAL` of their neighbour are one."""
+    ordered = np.sort(np.asarray(values, float))
+    ends = np.flatnonzero(np.diff(ordered) > EQUAL)
+    return np.asarray(np.diff(np.concatenate([[-1], ends, [len(ordered) - 1]])), float)
+
+
+def _log_choose(of: Array, taken: Array) -> Array:
+    rest = np.maximum(of - taken, 0.0)  # fewer than are taken: left out by the caller
+    return np.asarray(gammaln(of + 1) - gammaln(taken + 1) - gammaln(rest + 1))
+
+
+def graded_share(rewards: Sequence[Sequence[float]], group: int) -> Share:
+    """Return the same share over all prompts; its error is that of prompts drawn at random, an upper bound."""
+    expected = graded_signals(rewards, [group])[:, 0]
+    error = float(np.std(expected)) / max(len(expected) - 1, 1) ** 0.5
+    return Share.around(float(np.mean(expected)), error)

@@ -1,0 +1,125 @@
+"""Print a screen: pass rates, groups with a signal by size, findings, and what to set, in one screenful of 80 columns."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from grposweep.files import write_text
+from grposweep.report.tables import NUMBER, build_table
+from grposweep.screening.signal import Share
+from grposweep.screening.summary import Advice, Screen, findings, missed_answers
+from grposweep.storage import paths
+
+BINS = ((0.0, 0.02, "almost never"), (0.02, 0.2, "0.02 to 0.2"), (0.2, 0.8, "0.2 to 0.8"), (0.8, 0.98, "0.8 to 0.98"),
+        (0.98, 1.001, "almost always"))  # fmt: skip
+BAR = 30  # columns
+
+
+def print_screen(
+    console: Console, screen: Screen, advice: Advice, group: int, prompts: Mapping[int, float], limit: int
+) -> None:
+    """Print it. ``group`` is the number of generations that is set, ``prompts`` those of an optimizer step by group size."""
+    lengths = [length for prompt in screen.prompts for length in prompt.lengths]
+    rewards = [value for row in screen.totals for value in row]
+    console.print(
+        f"{len(screen.prompts)} of {screen.data.train_prompts} training prompts, {screen.request.samples} samples each\n"
+        f"reward {np.mean(rewards or [0.0]):.3g} on average; {np.mean(lengths):.0f} tokens on average, 95 % up to "
+        f"{np.quantile(lengths, 0.95):.0f}\n{screen.truncated_share:.0%} reach the limit of {limit} tokens"
+    )
+    console.print(_rates(screen))
+    console.print(_groups(screen, group, prompts))
+    for finding in findings(screen, limit):
+        console.print(f"! {finding.text} {finding.advice}", style="yellow", markup=False)
+    for prompt in missed_answers(screen)[1]:
+        console.print(f"  answer {prompt.answer!r}, completion {prompt.example[:120]!r}", markup=False, style="dim")
+    console.print(_advice(screen, advice, group))
+
+
+def as_json(screen: Screen, advice: Advice, group: int, prompts: Mapping[int, float], limit: int) -> dict[str, Any]:
+    """Return the same for programs."""
+    shares = {size: screen.share(size) for size in sorted({*prompts, group})}
+    return {
+        "folder": str(screen.folder),
+        "prompts": len(screen.prompts),
+        "train_prompts": screen.data.train_prompts,
+        "samples": screen.request.samples,
+        "truncated_share": screen.truncated_share,
+        "num_generations": group,
+        "groups_with_signal": {str(size): vars(share) for size, share in shares.items()},
+        "prompts_per_step": {str(size): count for size, count in prompts.items()},
+        "findings": [finding._asdict() for finding in findings(screen, limit)],
+        "advice": {
+            "num_generations": advice.group, "keep_between": advice.bounds, "kept": advice.kept,
+            "groups_with_signal": vars(advice.share),
+        },
+    }  # fmt: skip
+
+
+def _rates(screen: Screen) -> Table:
+    """Return the prompts by their expected pass rate."""
+    name = "pass rate" if screen.is_binary else f"reward, scaled from {screen.values[0]:.3g} to {screen.values[-1]:.3g}"
+    table = build_table(name, ("prompts", NUMBER), ("", NUMBER), "", padding=(0, 1))
+    means = screen.rates.means
+    for low, high, words in BINS:
+        share = float(np.mean((means >= low) & (means < high)))
+        table.add_row(words, str(round(share * len(means))), f"{share:.0%}", "█" * round(share * BAR))
+    return table
+
+
+def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
+    """Return the shares of groups with a signal, and what that leaves of an optimizer step."""
+    names = ("G", "groups with a signal", "95 % interval", "prompts a step", "with a signal", "completions")
+    table = build_table(*((name, {**NUMBER, "no_wrap": False}) for name in names), padding=(0, 1))
+    for size in sorted({*prompts, group}):
+        share, steps = screen.share(size), prompts.get(size)
+        live = (
+            ("", "", "")
+            if steps is None
+            else (f"{steps:g}", f"{steps * share.mean:.1f}", f"{steps * share.mean * size:.0f}")
+        )
+        cells = (f"{size}{'*' * (size == group)}", f"{share.mean:.0%}", f"{share.low:.0%} to {share.high:.0%}", *live)
+        table.add_row(*cells, style="bold" if size == group else "")
+    table.caption = (
+        "G: completions of a prompt (batch.num_generations); * as set. completions: of the groups with a signal"
+        + (
+            ""
+            if screen.is_binary
+            else f"\nrewards have more than two values: above G={screen.request.samples} a lower bound"
+        )
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _shown(share: Share) -> str:
+    return f"{share.mean:.0%} ({share.low:.0%} to {share.high:.0%})"
+
+
+def _advice(screen: Screen, advice: Advice, group: int) -> str:
+    words = [] if advice.group == group else [f"batch.num_generations={advice.group}"]
+    words += [] if advice.bounds is None else [f"task.keep_between=[{advice.bounds[0]:g},{advice.bounds[1]:g}]"]
+    shown = f"{_shown(advice.share)} of the groups of {advice.group} then carry a signal"
+    if not words:
+        return f"nothing to change: {_shown(screen.share(group))} of the groups carry a signal"
+    kept = "" if advice.bounds is None else f"; {advice.kept} of {len(screen.prompts)} prompts are kept"
+    return f"set {' '.join(words)}\n  {shown}{kept}"
+
+
+def write_kept(screen: Screen, advice: Advice) -> int:
+    """Write the prompts that the advised filter keeps to kept.jsonl, with their pass rates; return how many they are."""
+    kept = screen.kept(advice.bounds)
+    lines = (
+        {
+            "prompt": prompt.question,
+            "answer": prompt.answer,
+            "pass_rate": round(float(rate), 4),
+            "prompt_id": prompt.prompt,
+        }
+        for prompt, rate in ((screen.prompts[i], screen.rates.means[i]) for i in kept)
+    )
+    write_text(screen.folder / paths.KEPT, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    return len(kept)
