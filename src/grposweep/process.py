@@ -91,7 +91,8 @@ class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
     It speaks JSON lines over its standard input and output; the end of its input is the end of it and its children.
-    If it cannot fork, because an import has started CUDA, this starts a new interpreter for each process and says so once.
+    If it cannot fork, because an import has started CUDA, or if it was killed, this starts a new interpreter for each further
+    process and says so once.
     The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
     """
 
@@ -101,6 +102,7 @@ class ForkServer:
         ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for these imports.
         """
         self._preload, self._code, self._environment = preload, code, environment or {}
+        self._forked: set[int] = set()  # process ids
         self._ended: dict[int, int] = {}
         self._buffer = b""
         self._instead: SpawnedProcesses | None = None
@@ -118,28 +120,34 @@ class ForkServer:
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         if self._instead is not None:
-            return self._instead.start(arguments, environment, log)
+            pid = self._instead.start(arguments, environment, log)
+            self._forked.discard(pid)  # the system gave it to another
+            return pid
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
         assert self._server.stdin is not None  # opened above
-        self._server.stdin.write((json.dumps(request) + "\n").encode())
-        self._server.stdin.flush()
-        while True:
-            for event in self._events(timeout=60.0):
+        with contextlib.suppress(BrokenPipeError):  # its end is seen below
+            self._server.stdin.write((json.dumps(request) + "\n").encode())
+            self._server.stdin.flush()
+        problem = ""
+        while not problem:
+            has_ended = self._server.poll() is not None
+            for event in self._events(timeout=0.0 if has_ended else 60.0):
                 if "started" in event:
+                    self._forked.add(int(event["started"]))
                     return int(event["started"])
-                if "cannot_fork" in event:
-                    self._instead = SpawnedProcesses(self._code)
-                    print(
-                        f"cluster.warm: {event['cannot_fork']}, so no trial can be forked from a warm process. Each starts "
-                        "its own and takes some seconds longer. Set cluster.warm=false to do so without this message.",
-                        file=sys.stderr,
-                    )
-                    return self._instead.start(arguments, environment, log)
-            if self._server.poll() is not None:
-                raise ChildProcessError(f"the warm server ended with code {self._server.returncode}")
+                problem = event.get("cannot_fork", problem)
+            if has_ended and not problem:
+                problem = f"its server ended with code {self._server.returncode}"
+        self._instead = SpawnedProcesses(self._code)
+        print(
+            f"cluster.warm: {problem}, so no trial can be forked from a warm process. Each starts "
+            "its own and takes some seconds longer. Set cluster.warm=false to do so without this message.",
+            file=sys.stderr,
+        )
+        return self.start(arguments, environment, log)
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        if self._instead is not None:
+        if self._instead is not None and pid not in self._forked:
             return self._instead.poll(pid, timeout)
         if pid not in self._ended:
             self._events(timeout)
@@ -153,7 +161,8 @@ class ForkServer:
         if "_server" not in self.__dict__:
             return  # never needed
         if self._server.stdin is not None:
-            self._server.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it was killed, and holds what it was asked last
+                self._server.stdin.close()
         try:
             self._server.wait(timeout=10)
         except subprocess.TimeoutExpired:

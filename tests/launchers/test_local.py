@@ -3,6 +3,7 @@
 import errno
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -495,3 +496,43 @@ def test_processes_that_cannot_be_forked_are_started(tmp_path: Path, capfd: pyte
     warm.close()
     assert not is_running(long)
     assert capfd.readouterr().err.count("CUDA is there") == 1
+
+
+KILLED = """
+import os, sys
+sys.stdin.readline()
+print('{"started": 7}', flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its processes died with it, further ones start, and the end is clean."""
+    (tmp_path / "grposweep" / "train").mkdir(parents=True)
+    texts = {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": KILLED, "train/__main__.py": "exit(3)"}
+    for name, text in texts.items():
+        (tmp_path / "grposweep" / name).write_text(text)
+    warm = ForkServer([], code=tmp_path)
+    first, second = warm.start([], {}, None), warm.start([], {}, None)
+    assert warm.poll(first) == -signal.SIGKILL
+    assert warm.poll(second, timeout=10.0) == 3
+    assert warm.poll(warm.start([], {}, None), timeout=10.0) == 3
+    warm.close()
+    assert "its server ended with code -9" in capfd.readouterr().err
+
+
+def test_the_end_of_a_killed_warm_server_is_clean(tmp_path: Path) -> None:
+    """What it was asked last is still in the pipe."""
+    (tmp_path / "grposweep" / "train").mkdir(parents=True)
+    for name, text in {"__init__.py": "", "train/__init__.py": "", "train/warm_server.py": KILLED}.items():
+        (tmp_path / "grposweep" / name).write_text(text)
+    warm = ForkServer([], code=tmp_path)
+    warm.start([], {}, None)
+    warm._server.kill()  # the test's own death of it
+    warm._server.wait()
+    assert warm._server.stdin is not None
+    warm._server.stdin.write(b"asked and never sent")
+    warm.close()
