@@ -66,3 +66,21 @@ def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(tmp_pa
         with pytest.raises(LeaseLostError):
             lease.check()
     assert read_json(tmp_path / "lease.json")["owner"] == "other"
+
+
+def test_a_folder_that_is_gone_was_not_taken_over(tmp_path: Path) -> None:
+    """Renamed while its sweep runs: the message says so."""
+    sweep = tmp_path / "s"
+    sweep.mkdir()
+    with Lease(sweep / "lease.json") as lease:
+        sweep.rename(tmp_path / "t")
+        with pytest.raises(LeaseLostError, match="is gone: it was renamed or removed while its sweep ran"):
+            lease.check()
+
+
+def test_a_lease_that_is_removed_was_not_taken_over(tmp_path: Path) -> None:
+    """By a hand that tidies up."""
+    with Lease(tmp_path / "lease.json") as lease:
+        (tmp_path / "lease.json").unlink()
+        with pytest.raises(LeaseLostError, match="was removed while its sweep ran"):
+            lease.check()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.storage import results
+from grposweep.storage.records import AttemptEvent
 from grposweep.storage.results import end_run, read_runs, run_cost, start_run
 
 
@@ -53,3 +54,22 @@ def test_a_run_under_way_costs_up_to_now_and_a_dead_one_up_to_its_last_sign(tmp_
 def test_a_trial_that_never_ran_costs_nothing(tmp_path: Path) -> None:
     """A job may have died in the queue."""
     assert run_cost(tmp_path)[1] == 0
+
+
+@pytest.mark.parametrize("jump", [7200, -7200])
+def test_a_clock_that_jumps_costs_nothing(tmp_path: Path, clock: list[float], jump: int) -> None:
+    """By two hours, forward or back: a minute's run is a minute's, under way and when it has ended."""
+    start_run(tmp_path, attempt=0, devices=8)
+    clock[0] += 60 + jump
+    assert run_cost(tmp_path, is_running=True, most=60.0)[0] <= 60
+    end_run(tmp_path, attempt=0, seconds=60.0)
+    assert run_cost(tmp_path) == (60, 480)
+
+
+def test_a_dead_run_is_no_longer_than_its_controller_watched_it(tmp_path: Path, clock: list[float]) -> None:
+    """Its last sign of life is dated by the clock that jumped."""
+    start_run(tmp_path, attempt=0, devices=1)
+    (tmp_path / "heartbeat").write_text("{}")
+    os.utime(tmp_path / "heartbeat", (clock[0] + 7200, clock[0] + 7200))
+    AttemptEvent(0, "ended", seconds=90.0).append(tmp_path)
+    assert run_cost(tmp_path)[0] == 90

@@ -1,12 +1,14 @@
 """When a controller has nothing left to do, and whom it watches, over a launcher of the test's own."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from grposweep.errors import UserError
 from grposweep.files import write_json
+from grposweep.launchers.base import End
 from grposweep.schema import Cluster
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping
 from grposweep.search.validity import Validator
@@ -110,3 +112,35 @@ def test_an_unfinished_trial_goes_on_with_the_values_that_it_was_recorded_with(p
     check_unfinished(folder, controller.study, Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")))
     with pytest.raises(UserError, match=r"trial 0 \(lr=0\.001\) was recorded with other values"):
         check_unfinished(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))
+
+
+def test_a_trial_whose_folder_is_removed_begins_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its attempt is ended, the others go on, and the user is told once."""
+    monkeypatch.setattr(place, "cancel", lambda _: place.ends.update({"0": End(-9)}))  # it leaves no files
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller.tick()
+    folder = controller.running[0].folder
+    shutil.rmtree(folder.path)
+    controller.tick()
+    controller.tick()
+    assert place.alive["2"].folder == folder.path
+    assert sum("was removed; the trial begins again" in line for line in controller.outcomes.news) == 1
+    for name in list(place.alive):
+        place.finish(name, "finished")
+    controller.tick()
+    assert folder.result.value is not None
+
+
+def test_a_journal_that_is_removed_ends_the_sweep_in_one_message(place: Place, tmp_path: Path) -> None:
+    """The next controller makes it again from the trial folders, with all that ended meanwhile."""
+    sweep = SweepFolder(tmp_path)
+    controller = open_controller(sweep, place, NoStopping(), RATES)
+    controller.tick()
+    sweep.journal.unlink()
+    place.finish("0", "finished")
+    with pytest.raises(UserError, match="was removed while its sweep ran"):
+        controller.tick()
+    again = open_controller(sweep, place, NoStopping(), RATES)
+    assert again.ended == 1

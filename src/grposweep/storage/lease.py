@@ -57,8 +57,18 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLostError if another controller holds it by now; called before anything is changed."""
         self._lost = self._lost or self._holder() != self._owner
-        if self._lost:
-            raise LeaseLostError(f"{self._path.parent} was taken over by another controller; this one leaves it alone.")
+        if not self._lost:
+            return
+        sweep = self._path.parent
+        if not sweep.is_dir():
+            raise LeaseLostError(
+                f"{sweep} is gone: it was renamed or removed while its sweep ran. Put it back, and run the same command again."
+            )
+        if not self._path.exists():
+            raise LeaseLostError(
+                f"{self._path} was removed while its sweep ran. Run the same command again: it goes on."
+            )
+        raise LeaseLostError(f"{sweep} was taken over by another controller; this one leaves it alone.")
 
     def _holder(self) -> str | None:
         found = read_json(self._path)

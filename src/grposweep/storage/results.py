@@ -3,6 +3,7 @@
 Readers tolerate damage, as in ``records``.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -252,9 +253,10 @@ def start_run(folder: Path, attempt: int, devices: int, restarts: int = 0) -> No
     append_line(folder / paths.RUNS, line)
 
 
-def end_run(folder: Path, attempt: int) -> None:
-    """Note that it ends now."""
-    append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time()})
+def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
+    """Note that it ends now, and how long it took by a clock that nothing sets, if that is known."""
+    length = {} if seconds is None else {"seconds": round(seconds, 3)}
+    append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time(), **length})
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
@@ -267,19 +269,31 @@ def read_runs(folder: Path) -> list[RunRecord]:
             )
             found.append(RunRecord(line["attempt"], devices, restarts, line["time"]))
         elif found and found[-1].end is None:
-            found[-1] = replace(found[-1], end=line["time"])
+            seconds = as_number(line.get("seconds"))
+            found[-1] = replace(found[-1], end=line["time"] if seconds is None else found[-1].start + seconds)
     return found
 
 
-def run_cost(folder: Path, is_running: bool = False) -> tuple[float, float]:
-    """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held."""
-    lengths = [(run.devices, _length(folder, run, is_running)) for run in read_runs(folder)]
+def run_cost(folder: Path, is_running: bool = False, most: float = math.inf) -> tuple[float, float]:
+    """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held.
+
+    ``most``: seconds that its present attempt has been seen by a clock that nothing sets, as the time of day is.
+    """
+    lengths = [(run.devices, _length(folder, run, is_running, most)) for run in read_runs(folder)]
     return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
 
 
-def _length(folder: Path, run: RunRecord, is_running: bool) -> float:
-    end = run.end if run.end is not None else time.time() if is_running else _last_sign(folder, run)
-    return max(end - run.start, 0.0)
+def _length(folder: Path, run: RunRecord, is_running: bool, most: float) -> float:
+    if run.end is not None:
+        return max(run.end - run.start, 0.0)
+    end = time.time() if is_running else _last_sign(folder, run)
+    return min(max(end - run.start, 0.0), most if is_running else _watched(folder, run.attempt))
+
+
+def _watched(folder: Path, attempt: int) -> float:
+    """The seconds for which a controller watched an attempt whose run could not note its end; infinite if none did."""
+    ends = read_lines(folder / paths.ATTEMPTS, attempt=int, seconds=int | float)
+    return max((line["seconds"] for line in ends if line["attempt"] == attempt), default=math.inf)
 
 
 def _last_sign(folder: Path, run: RunRecord) -> float:

@@ -130,7 +130,7 @@ class RunningAttempt:
     point: Point
     attempt: int
     job_id: str
-    since: float  # clock time in seconds
+    since: float  # when it began, by time.monotonic(): the time of day may be set meanwhile
     heartbeat: HeartbeatMonitor
     stall_seconds: float | None
     seed: int | None = None  # a replicate's
@@ -196,7 +196,7 @@ def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenA
         verdict.point,
         begun.number,
         begun.job_id or "",
-        begun.time,
+        time.monotonic() - max(time.time() - begun.time, 0.0),
         HeartbeatMonitor(folder.path / paths.HEARTBEAT),
         None if minutes is None else minutes * 60,
         verdict.seed,

@@ -4,6 +4,7 @@ A trial starts only if the rest of the budget holds its estimated cost. Estimate
 also order the last trials of a sweep, the longest first.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -158,10 +159,14 @@ class GpuHourBudget:
         if trial.number in self._costs:
             return self._costs[trial.number]
         path = self.folder.trial(trial.number, trial.user_attrs["experiment"]).path
-        cost = run_cost(path, trial.number in self.running)
+        attempt = self.running.get(trial.number)
+        cost = run_cost(path) if attempt is None else self._cost_so_far(attempt)
         if trial.state.is_finished():
             self._costs[trial.number] = cost
         return cost
+
+    def _cost_so_far(self, running: RunningAttempt) -> tuple[float, float]:
+        return run_cost(running.folder.path, is_running=True, most=time.monotonic() - running.since)
 
     def seconds(self, point: Point) -> float | None:
         """Return how many seconds a trial is going to take; None while that is unknown."""
@@ -186,7 +191,7 @@ class GpuHourBudget:
     def promised(self) -> float:
         """Device-seconds that the running trials are still going to take."""
         costs = (
-            (self.budget.expectation.of(running.point), run_cost(running.folder.path, True)[1])
+            (self.budget.expectation.of(running.point), self._cost_so_far(running)[1])
             for running in self.running.values()
         )
         return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)

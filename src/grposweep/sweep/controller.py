@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from grposweep.errors import ExitCode
+from grposweep.errors import ExitCode, UserError
 from grposweep.launchers.base import End, Launcher, LauncherBusy
 from grposweep.planning import boundary_steps
 from grposweep.search.validity import ValidationResult
@@ -26,7 +26,8 @@ from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 logger = logging.getLogger(__name__)
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+# What passes: a full disk, a mount or permission that is withdrawn, a shared file system that stalls.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE)
 
 
 @dataclass
@@ -64,6 +65,12 @@ class Controller:
             self.collect()
             if not self.stopping and not self.outcomes.halted:
                 self.fill()
+        except FileNotFoundError as error:
+            self.lease.check()
+            raise UserError(
+                f"{error.filename or self.folder.path} was removed while its sweep ran. Run the same command again: it makes the "
+                "study again from the trial folders, and unfinished trials go on from their last checkpoints."
+            ) from error
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
@@ -99,7 +106,9 @@ class Controller:
         """Record what ended: in the trial folder first, then in the study."""
         for number, running in list(self.running.items()):
             running.end = running.end or self.launcher.poll(running.job_id)
-            if running.end is None:
+            if not running.folder.path.is_dir():
+                self._drop(running)
+            elif running.end is None:
                 self._watch(running)
             else:
                 self.outcomes.record(running, running.end)
@@ -109,6 +118,17 @@ class Controller:
                 if running.request.action == Action.PAUSE and not running.folder.is_done:
                     self._pause(running)
                 self.busy_until = 0.0  # there may be room now
+
+    def _drop(self, running: RunningAttempt) -> None:
+        """End an attempt whose folder was removed. Its trial is unfinished by the study, so it begins again."""
+        number = running.folder.number
+        if running.end is not None:
+            del self.running[number]
+        elif not running.cancelled:
+            running.cancelled = True
+            self.launcher.cancel(running.job_id)
+            self.outcomes.news.append(f"trial {number}: {running.folder.path} was removed; the trial begins again")
+            logger.warning("its folder was removed: it begins again", extra=about(number, running.attempt))
 
     def fill(self) -> None:
         """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""

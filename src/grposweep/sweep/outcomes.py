@@ -204,7 +204,7 @@ class OutcomeRecorder:
         content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
         if decision is not None:
             content |= {"failure": decision.failure.value, "step": decision.step.value, "nodes": end.nodes}
-        seconds = round(time.time() - running.since, 3)
+        seconds = round(time.monotonic() - running.since, 3)
         running.folder.note_attempt(
             running.attempt, AttemptEventKind.ENDED, code=end.code, killed=running.killed, seconds=seconds, **content
         )

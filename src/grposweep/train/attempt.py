@@ -6,6 +6,7 @@ No torch here: the trainer is imported only when it is needed, so the fake train
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -62,6 +63,12 @@ class Attempt:
     tracker: Tracker
     inputs: TrialInputs = field(default_factory=TrialInputs)
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
+    began: float = field(default_factory=time.monotonic)  # the time of day may be set meanwhile
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has run."""
+        return time.monotonic() - self.began
 
     @property
     def is_main(self) -> bool:
@@ -246,7 +253,7 @@ def _train(attempt: Attempt) -> int:
         watchdog.release()
         attempt.tracker.finish()
         if attempt.is_main:
-            end_run(attempt.folder, attempt.number)
+            end_run(attempt.folder, attempt.number, attempt.seconds)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -273,7 +280,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     found = summarise(lines, search.metric, search.last)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
-    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, is_running=True))
+    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, attempt.seconds))
     result = TrialResult(
         status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
         attempt=attempt.number,
