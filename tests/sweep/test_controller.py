@@ -119,6 +119,7 @@ def test_a_trial_whose_folder_is_removed_begins_again(
 ) -> None:
     """Its attempt is ended, the others go on, and the user is told once."""
     monkeypatch.setattr(place, "cancel", lambda _: place.ends.update({"0": End(-9)}))  # it leaves no files
+    monkeypatch.setattr(place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}")
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     controller.tick()
     folder = controller.running[0].folder
