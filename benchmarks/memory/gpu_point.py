@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.memory.catalog import MODELS
+from grposweep.memory.catalog import known_models
 from grposweep.setting import Setting
 
 GIB = 2**30
@@ -22,7 +22,7 @@ ACCUMULATION = 2
 
 @dataclass(frozen=True)
 class Point:
-    """One run: a model of ``MODELS``, completions a micro-step, tokens a completion, and three switches."""
+    """One run: a model of ``memory/models.json``, completions a micro-step, tokens a completion, and three switches."""
 
     model: str
     batch: int
@@ -36,7 +36,7 @@ class Point:
         """The same for the estimator; two micro-steps an optimizer step."""
         return Setting(
             processes=1, num_generations=GENERATIONS, per_device_train_batch_size=self.batch,
-            gradient_accumulation_steps=ACCUMULATION, architecture=MODELS[self.model], weights_dtype="bfloat16",
+            gradient_accumulation_steps=ACCUMULATION, architecture=known_models()[self.model], weights_dtype="bfloat16",
             gradient_checkpointing=self.checkpoints, lora=self.lora, beta=0.04 if self.kl else 0.0, max_prompt_length=PROMPT,
             max_completion_length=self.completion, optim="adamw_torch", evaluates=False,
         )  # fmt: skip
@@ -82,7 +82,7 @@ def make_weights(model: str, folder: Path) -> None:
     from architectures import build_config
 
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        made = AutoModelForCausalLM.from_config(build_config(MODELS[model]), dtype=torch.bfloat16)
+        made = AutoModelForCausalLM.from_config(build_config(known_models()[model]), dtype=torch.bfloat16)
     made.save_pretrained(folder / "made")
     del made
     if torch.cuda.is_available():

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from grposweep.architecture import Architecture
+
 Version = tuple[int, int, int]
 TRL: Version = (1, 16, 0)  # the version that our own trainer runs
 
@@ -53,96 +55,38 @@ DOTTED = frozenset({"dotted"})
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What tells the layers of one ``model_type`` of transformers from another's, as far as memory notices."""
+class Runtime:
+    """How a trainer holds its model, a micro-batch and vLLM in memory. The defaults are those of TRL 1.16.
 
-    norms: int = 2  # a layer, over the hidden width
-    has_query_key_norms: bool = False  # over the head dimension
-    has_bias: bool = False  # of the query, key and value projections
-    keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
-    full_every: int = 1  # every so many layers attend to all tokens, the others to a window
+    ``head`` says how logits are held in a backward pass: in "tiles", "whole" (float32 copies of those of completions), or
+    "packed" (of all tokens, in half precision). ``packs``: sequences stand one after another without padding; then a
+    micro-batch has ``mean_tokens`` a sequence (None: as many as it may have), or is filled up to ``tokens_per_batch``.
+    ``flash``: attention without a mask and without repeated keys.
 
-
-# transformers 5.23 models/<model_type>/modeling_<model_type>.py; all gate their MLP (three matrices) and attend by SDPA.
-KINDS = {
-    "llama": Kind(),
-    "mistral": Kind(),
-    "qwen2": Kind(has_bias=True),
-    "qwen3": Kind(has_query_key_norms=True),
-    "gemma": Kind(keeps_float_norm=True),
-    "gemma3_text": Kind(norms=4, has_query_key_norms=True, keeps_float_norm=True, full_every=6),
-}
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A dense decoder; widths in elements, ``parameters`` as published (0: as counted here).
-
-    ``positions`` are the tokens of the longest sequence that it reads (0: not known).
+    ``offloads`` names what is in main memory while it is not used: "weights", "optimizer", "reference". It returns to the GPU
+    for use unless ``computes_offloaded`` (DeepSpeed steps on the CPU). ``weight_bits`` are of quantized frozen weights
+    (0: not quantized). ``upcasts``: FSDP keeps float32 shards of whatever is trained (accelerate). ``saved_hidden`` counts the
+    hidden states that checkpointing saves a layer. ``wakes_whole``: vLLM takes its whole share before weights are sent to it.
+    ``eager``: vLLM captures no CUDA graphs. ``image_tokens`` are those of a sequence's images.
     """
 
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    tied_embeddings: bool = True
-    model_type: str = "llama"
-    parameters: int = 0
-    positions: int = 0
+    head: Literal["tiles", "whole", "packed"] = "tiles"
+    has_entropy_loss: bool = False
+    packs: bool = False
+    mean_tokens: int | None = None
+    tokens_per_batch: int | None = None
+    flash: bool = False
+    offloads: frozenset[str] = frozenset()
+    computes_offloaded: bool = False
+    weight_bits: int = 0
+    upcasts: bool = True
+    saved_hidden: int = 1
+    wakes_whole: bool = False
+    eager: bool = False
+    image_tokens: int = 0
 
-    @property
-    def kind(self) -> Kind:
-        """How its layers are built; an unknown type counts as Llama's."""
-        return KINDS.get(self.model_type, KINDS["llama"])
 
-    @property
-    def query_width(self) -> int:
-        """All query heads side by side."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """All key heads side by side, and as many for values."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def head_parameters(self) -> int:
-        """The language model head, which is the embedding where they are tied."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def layer_parameters(self) -> int:
-        """One decoder layer: four attention matrices, three of the MLP, norms and biases."""
-        kind, queries, keys = self.kind, self.query_width, self.kv_width
-        matrices = sum(wide * narrow for wide, narrow in self.linear().values())
-        norms = kind.norms * self.hidden + (2 * self.head_dim if kind.has_query_key_norms else 0)
-        return matrices + norms + (queries + 2 * keys if kind.has_bias else 0)
-
-    def linear(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's linear modules, by name."""
-        h, m, q, kv = self.hidden, self.intermediate, self.query_width, self.kv_width
-        return dict(zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True))
-
-    def count(self) -> int:
-        """All weights: layers, embedding, final norm, and a head of its own where it is not tied."""
-        embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
-        return self.layers * self.layer_parameters + embeddings + self.hidden
-
-    @property
-    def weights(self) -> int:
-        """Parameters, published or counted."""
-        return self.parameters or self.count()
-
-    def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """LoRA's weights: rank x (inputs + outputs) for each module it is put on. Source: peft tuners/lora/layer.py."""
-        chosen = self.linear()
-        if targets != ("all-linear",):
-            chosen = {name: widths for name, widths in chosen.items() if name in targets}
-        return self.layers * sum(rank * (wide + narrow) for wide, narrow in chosen.values())
+OF_TRL = Runtime()
 
 
 @dataclass(frozen=True)
@@ -297,7 +241,8 @@ class Setting:
     loads_on_every_rank: bool = True  # FSDP's whole model in main memory; otherwise on one rank
     gpu: str | None = None  # what the GPUs are, by name
     gpu_memory_gib: float | None = None  # of each GPU
-    memory_factor: float = 1.0  # by which a sweep's own peaks correct the estimate
+    runtime: Runtime = OF_TRL  # how memory is used
+    memory_factors: tuple[tuple[str, float], ...] = ()  # by which measured peaks correct the estimate of a phase
     # generation
     temperature: float = 1.0
     top_p: float | None = None

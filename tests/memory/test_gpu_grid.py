@@ -14,7 +14,7 @@ import gpu_point
 from gpu_grid import Outcome, compare, estimate_gib, expected_seconds, grid, read_outcome, read_outcomes, row
 from gpu_point import Point
 
-from grposweep.setting import Architecture
+from grposweep.architecture import Architecture
 
 POINT = Point("qwen2.5-0.5b", 8, 256, checkpoints=True, lora=False, kl=False)
 H200 = 140.4
@@ -105,7 +105,7 @@ def test_a_process_waits_for_its_point_and_says_why_it_cannot_measure(tmp_path: 
 @pytest.mark.slow
 def test_a_point_is_measured_by_real_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The code that a GPU runs, on a CPU: a model of two layers, with KL and adapters; torch reserves no GPU memory."""
-    monkeypatch.setitem(gpu_point.MODELS, "two layers", Architecture(2, 32, 64, 4, 2, 8, 64, True, "qwen2"))
+    monkeypatch.setitem(gpu_point.known_models(), "two layers", Architecture(2, 32, 64, 4, 2, 8, 64, True, "qwen2"))
     monkeypatch.setattr(gpu_point, "PROMPT", 4)
     for lora in (False, True):
         found = gpu_point.measure(Point("two layers", 8, 4, checkpoints=True, lora=lora, kl=True), tmp_path)

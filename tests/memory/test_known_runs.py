@@ -10,7 +10,8 @@ import pytest
 
 from grposweep.check import check
 from grposweep.memory.catalog import find_model
-from grposweep.memory.estimate import GIB, Memory, estimate, find_engine
+from grposweep.memory.engine import find_engine
+from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.setting import Setting
 
 COLOCATED = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3}
@@ -83,6 +84,6 @@ def test_zero_3_sends_vllm_one_parameter_at_a_time() -> None:
     """All weights are gathered only where transformers generates, or adapters are merged."""
     s = run("Qwen2.5-7B", 8, 1024, 8, sharding="zero3", gpu_memory_gib=40.0, **COLOCATED)
     whole = s.architecture.weights * 2 if s.architecture else 0
-    sent, merged = (memory(s.replace({"lora": lora})).phases["generation"] for lora in (False, True))
+    sent, merged = (memory(s.replace({"lora": lora})).phases["sync"] for lora in (False, True))
     assert sent < 27 * GIB  # 14 more before
     assert merged > whole + 0.3 * 40 * GIB

@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
+from grposweep.architecture import Architecture
 from grposweep.check import Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes
 from grposweep.memory.estimate import GIB, estimate
-from grposweep.setting import Architecture, Setting
+from grposweep.planning import realise
+from grposweep.setting import Setting
 
 SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
 LARGE = Architecture(28, 3584, 18_944, 28, 4, 128, 152_064, False, "qwen2", 7_615_616_512)  # Qwen2.5-7B
 POINT = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=16, gradient_accumulation_steps=4, max_steps=100,
     per_device_eval_batch_size=8, eval_prompts=64, train_prompts=1000, kl_enabled=False, keys=KEYS,
-    architecture=SMALL, weights_dtype="bfloat16", max_prompt_length=256, max_completion_length=768, gpu_memory_gib=24.0,
+    architecture=SMALL, weights_dtype="bfloat16", max_prompt_length=256, max_completion_length=768, gpu_memory_gib=16.0,
 )  # fmt: skip
 
 
@@ -61,12 +63,15 @@ def test_a_large_model_needs_lora_on_one_gpu_and_may_be_sharded_on_several() -> 
 
 def test_fewer_generations_come_last() -> None:
     """They change what is learnt, and everything else is tried before."""
-    changes = [set(change) for change in memory_problem(POINT).broken.suggestions]
-    assert changes[-1] == {"num_generations"}
-    assert {"num_generations"} not in changes[: changes.index({"lora"})]
+    auto = {"auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}), "prompts_per_step": 4}
+    point = realise(replace(POINT, **auto, gpu_memory_gib=18.0))
+    changes = [set(change) for change in memory_problem(point).broken.suggestions]
+    first = changes.index({"num_generations"})
+    assert first > 0
+    assert all(change == {"num_generations"} for change in changes[first:])
 
 
-@pytest.mark.parametrize("fields", [{}, {"gradient_checkpointing": True, "gpu_memory_gib": 6.5}])
+@pytest.mark.parametrize("fields", [{}, {"gradient_checkpointing": True, "gpu_memory_gib": 5.0}])
 def test_every_fix_fits(fields: dict[str, Any]) -> None:
     """It is judged again before anybody sees it."""
     s = replace(POINT, **fields)
@@ -89,3 +94,10 @@ def test_unstated_processes_are_judged_by_those_that_fit() -> None:
     problems = check(replace(POINT, processes=None, sharding="zero3", architecture=LARGE, per_device_train_batch_size=1,
                              gradient_checkpointing=True, gpu_memory_gib=32.0))  # fmt: skip
     assert any("GM101" in problem.broken.why for problem in problems if problem.code == "GT201")
+
+
+@pytest.mark.parametrize(("gib", "code"), [(18.0, "GM101"), (24.0, "GM201"), (31.0, "GM201"), (40.0, None)])
+def test_only_a_gpu_below_the_interval_is_refused(gib: float, code: str | None) -> None:
+    """Inside it there is a warning, on both sides of the estimate, and above it nothing."""
+    problems = check(replace(POINT, gpu_memory_gib=gib))
+    assert [problem.code for problem in problems if problem.code.startswith("GM")] == ([] if code is None else [code])

@@ -14,11 +14,12 @@ from grposweep.check import check
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
+from grposweep.frameworks.memory import READERS, describe
 from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.linting.linter import build_plan
 from grposweep.linting.output import place_of
-from grposweep.memory.catalog import known_model
-from grposweep.memory.estimate import estimate, fit, fit_gpus, memory_gib
+from grposweep.memory.estimate import estimate, memory_gib
+from grposweep.memory.fit import fit, fit_gpus
 from grposweep.planning import evaluation_share, total_steps
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
 from grposweep.report.tables import RIGHT, build_console, build_table
@@ -65,7 +66,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
-    if memory is None and not setting.framework.follows_trl:
+    if memory is None and setting.framework.name not in READERS:
         raise UserError(
             f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Translate it "
             "(grposweep translate --to trl) for an estimate of the same sizes in TRL."
@@ -73,7 +74,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
     if memory is None:
         raise UserError(
             "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
-            "model.shape, or give a recipe whose model is one of those in docs/memory.md."
+            "model.shape, or give a recipe whose model is in docs/memory.md or a folder with a config.json."
         )
     found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
     if as_json:
@@ -159,7 +160,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         recipes = load_recipes(Path(name), options)
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
         return [
-            (f"{name}{place_of(recipe, start)}", known_model(frameworks.read(recipe).setting, recipe.config))
+            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)
         ]
     except UserError as error:

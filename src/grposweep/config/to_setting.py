@@ -11,13 +11,14 @@ from dataclasses import is_dataclass
 from math import inf
 from typing import Any, get_args, get_type_hints
 
+from grposweep.architecture import Architecture
 from grposweep.config.precision import read_precision
 from grposweep.files import parse_json
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
-from grposweep.setting import TRL, Architecture, Setting
+from grposweep.setting import TRL, Setting
 
 # A field of the setting -> where its value stands in an Experiment.
 PATHS = {

@@ -13,7 +13,6 @@ from grposweep.errors import UserError
 from grposweep.external import ExternalProgram, Trial
 from grposweep.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release
 from grposweep.frameworks.signs import has_sign, refuse_others, refuse_own_keys, refuse_without_sign
-from grposweep.memory.catalog import known_model
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
 
@@ -60,7 +59,9 @@ def read(recipe: Recipe) -> ParsedRecipe:
     parsed = FRAMEWORKS[recipe.framework].read(recipe)
     if recipe.gpu_gib is None:
         return parsed
-    setting = known_model(parsed.setting, recipe.config).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
+    from grposweep.frameworks.memory import describe  # it builds on this package, and is for recipes with a GPU
+
+    setting = describe(recipe, parsed.setting).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
     autocast = recipe.launch_fields.get("autocast_dtype")
     if autocast and setting.weights_dtype == "float32" and setting.autocast_dtype is None:
         setting = setting.replace({"autocast_dtype": autocast})  # accelerate's, where the recipe says nothing

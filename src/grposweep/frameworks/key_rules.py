@@ -13,12 +13,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from grposweep import frameworks
-from grposweep.frameworks.base import text
+from grposweep.frameworks.memory import READERS
 from grposweep.frameworks.parsing.yaml_text import convert
+from grposweep.memory.catalog import find_model
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.helpers import NO_COUNT, cut, show
 from grposweep.rules.registry import Change, RecipeRule, Rule, Violation, choose_for_recipes, recipe_rule
-from grposweep.setting import DOTTED, EVERY, TRL, Version
+from grposweep.setting import DOTTED, EVERY, Version
 
 
 @recipe_rule("GV105", "warning", of=EVERY)
@@ -76,28 +77,24 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
 def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
     """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
 
-    Estimated are recipes of TRL and Open-R1 whose model is one of those that are known by name (docs/memory.md), as the
-    newest TRL uses memory: it goes over the logits in tiles (trl kernels/chunked_logprob.py), which older releases did not.
+    Estimated are recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
+    (docs/memory.md), or be a local folder with a config.json.
     """
     if recipe.gpu_gib is None:
         return
-    what, name = f"a GPU of {recipe.gpu_gib:g} GiB", recipe.config.get("model_name_or_path")
-    if frameworks.read(recipe).setting.architecture is not None:
-        if recipe.version < TRL:
-            why = (
-                f"memory is estimated as TRL {text(TRL)} uses it, and TRL {text(recipe.version)} may hold all logits of a "
-                "micro-batch at once (micro-batch x completion length x vocabulary)"
-            )
-            yield Violation(what, why, "Leave some memory free, or take a newer TRL.")
-    elif not frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl:
-        why = f"memory is estimated for recipes of TRL and Open-R1, not of {recipe.framework}"
+    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", frameworks.read(recipe).setting
+    name, key = setting.model_name_or_path, setting.key("model_name_or_path")
+    if setting.architecture is not None:
+        return
+    if recipe.framework not in READERS or (name and find_model(name)):
+        why = f"the memory of this recipe of {setting.trainer} is not estimated"
         yield Violation(
             what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
         )
     else:
-        why = "no model is named" if name is None else f"the shape of model_name_or_path={name} is not known"
-        instead = "Name a model that is known (Qwen2.5, Qwen3, Llama 3, Mistral, Gemma), or leave --gpu out."
-        yield Violation(what, why, instead, () if name is None else ("model_name_or_path",))
+        why = f"the shape of {key}={name} is not known" if name else "no model is named"
+        instead = "Name a model that is known (docs/memory.md) or a folder with a config.json, or leave --gpu out."
+        yield Violation(what, why, instead, (key,) if name else ())
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}

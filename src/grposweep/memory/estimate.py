@@ -1,44 +1,59 @@
-"""Peak GPU memory of one rank, phase by phase, from a setting alone; and how far its sizes can go on a GPU."""
+"""Peak GPU memory of one rank: a sum of named parts for each phase, from a setting alone; and how far it may be off."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from math import gcd
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from grposweep.memory import parts
-from grposweep.memory.catalog import GPUS
-from grposweep.memory.parts import (
-    ASSUMED_PROMPT_TOKENS,
-    FLOAT,
-    HALF,
-    WEIGHTS_SHARDED,
-    Need,
-    States,
-    find_prompt,
-    find_states,
-    read_need,
-)
-from grposweep.planning import micro_steps_per_generation
+from grposweep.memory.parts import FLOAT, HALF, WEIGHTS_SHARDED, ZERO, Need, States, find_states, read_need
 from grposweep.setting import Setting
 
 GIB = 2**30
-CONTEXT = 0.6 * GIB  # CUDA's context and cuBLAS's workspaces: an assumption until measured, and so are these two
-COMMUNICATION = 0.4 * GIB  # NCCL's buffers, with several ranks
-ENGINE = 1.0 * GIB  # vLLM's own: activations of 4,096 tokens, a step's logits, CUDA graphs: an assumption as well
-DEFAULT_SHARE = 0.3  # trl 0.18 and later
-OWN_LENGTH = (0, 26)  # before, TRL told vLLM max_prompt_length + max_completion_length
-FRAGMENTATION = 0.06  # of what is allocated and freed again
+# What no formula gives. Each has its source; `TOLERANCE` says how far it may be off.
+CONTEXT = (
+    0.6 * GIB
+)  # CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
+COMMUNICATION = 0.4 * GIB  # one NCCL communicator: channels x 4 MiB buffers for each peer (NCCL_BUFFSIZE), and NVLS's
+ASLEEP = 0.76 * GIB  # vLLM asleep: its graphs and workspaces (NVIDIA-NeMo/RL#223: 774 MiB)
+GRAPHS = 0.6 * GIB  # CUDA graphs of vLLM, which it captures beyond its share ("Graph capturing finished ... took")
+ASLEEP_PARALLEL = 4.8 * GIB  # the same with tensor parallelism: 2,440 and 7,392 MiB in the same thread
+FRAGMENTATION = 0.06  # of what is allocated and freed again: blocks that are split and cannot be used again
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
-MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # more is no realistic question
+# Bytes a word of the vocabulary and token while the backward pass begins, by how logits are held.
+WHOLE_LOGITS = 3  # elements: the scaled logits, their gradient, and a row's (trl 1.14 utils.py selective_log_softmax)
+PACKED_LOGITS = (
+    4  # half precision: logits and their gradient (verl workers/actor/dp_actor.py, flash_attn cross_entropy)
+)
+ENTROPY_LOGITS = 6  # and the entropy's gradient (verl utils/torch_functional.py entropy_from_logits)
+SCORED_LOGITS = 2  # elements, without gradients: the logits and their scaled copy
 PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
+# How much less and more of a part there may be, as a share of it.
+TOLERANCE = {
+    "weights": (0.01, 0.02),  # exact but for padding and buffers
+    "reference": (0.01, 0.02),
+    "optimizer": (0.01, 0.02),
+    "gradients": (0.02, 0.05),  # buckets
+    "activations": (0.15, 0.15),  # within 6 % of torch's own count; kernels of a GPU save otherwise
+    "logits": (0.25, 0.25),  # temporaries of a release
+    "gathered": (0.3, 0.5),  # how many layers are fetched ahead
+    "generation": (0.1, 0.1),
+    "engine": (0.03, 0.05),  # vLLM profiles with random inputs
+    "asleep": (0.5, 0.5),  # the two figures of its source
+    "graphs": (1.0, 3.0),  # none if it is eager; more for large models
+    "context": (0.5, 1.0),  # by driver, GPU and libraries
+    "communication": (0.5, 2.0),  # by channels and algorithms
+    "fragmentation": (1.0, 2.0),  # none, or 18 % of what comes and goes
+}
+FEWEST_TOKENS = 0.25  # of the limit of a prompt or a packed sequence, if nothing is known of the data
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank: what each part takes at its largest, and what each phase comes to.
+    """Bytes of one rank: for each phase its parts, and the states of the rank as a whole.
 
-    ``activations`` and ``logits`` are of the backward phase, ``generation`` of the key-value cache and its logits, or
-    vLLM's share. ``phases`` include the context, fragmentation and everything that stays.
+    ``parts`` include the context, fragmentation and everything that stays. ``activations`` and ``logits`` are of the
+    backward phase, ``generation`` of the key-value cache and its logits, or vLLM's share. ``factors`` correct phases by what
+    was measured. ``shortest`` is the same with packed sequences as short as they may be.
     """
 
     weights: float
@@ -48,7 +63,14 @@ class Memory:
     activations: float
     logits: float
     generation: float
-    phases: Mapping[str, float]
+    parts: Mapping[str, Mapping[str, float]]
+    factors: Mapping[str, float]
+    shortest: "Memory | None" = None
+
+    @cached_property
+    def phases(self) -> dict[str, float]:
+        """The bytes of each phase."""
+        return {phase: sum(found.values()) * self.factors.get(phase, 1.0) for phase, found in self.parts.items()}
 
     @property
     def peak(self) -> float:
@@ -60,18 +82,34 @@ class Memory:
         """Its name."""
         return max(self.phases, key=lambda name: self.phases[name])
 
+    @cached_property
+    def low(self) -> float:
+        """The least that the peak may be, in bytes: a GPU with less is too small."""
+        return self.shortest.low if self.shortest is not None else self._bound(0, -1)
+
+    @cached_property
+    def high(self) -> float:
+        """The most that the peak may be, in bytes: a GPU with more is large enough."""
+        return self._bound(1, 1)
+
+    def _bound(self, side: int, sign: int) -> float:
+        """The largest phase if every part is off by its tolerance; a measured phase by half of it."""
+        found = 0.0
+        for phase, sizes in self.parts.items():
+            share = 0.5 if phase in self.factors else 1.0
+            bound = sum(size * (1 + sign * share * TOLERANCE[part][side]) for part, size in sizes.items())
+            found = max(found, bound * self.factors.get(phase, 1.0))
+        return found
+
     def as_gib(self) -> dict[str, float]:
         """The parts and the peak in GiB, as the plan's JSON shows them."""
         return {name: round(getattr(self, name) / GIB, 3) for name in PARTS}
 
 
 def estimate(s: Setting) -> Memory | None:
-    """The memory of one rank; None where the model's shape is not known.
-
-    ``memory_factor`` is what a sweep's own peaks have shown the estimate to be off by.
-    """
+    """The memory of one rank; None where the model's shape is not known."""
     need = read_need(s)
-    return None if need is None else build_memory(need, s.memory_factor)
+    return None if need is None else build_memory(need, dict(s.memory_factors))
 
 
 def memory_gib(s: Setting) -> dict[str, float] | None:
@@ -80,34 +118,39 @@ def memory_gib(s: Setting) -> dict[str, float] | None:
     return None if memory is None else memory.as_gib()
 
 
-def build_memory(n: Need, factor: float = 1.0) -> Memory:
+def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
     """The memory behind a need.
 
     Gradients are there from the first micro-batch on where several accumulate, and then in every later one; otherwise only
     the head's are while activations are at their largest. They are freed before the next rollout (transformers trainer.py).
     To generate itself TRL gathers all weights that ZeRO-3 has divided, and FSDP a layer at a time (trl models/utils.py). To
     vLLM it sends them one parameter at a time, but all at once with adapters, which it merges
-    (trl generation/vllm_generation.py _iter_named_params).
+    (trl generation/vllm_generation.py _iter_named_params). verl and EasyR1 bring offloaded weights back to send them, while
+    vLLM is awake (verl workers/sharding_manager/fsdp_vllm.py).
     """
     states = find_states(n)
-    engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
-    scored = n.scored * n.length
     saved, passing = find_activations(n)
     head, generation = find_head(n), find_generation(n)
+    engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
+    gathered, halves = _gathered(n), find_halves(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
-    gathered = _gathered(n)
-    halves = find_halves(n)
-    cached = (
-        halves if n.lora is None else halves / n.model.layers
-    )  # until a forward pass has ended; frozen ones are not
+    # Autocast's copies are kept until a forward pass has ended; those of frozen weights are not.
+    cached = halves if n.lora is None else halves / n.model.layers
+    largest = max(head, passing, cached if n.checkpoints else 0)
     moving = {
-        "load": 0.0,
-        "generation": generation + _gathered_to_generate(n, gathered),
-        "scoring": scored * parts.passing_forward(n.model, n.width) + _tile(n, n.scored) + gathered + cached,
-        "backward": kept + saved + max(head, passing, cached if n.checkpoints else 0) + gathered,
-        "step": states.gradients + states.stepping,
+        "load": {},
+        "generation": {"generation": generation, "gathered": 0.0 if n.uses_vllm else _gathered_whole(n, gathered)},
+        "scoring": {"activations": find_scoring(n) + cached, "logits": _scored_logits(n), "gathered": gathered},
+        "backward": {
+            "gradients": kept,
+            "activations": saved + (0.0 if head == largest else largest),
+            "logits": head if head == largest else 0.0,
+            "gathered": gathered,
+        },
+        "step": {"gradients": states.gradients + states.stepping},
     }
-    phases = {name: _with_overhead(n, states, name, bytes_, engine) * factor for name, bytes_ in moving.items()}
+    if n.uses_vllm and n.engine_share:
+        moving["sync"] = {"gathered": _gathered_whole(n, gathered)}
     return Memory(
         weights=states.weights,
         gradients=states.gradients,
@@ -116,17 +159,58 @@ def build_memory(n: Need, factor: float = 1.0) -> Memory:
         activations=saved + passing,
         logits=head,
         generation=generation + engine,
-        phases=phases,
+        parts={name: _with_what_stays(n, states, name, sizes, engine) for name, sizes in moving.items()},
+        factors=factors or {},
+        shortest=None if (shorter := _shortened(n)) is None else build_memory(shorter, factors),
     )
 
 
-def _with_overhead(n: Need, states: States, phase: str, moving: float, engine: float) -> float:
-    """A phase with what stays: the states, vLLM's share, the context; and what fragmentation wastes."""
-    stays = states.weights + states.reference + (0 if phase == "load" else states.optimizer)
-    buckets = states.buckets if phase in ("generation", "scoring") else 0  # elsewhere they are among the gradients
-    fixed = CONTEXT + (COMMUNICATION if n.processes > 1 else 0)
-    awake = engine if phase in ("load", "generation") or not n.engine_sleeps else 0
-    return stays + buckets + moving * (1 + FRAGMENTATION) + fixed + awake
+def _shortened(n: Need) -> Need | None:
+    """Return a need with sequences as short as they may be; None where their length is known.
+
+    A limit cuts prompts and completions. It does not make them longer: padding goes to the longest of a batch.
+    """
+    if n.runtime.packs and n.runtime.mean_tokens is None and n.runtime.tokens_per_batch is None:
+        tokens = max(int(n.length * FEWEST_TOKENS), 1)
+        return replace(n, runtime=replace(n.runtime, mean_tokens=tokens), is_limit=False)
+    return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False) if n.is_limit else None
+
+
+USES = {  # what is brought back from main memory for a phase
+    "sync": ("weights",),
+    "scoring": ("weights", "reference"),
+    "backward": ("weights",),
+    "step": ("weights", "optimizer"),
+}
+
+
+def _with_what_stays(
+    n: Need, states: States, phase: str, moving: Mapping[str, float], engine: float
+) -> dict[str, float]:
+    """A phase's parts, with the states that are on the GPU, vLLM's share, the context; and what fragmentation wastes."""
+    stays = {"weights": states.weights, "reference": states.reference, "optimizer": states.optimizer}
+    used = () if n.runtime.computes_offloaded else USES.get(phase, ())
+    found = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
+    if phase == "load":
+        found |= {"weights": states.weights, "optimizer": 0.0}
+    buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0  # elsewhere among the gradients
+    groups = 1 + (n.sequence_ranks > 1) + (n.engine_ranks > 1 and n.engine_share > 0)
+    asleep = ASLEEP_PARALLEL if n.engine_ranks > 1 else ASLEEP
+    awake = phase in ("load", "generation") or (phase == "sync" and n.runtime.wakes_whole) or not n.engine_sleeps
+    if phase == "sync" and not awake:
+        engine = n.model.weights * HALF / n.engine_ranks  # its cache is allocated after
+    captured = engine and awake and not n.runtime.eager and phase != "sync"
+    found |= {
+        **moving,
+        "gradients": moving.get("gradients", 0.0) + buckets,
+        "engine": engine if awake or phase == "sync" else 0.0,
+        "asleep": asleep if engine and not awake and phase != "sync" else 0.0,
+        "graphs": GRAPHS if captured else 0.0,
+        "context": CONTEXT,
+        "communication": COMMUNICATION * groups if n.processes > 1 else 0.0,
+        "fragmentation": sum(moving.values()) * FRAGMENTATION,
+    }
+    return {name: size for name, size in found.items() if size}
 
 
 def find_activations(n: Need) -> tuple[float, float]:
@@ -136,26 +220,76 @@ def find_activations(n: Need) -> tuple[float, float]:
     embedding's gradient is dense, and so is that of the largest matrix before it is added to the others.
     """
     model, width = n.model, n.width
-    layer = n.tokens * parts.saved_by_layer(model, width, n.length, n.lora, n.compute) + _casts(n) / model.layers
-    last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + model.hidden * width)
-    dense = max(model.hidden * model.intermediate * width, 0) if n.lora is None else 0
+    flash, packs = n.runtime.flash, n.runtime.packs
+    saved = parts.saved_by_layer(model, width, n.length, n.lora, n.compute, flash, casts=not packs)
+    layer = n.tokens * saved + (0.0 if packs else _casts(n) / model.layers)
+    kept = model.hidden * width if n.lora is None or n.runtime.head == "tiles" else 0  # for the gradient of the head
+    last = n.tokens * (parts.saved_by_norm(model, model.hidden, width, n.lora) + FLOAT + kept)
+    last_and_tower = last + _tower(n)
+    matrix = model.hidden * model.intermediate * max(model.experts, 1)
+    # The gradient of the largest matrix, or a quantized one in half precision.
+    dense = matrix * width if n.lora is None else matrix * HALF if n.runtime.weight_bits else 0
     passing = n.tokens * parts.passing_backward(model, width) + dense
     halves = find_halves(n)
     if not n.checkpoints:
-        return model.layers * layer + last + halves, passing
-    return n.tokens * model.layers * model.hidden * width + last, layer + passing + halves / model.layers
+        return model.layers * layer + last_and_tower + halves, passing
+    inputs = n.tokens * model.layers * model.hidden * width * n.runtime.saved_hidden
+    return inputs + last_and_tower, layer + passing + halves / model.layers
 
 
 def find_head(n: Need) -> float:
-    """The head's working memory in the backward pass, in bytes: a tile of logits, and gradients in float32 and then again.
+    """The head's working memory in the backward pass, in bytes.
 
     TRL 1.16 never holds all logits of a micro-batch: it goes over tiles of 4,096 completion tokens x 32,768 words. The
     gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
-    kernels/chunked_logprob.py backward.
+    kernels/chunked_logprob.py backward. Otherwise all logits are there, with their gradients.
     """
+    if n.runtime.head != "tiles":
+        weight = _head_weight(n)  # the gradient
+        return _head_tokens(n, n.batch) * n.model.vocabulary * _logit_bytes(n) + weight
     hidden = n.batch * n.completion * n.model.hidden * (FLOAT + n.width)
     weight = n.model.head_parameters * (FLOAT + n.width) if n.lora is None else 0
     return _tile(n, n.batch) + hidden + weight
+
+
+def _logit_width(n: Need) -> int:
+    """Bytes of a logit: accelerate turns outputs into float32, but not DeepSpeed's (accelerator.py prepare_model)."""
+    return HALF if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF) else FLOAT
+
+
+def _logit_bytes(n: Need) -> int:
+    if n.runtime.head == "whole":
+        return WHOLE_LOGITS * _logit_width(n)
+    return ENTROPY_LOGITS if n.runtime.has_entropy_loss else PACKED_LOGITS
+
+
+def _head_tokens(n: Need, sequences: int) -> int:
+    """The tokens whose logits are there: of completions, or of everything that is packed.
+
+    Trainers that hold all logits do so for the prompt as well if the model reads images: its forward pass took no
+    ``logits_to_keep`` (VLM-R1 and Video-R1 grpo_trainer.py _get_per_token_logps).
+    """
+    all_tokens = n.runtime.head == "packed" or n.model.vision_layers > 0
+    return n.tokens_of(sequences) if all_tokens else sequences * n.completion
+
+
+def find_scoring(n: Need) -> float:
+    """What one layer holds in a forward pass without gradients, in bytes."""
+    return n.tokens_of(n.scored) * parts.passing_forward(n.model, n.width)
+
+
+def _scored_logits(n: Need) -> float:
+    if n.runtime.head == "tiles":
+        return _tile(n, n.scored)
+    return _head_tokens(n, n.scored) * n.model.vocabulary * SCORED_LOGITS * _logit_width(n)
+
+
+def _tower(n: Need) -> float:
+    """What the vision tower saves, in bytes; frozen towers count as well."""
+    images = min(n.runtime.image_tokens, n.prompt)
+    if not images or not n.model.vision_layers:
+        return 0.0
+    return n.batch * parts.saved_by_tower(n.model, images, n.compute, n.checkpoints)
 
 
 def find_generation(n: Need) -> float:
@@ -204,7 +338,7 @@ def find_halves(n: Need) -> float:
     return n.model.layers * n.model.layer_parameters * n.compute if n.compute < n.width else 0.0
 
 
-def _gathered_to_generate(n: Need, gathered: float) -> float:
+def _gathered_whole(n: Need, gathered: float) -> float:
     """Weights that a rank has gathered to generate, or to send them to vLLM."""
     if n.sharding != "zero3":
         return gathered
@@ -212,151 +346,12 @@ def _gathered_to_generate(n: Need, gathered: float) -> float:
 
 
 def _gathered(n: Need) -> float:
-    """Weights that a sharded forward and backward pass has gathered: the head and two layers.
+    """Weights that a sharded forward and backward pass has gathered: the head and two layers (one without other ranks).
 
     FSDP gathers what lies outside of the layers together, so a head of its own and the embedding are there at once.
     """
     if n.sharding not in WEIGHTS_SHARDED:
         return 0
     embeddings = 2 if n.sharding == "fsdp" and not n.model.tied_embeddings else 1
-    return (embeddings * n.model.head_parameters + 2 * n.model.layer_parameters) * n.width
-
-
-# vLLM's share of a GPU.
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Bytes of one GPU: vLLM's share, and what must fit into it before vLLM starts.
-
-    ``cache`` are keys and values of one sequence of ``tokens``, the longest that vLLM may be asked for.
-    """
-
-    share: float
-    weights: float
-    cache: float
-    tokens: int
-
-    @property
-    def needed(self) -> float:
-        """What the share must hold."""
-        return self.weights + self.cache + ENGINE
-
-
-def find_engine(s: Setting) -> Engine | None:
-    """vLLM's share where its GPU and the model are known; None without vLLM, or with a server that runs elsewhere.
-
-    It splits weights and key-value heads among its tensor parallel ranks, and makes half precision of float32 weights unless
-    it is told their type, as a job's own server is. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
-    """
-    model, gib, size = s.architecture, s.gpu_memory_gib, max(s.vllm_tensor_parallel_size, 1)
-    if not s.use_vllm or model is None or gib is None or (s.vllm_mode != "colocate" and not s.server_gpus):
-        return None
-    is_float = s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
-    width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)
-    layers = -(-model.layers // model.kind.full_every)
-    heads = max(model.kv_heads / size, 1)
-    return Engine(
-        share=(s.vllm_gpu_memory_utilization or DEFAULT_SHARE) * gib * GIB,
-        weights=model.weights * width / size,
-        cache=2 * layers * heads * model.head_dim * width * tokens,
-        tokens=tokens,
-    )
-
-
-def find_longest_sequence(s: Setting) -> int:
-    """The tokens of the longest sequence that vLLM keeps room for: as set, as TRL derives them, or the model's own."""
-    prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
-    own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
-    if s.vllm_max_model_length is not None:
-        return s.vllm_max_model_length
-    is_derived = s.version < OWN_LENGTH and s.max_prompt_length is not None
-    return own if is_derived or not positions else positions
-
-
-# How far sizes can go.
-
-
-@dataclass(frozen=True)
-class Fit:
-    """One GPU: its memory and the setting's peak in GiB, and each size at its largest with the others as they are.
-
-    ``batch`` are completions a micro-step at the same effective batch, ``completion`` tokens; None where even the smallest
-    does not fit.
-    """
-
-    gib: float
-    peak: float
-    batch: int | None
-    completion: int | None
-    generations: int | None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the setting fits as it is."""
-        return self.peak <= self.gib
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, and whether it fits."""
-        return {"fits": self.fits, **asdict(self)}
-
-
-def fit(s: Setting, gib: float) -> Fit:
-    """The sizes that fit a GPU of so many GiB; the model's shape must be known."""
-    s = s.replace({"gpu_memory_gib": gib, "auto": frozenset()})
-
-    def fits(change: dict[str, Any]) -> bool:
-        return _peak(s.replace(change)) <= gib
-
-    group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
-    return Fit(
-        gib=gib,
-        peak=round(_peak(s), 2),
-        batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
-        completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),
-        generations=_largest(lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group),
-    )
-
-
-def fit_gpus(s: Setting) -> list[tuple[str, Fit]]:
-    """The same for every GPU of the table, smallest first."""
-    return [(name, fit(s, gib)) for name, gib in sorted(GPUS.items(), key=lambda item: item[1])]
-
-
-def with_batch(s: Setting, size: int) -> dict[str, Any]:
-    """Micro-batches of this size; the rollout and the effective batch stay as they are, as nearly as whole numbers let."""
-    step = s.per_device_train_batch_size * s.gradient_accumulation_steps
-    rollout = s.per_device_train_batch_size * micro_steps_per_generation(s)
-    return {
-        "per_device_train_batch_size": size,
-        "gradient_accumulation_steps": max(step // size, 1),
-        "steps_per_generation": max(rollout // size, 1),
-    }
-
-
-def with_generations(s: Setting, generations: int) -> dict[str, Any]:
-    """So many generations of as many prompts: longer rollouts, more accumulation."""
-    rollout = max(s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1), 1)
-    micro_steps = -(-rollout * generations // s.per_device_train_batch_size)
-    return {
-        "num_generations": generations,
-        "steps_per_generation": micro_steps,
-        "gradient_accumulation_steps": micro_steps,
-    }
-
-
-def _peak(s: Setting) -> float:
-    memory = estimate(s)
-    assert memory is not None  # the caller has seen to it
-    return memory.peak / GIB
-
-
-def _largest(fits: Callable[[int], bool], most: int, unit: int = 1) -> int | None:
-    """The largest number that fits, times the unit, by bisection; None where 1 does not."""
-    if not fits(1):
-        return None
-    low, high = 1, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * unit
+    layers = 2 if n.processes > 1 else 1  # the next one is fetched ahead
+    return (embeddings * n.model.head_parameters + layers * n.model.layer_parameters) * n.width

@@ -1,4 +1,4 @@
-"""What decides a rank's memory, and its parts in bytes: states that stay, and what a layer holds for each token.
+"""What decides a rank's memory (`Need`), and its parts in bytes: states that stay, and what a layer holds for each token.
 
 States: torch optim/adam.py; torch nn/parallel/distributed.py (DDP's buckets are a second copy of the gradients, since
 accelerate leaves gradient_as_bucket_view off); deepspeed runtime/zero (a float32 copy of the trained weights and two float32
@@ -7,13 +7,16 @@ the trained weights are kept, and stepped, in float32 shards). Sharded states ar
 
 Layers: derived from transformers 5.23's modules operation by operation (what each saves for its backward pass), and compared
 with what torch counts: benchmarks/memory/architectures.py. Attention is SDPA with a padding mask, as TRL calls it: keys and
-values are repeated for every query head, and the boolean mask becomes a bias of the model's type.
+values are repeated for every query head, and the boolean mask becomes a bias of the model's type. Flash attention does
+neither (flash_attn flash_attn_interface.py: it saves queries, keys, values, its output and a log-sum-exp a head).
 """
 
 from dataclasses import dataclass
+from math import ceil
 
+from grposweep.architecture import Architecture
 from grposweep.planning import micro_steps_per_generation
-from grposweep.setting import Architecture, Setting
+from grposweep.setting import OF_TRL, Runtime, Setting
 
 FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16
 ASSUMED_PROMPT_TOKENS = 512  # where they are not counted
@@ -22,13 +25,15 @@ READS = (  # the fields of a setting behind an estimate, for rules that say what
     "sharding", "optim", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",
     "steps_per_generation", "generation_batch_size", "num_iterations", "evaluates", "per_device_eval_batch_size",
     "beta", "prompt_tokens", "max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "use_vllm",
-    "vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "gpu_memory_gib", "memory_factor",
+    "vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_tensor_parallel_size", "gpu_memory_gib",
+    "memory_factors", "runtime", "sequence_parallel_size", "experience_batch_size", "use_liger_kernel", "loads_reference",
 )  # fmt: skip
 ZERO = frozenset({"zero1", "zero2", "zero3"})
 WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
 BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/trl.py sets it
 # Moments a parameter by an optimizer's first word (after "paged_"); what is not named counts as Adam.
 MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion": 1.0, "adagrad": 1.0, "rmsprop": 1.0, "ademamix": 3.0}
+QUANTIZED_BITS = 0.13  # a weight, for scales: nf4 with double quantization (QLoRA, arXiv 2305.14314, section 3)
 INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))  # that share theirs
 
 
@@ -75,6 +80,10 @@ class Need:
     is_nucleus: bool  # by the likeliest of a mass, which sorts the vocabulary
     gpu_gib: float | None
     stored: int = FLOAT  # bytes of an element of FSDP's shards that are not trained
+    engine_ranks: int = 1  # that one vLLM engine is divided among
+    sequence_ranks: int = 1  # that one sequence is divided among (Ulysses)
+    is_limit: bool = False  # the prompt's tokens are a limit, not counted
+    runtime: Runtime = OF_TRL
 
     @property
     def length(self) -> int:
@@ -83,8 +92,24 @@ class Need:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        return self.batch * self.length
+        """Tokens of a micro-batch on this rank."""
+        return self.tokens_of(self.batch)
+
+    def tokens_of(self, sequences: int) -> int:
+        """Return the tokens of so many sequences on this rank, padded or packed.
+
+        A dynamic micro-batch holds ``tokens_per_batch`` for each rank that shares it, but no less than one sequence.
+        """
+        runtime = self.runtime
+        if not runtime.packs:
+            return sequences * self.length
+        if runtime.tokens_per_batch is not None:
+            return max(runtime.tokens_per_batch, ceil(self.length / self.sequence_ranks))
+        return ceil(sequences * min(runtime.mean_tokens or self.length, self.length) / self.sequence_ranks)
+
+    def is_offloaded(self, part: str) -> bool:
+        """Return whether a part is in main memory while it is not used."""
+        return part in self.runtime.offloads
 
     @property
     def shards(self) -> int:
@@ -96,6 +121,17 @@ class Need:
         """Parameters with a gradient."""
         model = self.model
         return model.weights if self.lora is None else model.adapters(self.lora.rank, self.lora.targets)
+
+    @property
+    def frozen(self) -> float:
+        """Bytes of the weights under adapters, whole; quantized ones keep embedding, head and norms in half precision."""
+        if self.lora is None:
+            return 0.0
+        bits = self.runtime.weight_bits
+        if not bits:
+            return self.model.weights * (self.stored if self.sharding == "fsdp" else self.width)
+        matrices = self.model.layers * self.model.layer_parameters
+        return matrices * (bits + QUANTIZED_BITS) / 8 + (self.model.weights - matrices) * HALF
 
     @property
     def trained_width(self) -> int:
@@ -120,7 +156,8 @@ def read_need(s: Setting) -> Need | None:
     # DeepSpeed casts the model (runtime/engine.py), and FSDP what it gathers (accelerate FullyShardedDataParallelPlugin
     # .set_mixed_precision); both keep float32 masters.
     width = HALF if s.autocast_dtype and s.sharding in {*ZERO, "fsdp"} else stored
-    evaluated = s.per_device_eval_batch_size if s.evaluates else 0
+    # verl and EasyR1 evaluate in the engine, without a forward pass.
+    evaluated = s.per_device_eval_batch_size if s.evaluates and not s.runtime.packs else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(
         model=model,
@@ -128,13 +165,13 @@ def read_need(s: Setting) -> Need | None:
         compute=HALF if s.autocast_dtype else width,
         batch=s.per_device_train_batch_size,
         rollout=0 if s.use_vllm else max(s.per_device_train_batch_size * micro_steps, evaluated),
-        scored=max(s.per_device_train_batch_size, evaluated),
+        scored=max(s.experience_batch_size or s.per_device_train_batch_size, evaluated),
         prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
         completion=s.max_completion_length,
         processes=s.processes or 1,
         accumulates=s.gradient_accumulation_steps > 1,
         checkpoints=s.gradient_checkpointing,
-        has_reference=s.beta != 0 and not s.lora,
+        has_reference=(s.beta != 0 if s.loads_reference is None else s.loads_reference) and not s.lora,
         optim=s.optim or "adamw_torch",
         sharding=s.sharding,
         lora=Lora(s.lora_rank, s.lora_targets) if s.lora else None,
@@ -145,6 +182,10 @@ def read_need(s: Setting) -> Need | None:
         is_nucleus=s.top_p is not None and s.top_p < 1,
         gpu_gib=s.gpu_memory_gib,
         stored=stored,
+        engine_ranks=max(s.vllm_tensor_parallel_size, 1),
+        sequence_ranks=max(s.sequence_parallel_size, 1),
+        is_limit=s.prompt_tokens is None and s.max_prompt_length is not None and not s.runtime.packs,
+        runtime=s.runtime,
     )
 
 
@@ -169,14 +210,15 @@ class States:
 def find_states(n: Need) -> States:
     """The states of one rank."""
     whole = n.model.weights * (n.stored if n.sharding == "fsdp" else n.width)
-    frozen = whole if n.lora is not None else 0
+    frozen = n.frozen
     parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
     reference = whole / parts if n.has_reference else 0
     if n.sharding in ZERO:
         return _zero(n, frozen, reference)
     if n.sharding == "fsdp":
-        mine = n.trained * FLOAT / parts
-        return States(frozen / parts + mine, mine, _moments(n.optim, n.trained, FLOAT) / parts, reference, mine)
+        width = FLOAT if n.runtime.upcasts else n.stored
+        mine = n.trained * width / parts
+        return States(frozen / parts + mine, mine, _moments(n.optim, n.trained, width) / parts, reference, mine)
     mine = n.trained * n.trained_width
     copies = 2 if n.processes > 1 else 1
     stepping = mine if n.optim == "adamw_torch" else 0  # square roots of all second moments at once
@@ -224,7 +266,13 @@ def _kept_whole(n: Need) -> float:
 
 
 def saved_by_layer(
-    a: Architecture, width: int, length: int, lora: Lora | None = None, compute: int | None = None
+    a: Architecture,
+    width: int,
+    length: int,
+    lora: Lora | None = None,
+    compute: int | None = None,
+    flash: bool = False,
+    casts: bool = True,
 ) -> int:
     """Bytes a token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
 
@@ -239,8 +287,10 @@ def saved_by_layer(
         norms += saved_by_norm(a, a.query_width + a.kv_width, compute, lora) + FLOAT * (a.heads + a.kv_heads)
     repeated = a.query_width if a.kv_heads > 1 else a.kv_width  # a single head is repeated as a view
     attention = 2 * (a.query_width + repeated) * compute + FLOAT * a.heads + length * compute
+    if flash:
+        attention = 2 * (a.query_width + a.kv_width) * compute + FLOAT * a.heads
     copies = 3 * a.hidden * compute if compute < width and lora is None else 0
-    return norms + attention + 3 * a.intermediate * compute + _inputs(a, compute, lora) + copies
+    return norms + attention + 3 * a.computed_width * compute + _inputs(a, compute, lora, casts) + copies
 
 
 def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None = None) -> int:
@@ -253,18 +303,18 @@ def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None 
     return elements * (FLOAT + (FLOAT if a.kind.keeps_float_norm else width))
 
 
-def _inputs(a: Architecture, width: int, lora: Lora | None) -> int:
+def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool = True) -> int:
     """What the linear modules keep for the gradients of their weights; the attention that o_proj reads is kept already.
 
     A frozen module keeps nothing. Its adapter keeps its ``rank`` values, and the input: one for those that share it, but
-    in half precision a copy each, because peft casts to the adapter's float32 and autocast back. Source: peft
+    in half precision a copy each (``casts``), because peft casts to the adapter's float32 and autocast back. Source: peft
     tuners/lora/layer.py Linear.forward.
     """
-    elements = {"q_proj": a.hidden, "o_proj": 0, "gate_proj": a.hidden, "down_proj": a.intermediate}
+    elements = {"q_proj": a.hidden, "o_proj": 0, "gate_proj": a.hidden, "down_proj": a.computed_width}
     if lora is None:
         return sum(elements.values()) * width
     modules = {name: inputs for name, (inputs, _) in a.linear().items() if lora.has(name)}
-    if width < FLOAT:
+    if width < FLOAT and casts:
         kept = sum(modules.values())
     else:
         kept = sum(elements[group[0]] for group in INPUTS if any(name in modules for name in group))
@@ -273,15 +323,28 @@ def _inputs(a: Architecture, width: int, lora: Lora | None) -> int:
 
 def passing_forward(a: Architecture, width: int) -> int:
     """Bytes a token while one layer runs without gradients: the MLP's three widest at once, or attention's."""
-    mlp, attention = 3 * a.intermediate * width, 5 * a.query_width * width
+    mlp, attention = 3 * a.computed_width * width, 5 * a.query_width * width
     return max(mlp, attention) + a.hidden * (2 * width + FLOAT)
 
 
 def passing_backward(a: Architecture, width: int) -> int:
     """Bytes a token of gradients on their way through one layer: two of the MLP's width, two of the hidden (measured)."""
-    return 2 * (a.intermediate + a.hidden) * width
+    return 2 * (a.computed_width + a.hidden) * width
 
 
 def cached(a: Architecture, width: int) -> int:
     """Bytes a token in the key-value cache of all layers. Source: transformers cache_utils.py DynamicLayer."""
     return 2 * a.layers * a.kv_width * width
+
+
+def saved_by_tower(a: Architecture, tokens: int, width: int, checkpoints: bool) -> float:
+    """Bytes that a vision tower saves for images of so many tokens; each of them is ``vision_merge`` squared patches.
+
+    A layer saves two norms in float32 and in its type, queries, keys, values, attention, and its MLP; with checkpointing its
+    input. Source: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py, derived as the decoder's layers are.
+    """
+    patches = tokens * a.vision_merge**2
+    layer = 2 * a.vision_hidden * (FLOAT + width) + (5 * a.vision_hidden + 3 * a.vision_intermediate) * width
+    if not checkpoints:
+        return float(patches * a.vision_layers * layer)
+    return float(patches * (a.vision_layers * a.vision_hidden * width + layer))

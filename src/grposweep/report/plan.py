@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from grposweep import planning
-from grposweep.memory.estimate import GIB, Fit, Memory
+from grposweep.memory.estimate import GIB, Memory
+from grposweep.memory.fit import Fit, Saving
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 from grposweep.setting import Setting
 
@@ -175,7 +176,8 @@ def _text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-PHASES = {name: name for name in ("load", "generation", "scoring", "backward")} | {"step": "optimizer step"}
+PHASES = {"load": "load", "generation": "generation", "sync": "weight sync", "scoring": "scoring", "backward": "backward",
+          "step": "optimizer step"}  # fmt: skip
 NAMES, NUMBERS = 16, 12  # columns
 
 
@@ -185,16 +187,26 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
     room = max(min(width, 80) - NAMES - NUMBERS, 10)
     head = f"{name}: " if name else ""
     of = f" of {gpu_gib:g}" if gpu_gib else ""
+    interval = f"{memory.low / GIB:.1f} to {memory.high / GIB:.1f}"
     lines = [
-        f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak ({PHASES[memory.peak_phase]})"
+        f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak ({PHASES[memory.peak_phase]})",
+        f"between {interval} GiB",
     ]
     for phase, label in PHASES.items():
+        if phase not in memory.phases:
+            continue
         gib = memory.phases[phase] / GIB
         over = " over" if gpu_gib is not None and gib > gpu_gib else ""
         lines.append(f"{label:<{NAMES}}{'█' * round(room * gib / whole):<{room}}{gib:>6.1f}{over}")
     parts = {name: size for name, size in memory.as_gib().items() if name != "peak" and size >= 0.05}
     lines += wrap("in GiB: " + ", ".join(f"{name} {size:.1f}" for name, size in parts.items()), min(width, 80))
     return "\n".join(lines)
+
+
+def savings_line(savings: Sequence[Saving]) -> str:
+    """Return which single changes free most memory; empty where none does."""
+    found = ", ".join(f"{saving.change} -{saving.gib:.1f}" for saving in savings[:6])
+    return f"Single changes, in GiB: {found}." if found else ""
 
 
 def fit_table(s: Setting, fit: Fit) -> Table:
@@ -213,11 +225,12 @@ def fit_table(s: Setting, fit: Fit) -> Table:
 
 def gpu_table(found: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
-    names = ("GPU", "GiB", "fits", "micro-batch", "completion", "generations")
-    table = build_table(*(name if name in ("GPU", "fits") else (name, RIGHT) for name in names))
+    names = ("GPU", "GiB", "estimate", "verdict", "micro-batch", "completion", "generations")
+    table = build_table(*(name if name in ("GPU", "verdict") else (name, RIGHT) for name in names))
     for name, fit in found:
         sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
-        table.add_row(name, f"{fit.gib:g}", "yes" if fit.fits else "no", *sizes, style="" if fit.fits else "dim")
+        style = "dim" if fit.verdict == "does not fit" else ""
+        table.add_row(name, f"{fit.gib:g}", f"{fit.peak:.1f}", fit.verdict, *sizes, style=style)
     return table
 
 

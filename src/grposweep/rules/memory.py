@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from grposweep.memory.catalog import has_bfloat16
-from grposweep.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
+from grposweep.memory.engine import ENGINE, OWN_LENGTH, find_engine
+from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
+from grposweep.planning import realise
 from grposweep.rules.helpers import ALL_COUNTS
 from grposweep.rules.registry import by_trial, rule
 from grposweep.setting import Setting
 
-NEAR = 0.9  # of the GPU's memory: the estimate is not better than that
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "auto", "num_generations")
 ENGINE_READS = ("version", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm", "vllm_mode",
@@ -35,11 +36,12 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
 
     Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
-    see docs/memory.md. The fixes come in the order in which they cost least: smaller micro-batches at the same effective
+    see docs/memory.md. It is an error if even the lower end of the estimate's interval is more than the GPU has. The fixes
+    fit by the estimate itself. They come in the order in which they cost least: smaller micro-batches at the same effective
     batch, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
     memory = _known(s)
-    if memory is None or memory.peak <= (s.gpu_memory_gib or 0) * GIB:
+    if memory is None or memory.low <= (s.gpu_memory_gib or 0) * GIB:
         return None
     return {"what": _what(s), "needed": _needs(memory)}
 
@@ -80,15 +82,18 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 @rule("GM201", "warning", SEARCHED, blames=BLAMED, what="{what}",
-      why="{needed}, which is {share:.0%} of a GPU's {s.gpu_memory_gib:g} GiB",
+      why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB",
       instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
-    """Above nine tenths of the GPU's memory an estimate may be wrong on the wrong side: it is no measurement."""
+    """A GPU's memory that is inside the estimate's interval may be too little: the estimate is no measurement.
+
+    The interval adds up how far each part may be off (docs/memory.md).
+    """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
-    if memory is None or not NEAR * limit < memory.peak <= limit:
+    if memory is None or not memory.low <= limit < memory.high:
         return None
-    return {"what": _what(s), "needed": _needs(memory), "share": memory.peak / limit}
+    return {"what": _what(s), "needed": _needs(memory)}
 
 
 @rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
@@ -153,11 +158,21 @@ def _what(s: Setting) -> str:
 
 
 def _needs(memory: Memory) -> str:
-    return f"needs about {memory.peak / GIB:.1f} GiB ({memory.peak_phase})"
+    low, high = memory.low / GIB, memory.high / GIB
+    return f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} ({memory.peak_phase})"
 
 
 def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
-    """Changes in the order in which they should be tried; alone first, then with smaller micro-batches."""
+    """Changes that fit by the estimate, in the order in which they should be tried."""
+    limit = (s.gpu_memory_gib or 0) * GIB
+    for change in _changes(s):
+        memory = estimate(realise(s.replace(change)))
+        if memory is not None and memory.peak <= limit:
+            yield change
+
+
+def _changes(s: Setting) -> Iterator[dict[str, Any]]:
+    """Alone first, then with smaller micro-batches."""
     sizes = list(_smaller(s))
     others = [change for change in ({"gradient_checkpointing": True}, {"lora": True}) if not _has(s, change)]
     yield from sizes

@@ -156,7 +156,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
      "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
      # What memory depends on: memory/catalog.py reads it where a GPU is named.
      "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
-     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "memory_factor"]
+     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
 )  # fmt: skip
 # Those of schema.UNSET that no rule reads; named here, because lint starts without the schema.
 UNJUDGED = frozenset(

@@ -1,0 +1,238 @@
+"""A model's shape: what a config.json says, and how many parameters follow from it.
+
+Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate their MLP (three matrices).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What tells the layers of one ``model_type`` of transformers from another's, as far as memory notices."""
+
+    norms: int = 2  # a layer, over the hidden width
+    query_key_norms: Literal["", "head", "width"] = ""  # over the head dimension, or over all heads
+    has_bias: bool = False  # of the query, key and value projections
+    keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
+    full_every: int = 1  # every so many layers attend to all tokens, the others to a window
+
+    @property
+    def has_query_key_norms(self) -> bool:
+        """Return whether queries and keys are normalised."""
+        return self.query_key_norms != ""
+
+
+KINDS = {
+    "llama": Kind(),
+    "mistral": Kind(),
+    "mixtral": Kind(),
+    "phi3": Kind(),
+    "granite": Kind(),
+    "smollm3": Kind(),
+    "qwen2": Kind(has_bias=True),
+    "qwen2_vl": Kind(has_bias=True),
+    "qwen2_5_vl": Kind(has_bias=True),
+    "qwen3": Kind(query_key_norms="head"),
+    "qwen3_moe": Kind(query_key_norms="head"),
+    "qwen3_vl": Kind(query_key_norms="head"),
+    "qwen3_vl_moe": Kind(query_key_norms="head"),
+    "olmo2": Kind(query_key_norms="width"),
+    "gemma": Kind(keeps_float_norm=True),
+    "gemma2": Kind(norms=4, keeps_float_norm=True, full_every=2),
+    "gemma3": Kind(norms=4, query_key_norms="head", keeps_float_norm=True, full_every=6),
+    "gemma3_text": Kind(norms=4, query_key_norms="head", keeps_float_norm=True, full_every=6),
+}
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder; widths in elements, ``parameters`` as published (0: as counted here).
+
+    ``positions`` are the tokens of the longest sequence that it reads (0: not known). With ``experts`` the MLP of a layer is
+    replaced by so many of ``intermediate`` width, of which ``active_experts`` compute a token. A vision tower has
+    ``vision_parameters``, its projector included, and ``vision_layers`` of ``vision_hidden`` width; an image patch of
+    ``vision_patch`` pixels a side, and ``vision_merge`` x ``vision_merge`` patches become one token (0: no tower).
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied_embeddings: bool = True
+    model_type: str = "llama"
+    parameters: int = 0
+    positions: int = 0
+    experts: int = 0
+    active_experts: int = 0
+    vision_parameters: int = 0
+    vision_layers: int = 0
+    vision_hidden: int = 0
+    vision_intermediate: int = 0
+    vision_patch: int = 0
+    vision_merge: int = 1
+
+    @property
+    def kind(self) -> Kind:
+        """How its layers are built; an unknown type counts as Llama's."""
+        return KINDS.get(self.model_type, KINDS["llama"])
+
+    @property
+    def query_width(self) -> int:
+        """All query heads side by side."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """All key heads side by side, and as many for values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def head_parameters(self) -> int:
+        """The language model head, which is the embedding where they are tied."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def computed_width(self) -> int:
+        """The MLP's width for one token: that of its experts side by side."""
+        return self.intermediate * (self.active_experts or 1)
+
+    @property
+    def layer_parameters(self) -> int:
+        """One decoder layer: four attention matrices, three of each MLP, the router, norms and biases."""
+        return self._layer(max(self.experts, 1))
+
+    def _layer(self, experts: int) -> int:
+        kind, queries, keys = self.kind, self.query_width, self.kv_width
+        sizes = self.linear()
+        attention = sum(wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[:4])
+        mlp = sum(wide * narrow for name, (wide, narrow) in sizes.items() if name in LINEAR[4:])
+        inside = {"": 0, "head": 2 * self.head_dim, "width": queries + keys}[kind.query_key_norms]
+        biases = queries + 2 * keys if kind.has_bias else 0
+        return attention + experts * mlp + self.experts * self.hidden + kind.norms * self.hidden + inside + biases
+
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of a layer's linear modules, by name; of one expert."""
+        h, m, q, kv = self.hidden, self.intermediate, self.query_width, self.kv_width
+        return dict(zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True))
+
+    @property
+    def embeddings(self) -> int:
+        """The parameters of the embedding, and of a head of its own where it is not tied."""
+        return self.head_parameters * (1 if self.tied_embeddings else 2)
+
+    def count(self) -> int:
+        """All weights: layers, embedding, final norm, head, vision tower."""
+        return self.layers * self.layer_parameters + self.embeddings + self.hidden + self.vision_parameters
+
+    @property
+    def active(self) -> int:
+        """The parameters that compute a token: all of them but the experts that are not chosen."""
+        if not self.experts:
+            return self.weights
+        return self.weights - self.layers * (self.layer_parameters - self._layer(self.active_experts))
+
+    @property
+    def weights(self) -> int:
+        """Parameters, published or counted."""
+        return self.parameters or self.count()
+
+    def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
+        """LoRA's weights: rank x (inputs + outputs) for each module it is put on. Source: peft tuners/lora/layer.py.
+
+        Experts of transformers 5 are no linear modules, so adapters are on attention only.
+        """
+        chosen = self.linear()
+        if targets != ("all-linear",):
+            chosen = {name: widths for name, widths in chosen.items() if name in targets}
+        if self.experts:
+            chosen = {name: widths for name, widths in chosen.items() if name in LINEAR[:4]}
+        return self.layers * sum(rank * (wide + narrow) for wide, narrow in chosen.values())
+
+
+def read_config(config: Mapping[str, Any]) -> Architecture | None:
+    """Return the shape that a config.json describes; None for a kind of model that is not known, or for missing sizes."""
+    inner = config.get("text_config")
+    text: Mapping[str, Any] = {**config, **inner} if isinstance(inner, Mapping) else config
+    kind = str(config.get("model_type", ""))
+    if kind not in KINDS:
+        return None
+    experts = _size(text, "num_experts") or _size(text, "num_local_experts")
+    width = _size(text, "moe_intermediate_size") if experts else 0
+    layers, hidden, heads = (_size(text, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    vocabulary, intermediate = _size(text, "vocab_size"), width or _size(text, "intermediate_size")
+    if min(layers, hidden, heads, vocabulary, intermediate) < 1:
+        return None
+    return Architecture(
+        layers, hidden, intermediate, heads, _size(text, "num_key_value_heads") or heads,
+        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", _ties(kind))), kind,
+        parameters=_size(config, "parameters"), positions=_size(text, "max_position_embeddings"), experts=experts,
+        active_experts=_size(text, "num_experts_per_tok") if experts else 0, **_vision(kind, config, hidden),
+    )  # fmt: skip
+
+
+def _ties(kind: str) -> bool:
+    """Return whether a kind's embeddings are tied where config.json does not say so. Source: configuration_<kind>.py."""
+    return kind.startswith("gemma") or kind == "smollm3"
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    """Return a size of a config.json; 0 where it has none."""
+    value = config.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else 0
+
+
+def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]:
+    """Return the vision tower's fields, its parameters counted; none without a tower that is known."""
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping) or kind not in TOWERS:
+        return {}
+    layers = _size(vision, "depth") or _size(vision, "num_hidden_layers")
+    width = _size(vision, "embed_dim") or _size(vision, "hidden_size")
+    mlp = _size(vision, "intermediate_size") or 4 * width  # Qwen2-VL: mlp_ratio
+    patch, merge = _size(vision, "patch_size"), _size(vision, "spatial_merge_size") or 4  # Gemma pools 4 x 4
+    return {
+        "vision_parameters": TOWERS[kind](vision, layers, width, mlp, patch, merge, hidden), "vision_layers": layers,
+        "vision_hidden": width, "vision_intermediate": mlp, "vision_patch": patch, "vision_merge": merge,
+    }  # fmt: skip
+
+
+def _block(width: int, mlp: int, matrices: int, norm: int) -> int:
+    """One layer of a tower: four attention matrices and those of its MLP, all with biases, and two norms."""
+    biases = 4 * width + (matrices - 1) * mlp + width
+    return 4 * width * width + matrices * width * mlp + biases + 2 * norm * width
+
+
+def _qwen2(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+    merged = merge * merge * width
+    merger = merged * merged + merged + merged * hidden + hidden + 2 * width
+    return layers * _block(width, mlp, 2, 2) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
+
+
+def _qwen2_5(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+    merged = merge * merge * width
+    merger = merged * merged + merged + merged * hidden + hidden + width
+    return layers * _block(width, mlp, 3, 1) + 6 * patch * patch * width + merger
+
+
+def _qwen3(vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+    merged, deep = merge * merge * width, len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
+    merger = merged * merged + merged + merged * hidden + hidden
+    positions = (_size(vision, "num_position_embeddings") or 2304) * width
+    norms = 2 * width + deep * 2 * merged
+    embedding = 6 * patch * patch * width + width
+    return layers * _block(width, mlp, 2, 2) + embedding + positions + (1 + deep) * merger + norms
+
+
+def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, hidden: int) -> int:
+    positions = (_size(vision, "image_size") // max(patch, 1)) ** 2 * width
+    embedding, projector = 3 * patch * patch * width + width, width * hidden + width
+    return layers * _block(width, mlp, 2, 2) + embedding + positions + 2 * width + projector
+
+
+TOWERS = {"qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5, "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3, "gemma3": _siglip}
