@@ -13,6 +13,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from grposweep import frameworks
+from grposweep.frameworks.base import text
 from grposweep.frameworks.memory import READERS
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.memory.catalog import find_model

@@ -3,7 +3,6 @@
 ``models.json`` holds sizes of published config.json files and the parameters that the hub counts.
 """
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from grposweep.architecture import Architecture, read_config
 from grposweep.errors import UserError
+from grposweep.files import parse_json, read_json
 
 GPUS = {
     "T4": 15.0,
@@ -77,14 +77,13 @@ def _plain(name: str) -> str:
     return letters.removeprefix("nvidia").removeprefix("amd").removeprefix("geforce").removeprefix("tesla")
 
 
-LARGEST_CONFIG = 1 << 20  # bytes of a config.json
 WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")
 
 
 @cache
 def known_models() -> dict[str, Architecture]:
     """Return the shapes of the table by the beginning of a model's name, in small letters."""
-    rows = json.loads((files("grposweep.memory") / "models.json").read_text(encoding="utf-8"))
+    rows = parse_json((files("grposweep.memory") / "models.json").read_text(encoding="utf-8"))
     shapes = ((row["names"], read_config(row["config"])) for row in rows)
     return {name: shape for names, shape in shapes if shape is not None for name in names}
 
@@ -114,11 +113,10 @@ def _by_name(last: str) -> Architecture | None:
 def _read_folder(folder: Path) -> Architecture | None:
     """Return the shape that a folder's config.json describes; None without one that can be read."""
     try:
-        with (folder / "config.json").open("rb") as file:
-            config = json.loads(file.read(LARGEST_CONFIG))
-    except (OSError, ValueError, RecursionError):
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError):
         return None
-    return read_config(config) if isinstance(config, dict) else None
+    return None if config is None else read_config(config)
 
 
 def find_bits(name: str) -> int:
