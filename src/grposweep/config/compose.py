@@ -308,6 +308,11 @@ def _missing(error: MissingConfigException) -> str:
     return unknown_option(group, value, list(error.options or []))
 
 
+def override_name(override: str) -> str:
+    """Return the key or group that an override is about, without Hydra's ``+`` and ``~``."""
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
 def check_groups(overrides: list[str]) -> None:
     """``batch=16``: Hydra raises ValueError for a number where it wants an option's name."""
     for override in overrides:

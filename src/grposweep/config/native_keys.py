@@ -9,7 +9,7 @@ keys stay as they are. A trial's folder gets the point's recipe, the list of cha
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from grposweep import frameworks
 from grposweep.config.compose import known_keys, to_experiment
-from grposweep.config.to_setting import own_values, read_setting
+from grposweep.config.to_setting import FROM_RECIPE, KEYS, NUMBERS, own_values, read_setting
 from grposweep.errors import UserError
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.files import read_json, write_json, write_text
@@ -99,9 +99,8 @@ def check_args(trainer: Trainer) -> None:
     for name, value in trainer.args.items():
         what = f"trainer.args.{name}={show(value)}"
         if is_external(trainer.kind):
-            raise UserError(
-                f"{what}: these are keys of TRL's GRPOConfig, and trainer={trainer.kind} reads its own recipe. Set it there."
-            )
+            _check_own_key(trainer, name, value, what)
+            continue
         if name in homes():
             raise UserError(f"{what}: grposweep sets this from a key of its own. Set {homes()[name]} instead.")
         if name not in taken():
@@ -112,6 +111,82 @@ def check_args(trainer: Trainer) -> None:
             raise UserError(f"{what}: the key takes {wanted}. Set one.")
         if value and name in UNFIT:
             raise UserError(f"{what}: {UNFIT[name]}. Leave it out.")
+
+
+# Keys of ours that an external trainer does not read -> the key of its recipe that does the same under TRL's names.
+THEIRS = {
+    "model": "model_name_or_path", "model.path": "model_name_or_path", "model.revision": "model_revision",
+    "model.dtype": "dtype", "model.mixed_precision": "bf16", "model.lora.enabled": "use_peft", "model.lora.r": "lora_r",
+    "model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout",
+    "model.lora.target_modules": "lora_target_modules", "model.quantization": "load_in_4bit", "task": "dataset_name",
+    "task.path": "dataset_name", "task.subset": "dataset_config", "task.train_split": "dataset_train_split",
+    "task.eval_split": "dataset_test_split", "task.rewards": "reward_funcs", "task.reward_weights": "reward_weights",
+    "trainer.compile": "torch_compile", "schedule.eval_at_start": "eval_on_start",
+}  # fmt: skip
+SHARDING = ("trainer.sharding", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config")
+OWN_SECTIONS = ("model", "task", "trainer")  # of which an external trainer reads only these keys:
+READ = ("task.train_prompts", *(f"trainer.{name}" for name in (
+    "kind", "keep", "recipe", "python", "workdir", "arguments", "environment", "script", "takes", "launcher",
+    "launch_arguments", "args")))  # fmt: skip
+
+
+def reaches(key: str) -> bool:
+    """Return whether a key, or the option of a group, changes what an external trainer does."""
+    if key.startswith(OWN_SECTIONS):
+        return key == "trainer" or key.startswith(READ)
+    return key not in {KEYS[name] for name in FROM_RECIPE}
+
+
+def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
+    """Raise UserError for a key that an external trainer does not read, and name the nearest that it does."""
+    for name in names if is_external(trainer.kind) else ():
+        if reaches(name):
+            continue
+        theirs = THEIRS.get(name, name.rpartition(".")[2])
+        follows_trl = external_trainers()[trainer.kind].traits.follows_trl
+        if name in SHARDING:
+            advice = "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
+        elif name == "task.max_completion_length":
+            advice = "Set generation.max_completion_length."
+        elif not follows_trl:
+            advice = "Set it in trainer.recipe, or among trainer.arguments."
+        elif theirs in known(TRL) or theirs in declared(trainer):
+            advice = f"Set trainer.args.{theirs}, a key of its recipe."
+        else:
+            advice = "Set a key that the script reads: trainer.args.KEY."
+        raise UserError(f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}")
+
+
+@lru_cache(maxsize=16)
+def _declared(script: Path) -> Mapping[str, KeySpec]:
+    from grposweep.frameworks.parsing.python.launched import read_launched  # only a script needs it
+
+    found = read_launched(script.name, script)
+    return {} if found is None else found.declares
+
+
+def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
+    """Return the options that a training script declares itself, and those of its recipe; nothing is run."""
+    own = {} if trainer.script is None else _declared((Path(trainer.workdir or ".") / trainer.script).resolve())
+    return {**dict.fromkeys(load_base(replace(trainer, args={})).config, KeySpec("any", None)), **own}
+
+
+def _check_own_key(trainer: Trainer, name: str, value: Any, what: str) -> None:
+    """Raise UserError for a key of a script's recipe that is ours to set, that nothing reads, or whose value does not fit."""
+    if not external_trainers()[trainer.kind].traits.follows_trl:
+        raise UserError(f"{what}: trainer={trainer.kind} has other keys. Set it in trainer.recipe.")
+    home = homes().get(name, "outputs" if name == "output_dir" else "")
+    if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
+        raise UserError(f"{what}: grposweep sets this from a key of its own. Set {home} instead.")
+    keys = {**known(TRL), **declared(trainer)}
+    if name not in keys:
+        near = closest_keys(name, keys)
+        meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."
+        raise UserError(
+            f"{what}: neither TRL's classes nor the script declare such a key, nor has the recipe one. {meant}"
+        )
+    if wanted := _mistyped(value, keys[name].type):
+        raise UserError(f"{what}: the key takes {wanted}. Set one.")
 
 
 def _place(name: str) -> str:
@@ -159,10 +234,11 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
     framework = external_trainers()[trainer.kind].name
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
-        return Recipe(framework, version, {}, processes)
+        return Recipe(framework, version, dict(trainer.args), processes)
     path = Path(trainer.recipe)
     try:
-        return _loaded(path, _stamp(path), Options(framework, version, processes))
+        found = _loaded(path, _stamp(path), Options(framework, version, processes))
+        return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
     except UserError as error:
         raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
 
@@ -264,7 +340,11 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     trial = Trial(trainer, folder.resolve(), {}, place)
     recipe, changed = point_recipe(base, unchanged(experiment), setting, framework.trainer.output, trial.output)
     write_text(trial.file, render_keys(framework, recipe))
-    noted = {"version": text(base.version), "processes": experiment.cluster.processes, "keys": changed}
+    noted = {
+        "version": text(base.version),
+        "processes": experiment.cluster.processes,
+        "keys": {**changed, **trainer.args},
+    }
     write_json(folder / paths.CHANGED, noted)
     program = build_program(Trial(trainer, trial.folder, recipe, trial.place))
     lines = [

@@ -227,7 +227,7 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[
         found["vllm_importance_sampling_clip_max"] = None  # no upper bound
     if isinstance(found["generation_kwargs"], dict):
         found["generation_kwargs"] = json.dumps(found["generation_kwargs"], sort_keys=True)
-    if args:
+    if args and not is_external(experiment.trainer.kind):  # of an external trainer they are in the base
         from grposweep.config.native_keys import read_args  # the table of TRL's keys: for those who use it
 
         found |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}

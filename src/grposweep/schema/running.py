@@ -30,6 +30,7 @@ class Trainer:
     ``deepspeed_config`` is a file of DeepSpeed's own configuration (JSON) to use instead of ours, ``fsdp_config`` are options of
     FSDP under transformers' names, on top of ours.
     ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
+    Of a script they are further keys of its recipe, or options that it declares itself.
 
     The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
     that launches one): parameters override it, what no parameter touches stays. ``python`` is the interpreter of the program's

@@ -23,7 +23,9 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
+from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
+from grposweep.config.native_keys import check_reach
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
@@ -218,6 +220,7 @@ def run_sweep(
     console, base = build_console(), points.base
     check_words(base)
     check_tracker(base)
+    check_reach(base.trainer, [*map(override_name, overrides), *(parameter.name for parameter in space.parameters)])
     judged = validate_space(console, space, points)
     with counting_interrupts() as interrupts:
         chosen = screen_space(judged, console, interrupts)

@@ -1,0 +1,82 @@
+"""Parameters of a script: what would reach nothing is refused, and keys that it declares itself are swept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import DictConfig
+
+from grposweep.config.native_keys import check_reach, write_program
+from grposweep.config.points import Points
+from grposweep.config.to_setting import read_setting
+from grposweep.config.validate import check_words
+from grposweep.errors import UserError
+from grposweep.schema import Trainer
+from grposweep.search.parse import parse_space
+from grposweep.search.validity import Validator
+
+DECLARES = """
+from dataclasses import dataclass
+from trl import TrlParser
+@dataclass
+class Mine:
+    penalty: float = 0.1
+    rounds: int = 2
+TrlParser((Mine,)).parse_args_and_config()
+"""
+
+
+@pytest.fixture
+def points(
+    compose: Callable[[list[str]], DictConfig], script: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Points]:
+    """Points over the script's recipe and further overrides; the script declares two options."""
+    monkeypatch.chdir(here)
+    (here / "train.py").write_text((here / "train.py").read_text() + DECLARES)
+    return lambda *overrides: Points(compose, [*script, *overrides])
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("model.lora.r", "trainer.args.lora_r"), ("model.path", "trainer.args.model_name_or_path"),
+     ("model.dtype", "trainer.args.dtype"), ("task.path", "trainer.args.dataset_name"), ("task", "trainer.args.dataset_name"),
+     ("trainer.sharding", r"trainer.launch_arguments=\[--config_file,FILE\]"), ("generation.use_vllm", "trainer.args.use_vllm")],
+)  # fmt: skip
+def test_a_parameter_that_reaches_nothing_is_refused_and_the_nearest_that_does_is_named(key: str, nearest: str) -> None:
+    """All trials of such a sweep would train the same."""
+    with pytest.raises(UserError, match=f"{key}: trainer=script does not read it.*Set {nearest}"):
+        check_reach(Trainer(kind="script"), [key])
+    check_reach(Trainer(kind="trl"), [key])
+
+
+def test_what_reaches_the_script_passes() -> None:
+    """Numbers of the recipe, the trainer's own keys, and where trials run."""
+    check_reach(
+        Trainer(kind="script"), ["lr", "batch", "kl.beta", "trainer.args.rounds", "trainer", "cluster.nodes", "search"]
+    )
+
+
+def test_a_key_that_the_script_declares_is_swept_over_an_interval(points: Callable[..., Points], here: Path) -> None:
+    """Its value is in the trial's recipe, and among the keys that the point set."""
+    space, _ = parse_space(["trainer.args.penalty=interval(0.1,0.9)", "trainer.args.lora_r=8,16"], {})
+    made = points()
+    Validator(space, made).check_parameters()
+    experiment = made.experiment({"trainer.args.penalty": 0.5, "trainer.args.lora_r": 8})
+    write_program(here, experiment, read_setting(experiment))
+    recipe = yaml.safe_load((here / "recipe.yaml").read_text())
+    assert (recipe["penalty"], recipe["lora_r"], recipe["weight_decay"]) == (0.5, 8, 0.1)
+    assert '"penalty": 0.5' in (here / "changed.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("trainer.args.learning_rate=0.1", "Set lr instead"), ("trainer.args.penalti=1", "Did you mean trainer.args.penalty"),
+     ("trainer.args.rounds=1.5", "takes a whole number"), ("trainer.args.output_dir=x", "Set outputs instead")],
+)  # fmt: skip
+def test_a_key_of_the_script_that_cannot_be_set_is_refused(
+    points: Callable[..., Points], override: str, message: str
+) -> None:
+    """It is ours to set, is misspelt, or its value has another type."""
+    with pytest.raises(UserError, match=message):
+        check_words(points(override).base)
