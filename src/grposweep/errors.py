@@ -43,9 +43,9 @@ class LeaseLostError(Exception):
 
 
 class ProgramFailed(Exception):
-    """An external program that ran a trial failed: its exit code (negative: the signal)."""
+    """An external program that ran a trial failed: its exit code (negative: the signal), and its own error line if any."""
 
-    def __init__(self, code: int, last_lines: list[str]) -> None:
+    def __init__(self, code: int, last_lines: list[str], error: str = "") -> None:
         self.kind = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.last_lines = last_lines
-        super().__init__(f"the program ended with {self.kind}")
+        super().__init__(f"the program ended with {self.kind}" + (f": {error}" if error else ""))

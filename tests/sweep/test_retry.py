@@ -99,3 +99,11 @@ def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_pa
     shutil.rmtree(folder / "inputs")
     with pytest.raises(UserError, match=r"helpers.py has changed since this trial was written"):
         found.check()
+
+
+def test_an_objective_that_the_first_evaluation_lacks_ends_the_trial_at_once(sweep: Sweep) -> None:
+    """The message names the metric that was meant."""
+    words = (*FAKE, "search.metric=eval_rewards", "schedule.max_steps=40", "lr=1e-3,2e-3")
+    result = read(trials(sweep(*words))[0] / "result.json")
+    assert result["step"] == 1
+    assert "Set search.metric=eval_reward" in result["failure"]["message"]

@@ -77,6 +77,27 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
     assert f"{tmp_path}/mine.py" in str(error.value)
 
 
+def test_a_reward_that_raises_shows_its_own_line_and_what_it_worked_on(tmp_path: Path) -> None:
+    """The user's frame, not ours or a library's; values are cut."""
+    one = "def one(text):\n    return json.loads(text)['x']\n"
+    bad = "def bad(completions, **_):\n    return [one(c) for c in completions]\n"
+    (tmp_path / "mine.py").write_text(f"import json\n\n{one}\n{bad}")
+    with pytest.raises(RewardError) as error:
+        load_reward(f"{tmp_path}/mine.py:bad")(prompts=["p", "p"], completions=['{"x": 1}', "no json" * 99])
+    said = str(error.value)
+    assert f"in {tmp_path}/mine.py, line 4 (return json.loads(text)['x']) with text='no json" in said
+    assert len(said) < 700
+
+
+def test_a_only_reward_that_judges_nothing_ends_the_training_with_that_word(tmp_path: Path) -> None:
+    """Beside another reward it may leave a batch to that one."""
+    (tmp_path / "mine.py").write_text("def none(completions, **_):\n    return [None for _ in completions]\n")
+    spec = f"{tmp_path}/mine.py:none"
+    with pytest.raises(RewardError, match="returned only None, for 2 completions"):
+        load_rewards([spec])[0](prompts=["p", "p"], completions=["a", "b"])
+    assert load_rewards([spec, "exact"])[0](prompts=["p"], completions=["a"]) == [None]
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

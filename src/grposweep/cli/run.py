@@ -14,14 +14,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.compose import check_groups, message, register
+from grposweep.config.compose import check_groups, message, override_name, register
 from grposweep.config.points import Compose, Points
 from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
-from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.terminal import keep_screens, printable
 
+MULTIRUN = ("-m", "--multirun")
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
 
 
@@ -32,9 +33,9 @@ def command(main: Callable[[], None]) -> None:
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]
-    sys.argv[1:] = sorted(tokens, key=lambda token: token not in ("-m", "--multirun"))  # argparse wants flags first
     try:
-        _refuse_launchers(sys.argv[1:])
+        sys.argv[1:] = sorted(_showing_base(tokens), key=_is_override)  # argparse wants flags first
+        _refuse_parts_of_hydra(sys.argv[1:])
         check_groups(sys.argv[1:])
         main()
     except (UserError, HydraException, OmegaConfBaseException) as error:
@@ -64,10 +65,13 @@ def run_single(config: DictConfig) -> int:
 
 def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
     """A sweep: the parameters of command line and sweep file, over the composition that they share."""
+    compose = _composer(loader, config.hydra.job.config_name)
     space, fixed = parse_space(arguments, params, loader)
-    return _run(
-        space, Points(_composer(loader, config.hydra.job.config_name), fixed), fixed, dict(config.hydra.runtime.choices)
-    )
+    points = Points(compose, fixed)
+    if points.base.search.sampler == ONE_FACTOR:  # one alternative is a comparison with the base configuration
+        space, fixed = parse_space(arguments, params, loader, keeps_single=True)
+        points = Points(compose, fixed)
+    return _run(space, points, fixed, dict(config.hydra.runtime.choices))
 
 
 def _composer(loader: ConfigLoader, name: str | None) -> Compose:
@@ -91,11 +95,35 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     return run_sweep(space, points, overrides, hint or "sweep")
 
 
-def _refuse_launchers(arguments: list[str]) -> None:
-    """hydra/launcher would be ignored: trials are started by cluster=."""
+def _showing_base(tokens: list[str]) -> list[str]:
+    """Return the tokens of ``-m --cfg job`` as those of a single run: the base configuration; what is searched is printed."""
+    flags = set(tokens)
+    if flags.isdisjoint(MULTIRUN) or flags.isdisjoint(("--cfg", "-c", "--info")):
+        return tokens
+    overrides = [token for token in tokens if _is_override(token)]
+    _, fixed = parse_space(overrides, {})
+    searched = [token for token in overrides if token not in fixed]
+    print(*(f"# searched: {token}" for token in searched), sep="\n")
+    return [token for token in tokens if token not in (*MULTIRUN, *searched)]
+
+
+def _is_override(token: str) -> bool:
+    return not token.startswith("-") and ("=" in token or token.startswith("~"))
+
+
+# Parts of Hydra that grposweep replaces: what they are for, and what does it here.
+REPLACED = {
+    "hydra/launcher": "Hydra's launchers wait for whole batches, so grposweep does not use them. Set cluster=... instead.",
+    "hydra/sweeper": "another sweeper would start trials without rules and a study. Set search=... instead.",
+    "hydra.sweep": "grposweep has folders of its own. Set outputs=... and name=... instead.",
+    "hydra.run": "grposweep has folders of its own. Set outputs=... and name=... instead.",
+}
+
+
+def _refuse_parts_of_hydra(arguments: list[str]) -> None:
+    """Raise UserError for an override of a part that would be ignored, or would replace grposweep."""
     for argument in arguments:
-        if argument.startswith(("hydra/launcher", "+hydra/launcher")):
-            raise UserError(
-                f"{argument}: Hydra's launchers wait for whole batches, so grposweep does not use them. "
-                f"Set cluster=... (cluster=local) instead."
-            )
+        name = override_name(argument)
+        part = next((part for part in REPLACED if name == part or name.startswith(f"{part}.")), None)
+        if part is not None and argument.lstrip("+") != "hydra/sweeper=grposweep":
+            raise UserError(f"{argument}: {REPLACED[part]}")

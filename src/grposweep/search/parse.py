@@ -21,6 +21,7 @@ from grposweep.config.compose import malformed
 from grposweep.errors import UserError
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
+ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
 _NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
 
 
@@ -50,11 +51,12 @@ def _split(argument: str) -> list[str]:
 
 
 def parse_space(
-    arguments: list[str], params: Mapping[str, Any], loader: ConfigLoader | None = None
+    arguments: list[str], params: Mapping[str, Any], loader: ConfigLoader | None = None, keeps_single: bool = False
 ) -> tuple[Space, list[str]]:
     """The space that command line and sweep file span, and the overrides that are no sweep.
 
-    The command line wins over the file's ``params``: a parameter given there is replaced, or fixed.
+    The command line wins over the file's ``params``: a parameter given there is replaced, or fixed. A single value in the
+    file is no sweep, unless ``keeps_single``: then it is a parameter with one choice.
     Raises UserError for what Hydra cannot parse and for empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
@@ -64,7 +66,7 @@ def parse_space(
     fixed: list[str] = []
     for name, content in params.items():
         if name not in names:
-            _sort(parser, name, content, parameters, fixed)
+            _sort(parser, name, content, parameters, None if keeps_single else fixed)
     for override in typed:
         if override.is_sweep_override():
             parameters.append(Parameter(_key(override), _domain(override)))
@@ -104,8 +106,13 @@ def _last(typed: list[Override]) -> list[Override]:
     return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
-def _sort(parser: OverridesParser, name: str, content: Any, parameters: list[Parameter], fixed: list[str]) -> None:
-    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``."""
+def _sort(
+    parser: OverridesParser, name: str, content: Any, parameters: list[Parameter], fixed: list[str] | None
+) -> None:
+    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``.
+
+    ``fixed`` takes single values; without it they are parameters.
+    """
     when: dict[str, tuple[Label, ...]] = {}
     if isinstance(content, Mapping):
         unknown = set(content) - {"when", "space"}
@@ -120,6 +127,9 @@ def _sort(parser: OverridesParser, name: str, content: Any, parameters: list[Par
     override = _parse(parser, f"{name}={content}")
     if override.is_sweep_override():
         parameters.append(Parameter(name, _domain(override), when))
+    elif fixed is None:
+        value = _plain(override.value())
+        parameters.append(Parameter(name, Choice((_label(value),), (value,)), when))
     else:
         fixed.append(f"{name}={content}")
 

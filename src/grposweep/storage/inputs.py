@@ -105,6 +105,15 @@ class Inputs:
         return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
 
 
+_COPY = re.compile(rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)")
+
+
+def original_path(name: str) -> str:
+    """Return the user's own file for a path that may be the sweep's copy of it, relative to the working directory if below it."""
+    path = Path(_COPY.sub("", name))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
     """Return the files that these experiments depend on, hashed as they are now."""
     data: list[Path] = []

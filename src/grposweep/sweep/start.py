@@ -111,6 +111,11 @@ def _sampler(base: Experiment, space: Space) -> str:
             "Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
+    if sampler == "one_factor" and not space.parameters:
+        raise UserError(
+            "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "
+            "single one lr=choice(1e-3)."
+        )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
     if lists_points(sampler) and not space.is_finite:

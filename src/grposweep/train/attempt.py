@@ -22,7 +22,7 @@ from grposweep.errors import ExitCode, ProgramFailed, UserError
 from grposweep.files import read_json
 from grposweep.planning import Plan, build_plan
 from grposweep.redaction import redact
-from grposweep.schema import Experiment, Task, is_external
+from grposweep.schema import GPU_HOURS, Experiment, Task, is_external
 from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
@@ -33,6 +33,7 @@ from grposweep.train.records import (
     ControlFile,
     HeartbeatFile,
     MetricsFile,
+    Objective,
     RolloutSchedule,
     build_rollout_schedule,
     check_objective,
@@ -64,6 +65,8 @@ class Attempt:
     inputs: TrialInputs = field(default_factory=TrialInputs)
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
     began: float = field(default_factory=time.monotonic)  # the time of day may be set meanwhile
+    _evaluated: int | None = None  # the step of the first evaluation
+    _is_metric_known: bool = False
 
     @property
     def seconds(self) -> float:
@@ -110,11 +113,23 @@ class Attempt:
         if not self.is_main:
             return
         line = self.metrics.write(kind, step, self.pace.completions_at(step), values)
+        self._check_metric(kind, step)
         self.tracker.log(line)
         value = line.get(self.experiment.search.metric)
         if value is not None:
             better = max if self.experiment.search.direction == "maximize" else min
             self.heartbeat.best = value if self.heartbeat.best is None else better(self.heartbeat.best, value)
+
+    def _check_metric(self, kind: str, step: int) -> None:
+        """Raise UserError if the first evaluation has not reported the objective; one step later all of its lines are there."""
+        if self._evaluated is None and kind == "eval":
+            self._evaluated = step
+        elif self._evaluated is not None and step > self._evaluated and not self._is_metric_known:
+            lines, search = self.metrics.lines(), self.experiment.search
+            for name in (search.metric, *(name for name in search.further if name != GPU_HOURS)):
+                if not any(name in line for line in lines):
+                    check_objective(lines, name, Objective(None, None, None, None))
+            self._is_metric_known = True
 
 
 @dataclass(frozen=True)

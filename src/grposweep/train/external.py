@@ -24,6 +24,7 @@ from grposweep.files import read_json, write_json
 from grposweep.frameworks import build_program
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.storage import paths
+from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train import ray_cluster
@@ -37,6 +38,12 @@ LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
 RESUME = "resume.json"  # in a trial folder: which checkpoint an attempt on several nodes resumes from
 CHOICE_SECONDS = 300.0  # that the other nodes wait for the first one's choice; it may start later
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
+_TRACEBACK = "Traceback (most recent call last)"
+_RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")  # of torchrun
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)\b")
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<")
+LONGEST_ERROR = 300  # characters
 LAST_LINES = 25  # of its output, kept in result.json
 # What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
 NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
@@ -267,7 +274,8 @@ def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and code != 0
     if code != 0 and not (was_asked and not callback):
-        raise ProgramFailed(code, _last_lines(attempt))
+        lines = _last_lines(attempt)
+        raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
     return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)
 
 
@@ -278,12 +286,26 @@ def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
 
 
 def _last_lines(attempt: Attempt) -> list[str]:
-    """The end of this process's log, which is the program's output."""
+    """This process's log, which is the program's output."""
     try:
         text = (attempt.folder / paths.LOGS / f"rank-{attempt.rank}.log").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:  # started by hand, its output on a terminal
         return []
-    return without_report(text.splitlines())[-LAST_LINES:]
+    return without_report(text.splitlines())
+
+
+def error_line(lines: Sequence[str]) -> str:
+    """Return the last exception of a log with the file and line of the user's own code; empty if there is none."""
+    start = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=None)
+    if start is None:
+        return ""
+    frames = [found for line in lines[start:] if (found := _FRAME.search(line))]
+    ends = [n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))]
+    if not ends:
+        return ""
+    own = [frame for frame in frames if not _LIBRARY.search(frame[1])] or frames
+    place = f" ({original_path(own[-1][1])}, line {own[-1][2]})" if own else ""
+    return _RANK.sub("", lines[ends[-1]]).strip()[:LONGEST_ERROR] + place
 
 
 def without_report(lines: list[str]) -> list[str]:

@@ -6,15 +6,18 @@ A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float
 import importlib
 import importlib.util
 import inspect
+import linecache
 import re
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from grposweep.errors import UserError
+from grposweep.storage.inputs import original_path
 
 Function = Callable[..., Sequence[float | None]]
 
@@ -67,6 +70,7 @@ class Reward:
 
     spec: str
     function: Function
+    is_only: bool = False  # the task has no other
 
     def __post_init__(self) -> None:
         self.__name__ = self.spec.rpartition(":")[2]
@@ -82,7 +86,7 @@ class Reward:
             values = self.function(**arguments)
         except Exception as error:
             raise RewardError(
-                f"{self._where()} raised {type(error).__name__}: {error}. {self._asked(completions)}"
+                f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. {self._asked(completions)}"
             ) from error
         return self._check(values, completions)
 
@@ -93,6 +97,11 @@ class Reward:
             raise RewardError(
                 f"{self._where()} returned {_short(values)}, no list of numbers. {self._asked(completions)}"
             ) from error
+        if self.is_only and numbers and all(number is None for number in numbers):
+            raise RewardError(
+                f"{self._where()} returned only None, for {len(numbers)} completions, and there is no other reward: "
+                "nothing would be learnt. Return a number for those that can be judged."
+            )
         if len(numbers) != len(completions):
             raise RewardError(
                 f"{self._where()} returned {len(numbers)} values for {len(completions)} completions: {_short(values)}. "
@@ -102,10 +111,37 @@ class Reward:
 
     def _where(self) -> str:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return f"task.rewards: {self.spec} ({code.co_filename if code else 'no source file'})"
+        place, colon, name = self.spec.rpartition(":")
+        spec = f"{original_path(place)}{colon}{name}" if place.endswith(".py") else self.spec
+        return f"task.rewards: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
 
     def _asked(self, completions: list[Any]) -> str:
         return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."
+
+
+SHOWN_VALUES = 6  # local variables of the frame that raised
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<|/grposweep/train/")
+
+
+def user_frame(error: BaseException) -> str:
+    """Return where the user's own code raised an exception, with the values that it worked on; empty if it did not."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+    own = [pair for pair in zip(frames, lines, strict=True) if not _LIBRARY.search(pair[0].f_code.co_filename)]
+    if not own:
+        return ""
+    frame, line = own[-1]
+    code = linecache.getline(frame.f_code.co_filename, line).strip()
+    values = {
+        name: value
+        for name, value in frame.f_locals.items()
+        if isinstance(value, str | int | float | None | list | dict)
+    }
+    single_first = sorted(values.items(), key=lambda pair: isinstance(pair[1], list | dict))
+    shown = ", ".join(f"{name}={_short(value)}" for name, value in single_first[:SHOWN_VALUES])
+    return f", in {original_path(frame.f_code.co_filename)}, line {line} ({code[:80]})" + (
+        f" with {shown}" if shown else ""
+    )
 
 
 def _short(value: Any) -> str:
@@ -117,7 +153,7 @@ def load_rewards(specs: list[str]) -> list[Reward]:
     """The rewards of a task, in its order."""
     if not specs:
         raise UserError(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
-    return [load_reward(spec) for spec in specs]
+    return [replace(load_reward(spec), is_only=len(specs) == 1) for spec in specs]
 
 
 def load_reward(spec: str) -> Reward:

@@ -1,0 +1,44 @@
+"""Between the command line and Hydra: parts of Hydra that grposweep replaces, flags in any order, single alternatives."""
+
+import sys
+
+import pytest
+
+from grposweep.cli.run import command
+from grposweep.search.parse import parse_space
+
+
+@pytest.mark.parametrize(
+    ("override", "instead"),
+    [("hydra/sweeper=basic", "search="), ("hydra.sweep.dir=x", "outputs="), ("hydra/launcher=joblib", "cluster="),
+     ("hydra.run.dir=x", "outputs=")],
+)  # fmt: skip
+def test_a_part_that_grposweep_replaces_is_refused(
+    override: str, instead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another sweeper would start trials without rules; a folder of Hydra's would be ignored."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["run.py", "-m", override])
+    with pytest.raises(SystemExit) as ended:
+        command(lambda: None)
+    assert ended.value.code == 2
+    assert f"Set {instead}" in capsys.readouterr().err
+
+
+def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """-m --cfg job: Hydra takes one of the two, and overrides behind both."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["run.py", "kl=low", "-m", "--cfg", "job", "lr=1e-3,2e-3"])
+    command(lambda: None)
+    assert sys.argv == ["run.py", "--cfg", "job", "kl=low"]
+    assert capsys.readouterr().out == "# searched: lr=1e-3,2e-3\n"
+
+
+def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() -> None:
+    """It is compared with the base configuration, and does not become it."""
+    assert parse_space([], {"kl": "low", "lr": "1e-3,2e-3"})[1] == ["kl=low"]
+    space, fixed = parse_space(["seed=1"], {"kl": "low", "lr": "1e-3,2e-3"}, keeps_single=True)
+    assert space.parameters[0].describe() == {"dial": "kl", "choices": ["low"]}
+    assert fixed == ["seed=1"]
