@@ -83,14 +83,12 @@ def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
         )
         cells = (f"{size}{'*' * (size == group)}", f"{share.mean:.0%}", f"{share.low:.0%} to {share.high:.0%}", *live)
         table.add_row(*cells, style="bold" if size == group else "")
-    table.caption = (
-        "G: completions of a prompt (batch.num_generations); * as set. completions: of the groups with a signal"
-        + (
-            ""
-            if screen.is_binary
-            else f"\nrewards have more than two values: above G={screen.request.samples} a lower bound"
-        )
+    lower = (
+        ""
+        if screen.is_binary
+        else f"; rewards have more than two values: above G={screen.request.samples} a lower bound"
     )
+    table.caption = f"G is batch.num_generations, * as set; completions are those of groups with a signal{lower}"
     table.caption_justify = "left"
     return table
 
@@ -102,11 +100,10 @@ def _shown(share: Share) -> str:
 def _advice(screen: Screen, advice: Advice, group: int) -> str:
     words = [] if advice.group == group else [f"batch.num_generations={advice.group}"]
     words += [] if advice.bounds is None else [f"task.keep_between=[{advice.bounds[0]:g},{advice.bounds[1]:g}]"]
-    shown = f"{_shown(advice.share)} of the groups of {advice.group} then carry a signal"
     if not words:
         return f"nothing to change: {_shown(screen.share(group))} of the groups carry a signal"
-    kept = "" if advice.bounds is None else f"; {advice.kept} of {len(screen.prompts)} prompts are kept"
-    return f"set {' '.join(words)}\n  {shown}{kept}"
+    kept = "" if advice.bounds is None else f", prompts: {advice.kept} of {len(screen.prompts)}"
+    return f"set {' '.join(words)}\n  groups of {advice.group} with a signal: {_shown(advice.share)}{kept}"
 
 
 def write_kept(screen: Screen, advice: Advice) -> int:

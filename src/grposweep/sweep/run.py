@@ -30,7 +30,7 @@ from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
 from grposweep.files import PROJECT
-from grposweep.launchers import build_launcher
+from grposweep.launchers import build_launcher, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
@@ -284,7 +284,8 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     experiments = judged.distinct(*SCREENED)
     from grposweep.screening.run import choose_pass_rates, screen_sweep  # numpy and scipy: for those who screen
 
-    if judged.base.search.screen and not screen_sweep(experiments, console, interrupts):
+    runs = judged.base.search.screen and not launcher_class(judged.base.cluster.kind).is_dry
+    if runs and not screen_sweep(experiments, console, interrupts):
         return None
     digest = choose_pass_rates(experiments)
     return [] if digest is None else [f"task.screen={digest}"]

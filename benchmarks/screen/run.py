@@ -1,0 +1,129 @@
+"""Demonstrate a screen: whether it finds prompts without a signal and predicts their share, and what its filter saves.
+
+    python benchmarks/screen/run.py FOLDER [--seeds 4]
+
+The task is two-digit addition for the tiny model. Of 300 training prompts 120 have a wrong answer (nothing passes), 75 a lenient
+checker (everything passes), 105 are ordinary. Held-out prompts are ordinary. All is kept in FOLDER: the same command goes on.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from grposweep.files import PROJECT, read_lines
+from grposweep.train.tasks.arithmetic import pairs
+
+ORDINARY, IMPOSSIBLE, LENIENT, HELD_OUT = 105, 120, 75, 128
+TARGETS = (0.5, 0.6, 0.7, 0.8)  # held-out reward
+COMPLETIONS = 6400  # of a training
+FIRST = 5  # optimizer steps that are compared with the prediction
+
+
+def write_prompts(folder: Path) -> None:
+    """Write train.jsonl and held_out.jsonl."""
+    sums = iter(pairs())
+
+    def rows(count: int, checker: str) -> Iterator[dict[str, str]]:
+        for _ in range(count):
+            a, b = next(sums)
+            answer = "000" if checker == "wrong" else str(a + b)
+            yield {"prompt": f"{a:02d}+{b:02d}=", "answer": answer, "checker": checker}
+
+    held_out = list(rows(HELD_OUT, "exact"))
+    train = [*rows(ORDINARY, "exact"), *rows(IMPOSSIBLE, "wrong"), *rows(LENIENT, "lenient")]
+    for name, lines in (("train", train), ("held_out", held_out)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run a command of ours in the folder; return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src"), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def task() -> list[str]:
+    """Return the overrides of the task."""
+    reward = Path(__file__).with_name("reward.py")
+    return ["task=jsonl", "task.path=train.jsonl", "task.eval_split=held_out.jsonl", f"task.eval_prompts={HELD_OUT}",
+            f"task.rewards=[{reward}:checked]", "task.max_completion_length=4", "task.eval_generations=4"]  # fmt: skip
+
+
+def metrics(folder: Path, name: str) -> list[list[dict[str, Any]]]:
+    """Return the metrics of each trial of a sweep."""
+    trials = sorted((folder / "outputs" / name / "trials").iterdir())
+    return [list(read_lines(trial / "metrics.jsonl", step=int)) for trial in trials]
+
+
+def calibrate(folder: Path, found: dict[str, Any]) -> None:
+    """Compare the predicted share of groups without a signal with TRL's, over one pass of the prompts without learning."""
+    print(f"\n{'G':>3} {'predicted share without a signal':>34} {'TRL, one pass without learning':>32}")
+    for group in ("4", "8", "16"):
+        name = f"still-{group}"
+        run(folder, str(PROJECT / "src" / "run.py"), *task(), f"name={name}", "lr=1e-12", f"batch.num_generations={group}",
+            "schedule=epochs", "schedule.epochs=1", "schedule.evaluations=1", "trainer.keep=none",
+            "rules.ignore=[GD101]")  # fmt: skip
+        shares = [line["frac_reward_zero_std"] for line in metrics(folder, name)[0] if line["kind"] == "train"]
+        share = found["groups_with_signal"][group]
+        predicted = f"{1 - share['mean']:.3f} ({1 - share['high']:.3f} to {1 - share['low']:.3f})"
+        print(f"{group:>3} {predicted:>34} {fmean(shares):32.3f}")
+
+
+def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
+    """Train on all prompts and on those that are kept, and print the completions to each held-out reward."""
+    low, high = advice["keep_between"]
+    chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", "lr=1e-3", f"schedule.budget_completions={COMPLETIONS}",
+              "schedule.evaluations=40", "trainer.keep=none", "search.guards=false"]  # fmt: skip
+    kept = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
+    for name, more in (("all", []), ("kept", kept)):
+        run(folder, str(PROJECT / "src" / "run.py"), *chosen, *task(), f"name={name}", *more)
+    curves = {name: [reached(lines) for lines in metrics(folder, name)] for name in ("all", "kept")}
+    print(
+        f"\n{'held-out reward':>15} {'all prompts':>12} {'kept prompts':>13} {'share':>6}  completions, mean of {seeds} seeds"
+    )
+    for i, target in enumerate(TARGETS):
+        means = [fmean(curve[i] for curve in curves[name]) for name in ("all", "kept")]
+        never = [sum(curve[i] > COMPLETIONS for curve in curves[name]) for name in ("all", "kept")]
+        note = f"  never reached: {never[0]} and {never[1]}, counted as {COMPLETIONS}" if any(never) else ""
+        means = [min(mean, COMPLETIONS) for mean in means]
+        print(f"{target:15.1f} {means[0]:12.0f} {means[1]:13.0f} {means[1] / means[0]:6.0%}{note}")
+    for name in ("all", "kept"):
+        last = [[line["eval_reward"] for line in lines if "eval_reward" in line][-1] for lines in metrics(folder, name)]
+        print(
+            f"{name}: held-out reward at the end {fmean(last):.3f}, by seed {' '.join(f'{value:.3f}' for value in last)}"
+        )
+
+
+def reached(lines: list[dict[str, Any]]) -> list[float]:
+    """Return the completions after which the held-out reward first reached each target; one more than all for never."""
+    points = [(line["completions"], line["eval_reward"]) for line in lines if "eval_reward" in line]
+    return [next((count for count, value in points if value >= target), COMPLETIONS + 1) for target in TARGETS]
+
+
+def main() -> None:
+    """Run all parts."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=4)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    write_prompts(given.folder)
+    print(run(given.folder, "-m", "grposweep", "screen", *task()))
+    found = json.loads(run(given.folder, "-m", "grposweep", "screen", "--json", *task()))
+    calibrate(given.folder, found)
+    compare(given.folder, found["advice"], given.seeds)
+    print(f"\nthe screen itself: {found['prompts'] * found['samples']} completions, once for all trials")
+
+
+if __name__ == "__main__":
+    main()
