@@ -16,6 +16,7 @@ from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grposweep.frameworks.trl.keys import parse_version, releases
 from grposweep.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
+from grposweep.linting.output import place_of
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
 
@@ -43,6 +44,16 @@ class Linted:
     """What the rules say of all recipes in a source; most sources have one."""
 
     recipes: tuple[LintResult, ...]
+
+    def __str__(self) -> str:
+        """Return a line a problem: place, code, severity and message."""
+        lines = [
+            f"{result.recipe.file or result.recipe.framework}{place_of(result.recipe, found.line)}: "
+            f"{found.code} {found.severity}: {found.message}"
+            for result in self.recipes
+            for found in result.diagnostics
+        ]
+        return "\n".join(lines) or "no problems"
 
     @property
     def problems(self) -> tuple[Diagnostic, ...]:

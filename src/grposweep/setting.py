@@ -224,11 +224,14 @@ class Setting:
     signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions; from a screen, empty without one
     truncated_share: float | None = None  # of completions, from a screen
     model_name_or_path: str | None = None
-    dataset_name: str | None = None
+    dataset_name: str | None = None  # a hub id or a path
+    eval_dataset_name: str | None = None  # the same of held-out data, where they are named apart
     parameters: int | None = None  # weights of the model, where known
     lora: bool = False
     lora_rank: int = 16
-    lora_targets: tuple[str, ...] = ("all-linear",)
+    lora_alpha: float = 32.0  # updates are scaled by alpha / rank
+    lora_dropout: float = 0.0  # the share of an adapter's inputs that is dropped
+    lora_targets: tuple[str, ...] = ("all-linear",)  # modules; none: PEFT chooses by the model
     weights_dtype: str = "float32"  # as they are kept between steps; float32 masters of ZeRO and FSDP do not count
     autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
     architecture: Architecture | None = None  # where its shape is known

@@ -4,6 +4,7 @@ The recipe is read, written and read back. `differences` compares the two settin
 same in every framework. A translation comes with its launch command and a list of what is lost.
 """
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,18 +16,22 @@ import yaml
 
 from grposweep import frameworks, planning
 from grposweep.check import check, errors
-from grposweep.config.precision import IMPLIED
+from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, write_text
 from grposweep.frameworks.base import TranslatedRecipe
+from grposweep.frameworks.lora import lora_losses
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.reading import release_defaults
 from grposweep.frameworks.trl.keys import span
 from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
 from grposweep.frameworks.writing import in_completions
+from grposweep.memory.catalog import PEFT_TARGETS
 from grposweep.planning import save_every, total_steps
 from grposweep.recipe import Recipe
+from grposweep.rules.helpers import cut
+from grposweep.schema import Experiment
 from grposweep.setting import TRL, Setting
 
 PLAN_NUMBERS = {
@@ -36,14 +41,15 @@ PLAN_NUMBERS = {
     "optimizer steps a rollout": planning.steps_per_rollout,
     "optimizer steps": planning.total_steps,
 }
-FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length")
+FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length", "lora")
+LORA = ("lora_rank", "lora_alpha")
 
 
 def differences(before: Setting, after: Setting) -> Iterator[str]:
     """Numbers that are known on both sides and are not the same."""
     for name, number in PLAN_NUMBERS.items():
         yield from _differs(name, number(before), number(after))
-    for name in FIELDS:
+    for name in (*FIELDS, *LORA) if before.lora and after.lora else FIELDS:
         yield from _differs(name, getattr(before, name), getattr(after, name))
     yield from _differs("KL coefficient in the loss", before.beta, after.beta)
 
@@ -53,6 +59,7 @@ def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
         yield f"{name}: {float(before):g} becomes {float(after):g}"
 
 
+OWN = "grposweep"
 NAME = "translated"  # of the options, and of the study
 WHAT = {
     "batch": "Generations and sizes, in completions.",
@@ -66,7 +73,7 @@ COMMAND = ("python", str(PROJECT / "src" / "run.py"), "--config-dir", ".", f"swe
 # Set by other keys of ours, or not at all because we place evaluations and checkpoints ourselves.
 PLACED = frozenset(
     ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
-     "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio"]
+     "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio", "max_prompt_length"]
 )  # fmt: skip
 
 
@@ -89,7 +96,8 @@ def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> d
     found = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
     if s.lora:
-        model["lora"] = {"enabled": True}
+        model["lora"] = {"enabled": True, "r": s.lora_rank, "alpha": round(s.lora_alpha), "dropout": s.lora_dropout,
+                         "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
     found |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
     found |= {"trainer": {"args": arguments}} if arguments else {}
@@ -145,7 +153,11 @@ def _unsaid(s: Setting) -> Iterator[str]:
 
 def _open(s: Setting) -> Iterator[str]:
     """Return what cannot be translated because it is code, not a number."""
-    yield "prompts and rewards are named by no recipe in a way that another program understands: set task=..."
+    data = f" (the recipe's data are {s.dataset_name})" if s.dataset_name else ""
+    yield f"prompts and rewards are named by no recipe in a way that another program understands: set task=...{data}"
+    yield from lora_losses(s, OWN, has_dropout=True)
+    if s.lora and s.lora_alpha != round(s.lora_alpha):
+        yield f"lora_alpha={s.lora_alpha:g}: model.lora.alpha is a whole number, so {round(s.lora_alpha)} is written"
     if s.model_name_or_path is None:
         yield "the recipe names no model: set model=... or model.path=..."
     if s.eval_steps and total_steps(s) is None:
@@ -156,7 +168,8 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
 
 
-OWN = "grposweep"
+COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only say how many a key names
+NO_KEYS = frozenset({"config", "num_processes"})  # of a launch
 LAUNCH = "launch.sh"
 
 
@@ -183,8 +196,9 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     broken = errors(check(setting))
     translation = translate(setting, target, recipe)
     if folder is None:
-        sys.stdout.write(render(translation, f"{path} ({recipe.framework})", target))
+        sys.stdout.write(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
     else:
+        print(f"{path}: {frameworks.describe_version(recipe)}", file=sys.stderr)
         _write(folder, translation)
         sys.stderr.write(_report(translation))
     for problem in broken:
@@ -192,18 +206,96 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     return int(bool(broken or translation.changed))
 
 
-def translate(setting: Setting, target: str, recipe: Recipe | None = None) -> Translation:
-    """Return a setting in a framework's keys or in ours, with the types that its recipe sets."""
+def translate(
+    setting: Setting, target: str, recipe: Recipe | None = None, native: Mapping[str, Any] | None = None
+) -> Translation:
+    """Return a setting in a framework's keys or in ours, with the types that its recipe sets.
+
+    Keys of the recipe that the setting does not hold are copied where the target takes the same, and otherwise listed.
+    ``native`` are such keys of an experiment of ours, as TRL has them.
+    """
     if target == OWN:
         files, losses = write_own(setting, {} if recipe is None else model_types(recipe, setting))
         if recipe is not None and "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
             losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-        return Translation(files, shlex.join(COMMAND), (*_unknown(setting, recipe), *losses))
+        left = {} if recipe is None else find_left_out(recipe, setting)
+        listed = _listed(left, dict.fromkeys(("dtype", "torch_dtype", "bf16", "fp16")))
+        return Translation(files, shlex.join(COMMAND), (*_unknown(setting, recipe), *losses, *listed))
     written = frameworks.write(setting, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
-    losses = (*_unknown(setting, recipe), *written.losses)
-    return Translation({written.file_name: written.recipe}, _command(written), losses, changed)
+    left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
+    kept = _kept_as_they_are(left, setting, target, written.recipe)
+    text = written.recipe + (f"# Copied from the recipe.\n{_yaml(kept)}" if kept else "")
+    losses = (*_unknown(setting, recipe), *written.losses, *_listed(left, kept))
+    return Translation({written.file_name: text}, _command(written), losses, changed)
+
+
+def native_keys(experiment: Experiment) -> dict[str, Any]:
+    """Return TRL's keys for what an experiment sets and its setting does not hold."""
+    model, precision = experiment.model, read_precision(experiment.model)
+    sharding = experiment.trainer.sharding
+    found = {
+        "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
+        "gradient_checkpointing": model.gradient_checkpointing, "model_revision": model.revision,
+        "attn_implementation": model.attn_implementation, "trust_remote_code": model.trust_remote_code or None,
+        "use_kernels": model.use_kernels or None, "chat_template_kwargs": model.chat_template_kwargs or None,
+        "load_in_4bit": model.quantization == "4bit" or None, "load_in_8bit": model.quantization == "8bit" or None,
+        "reward_weights": experiment.task.reward_weights, "torch_compile": experiment.trainer.compile or None,
+        "sharding": None if sharding == "none" else sharding, **experiment.trainer.args,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
+    """Return the keys of a recipe that its setting does not hold, and that are not at their default."""
+    framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
+    held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
+    found = {}
+    for written, value in {**recipe.config, **recipe.unresolved}.items():
+        key = str(written).lstrip("+~")
+        is_held = key in setting.keys.values() if written in recipe.unresolved else key in held
+        is_default = key in known and known[key].default == value
+        if not (is_held or is_default or written in NO_KEYS or _decides(recipe, written, setting)):
+            found[framework.renamed.get(key, key)] = value
+    return found
+
+
+def _decides(recipe: Recipe, key: str, setting: Setting) -> bool:
+    """Return whether a recipe without a key is another setting."""
+    rest = {name: value for name, value in recipe.config.items() if name != key}
+    try:
+        other = frameworks.read(replace(recipe, config=rest)).setting
+    except UserError:  # nothing can be said without it
+        return True
+    same = {name: getattr(setting, name) for name in ("given", *COUNTED)}
+    return key in recipe.config and other.replace(same) != setting
+
+
+def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
+    """Return the keys that the target, if both follow TRL, takes under the same name and that are not written yet."""
+    framework = frameworks.FRAMEWORKS[target]
+    if not (setting.framework.follows_trl and framework.traits.follows_trl):
+        return {}
+    takes, written = framework.takes(framework.version), yaml.safe_load(text)
+    if "dtype" in left and "dtype" not in takes:  # before 0.24
+        left["torch_dtype"] = left.pop("dtype")
+    return {key: value for key, value in left.items() if key in takes and key not in written and not _is_unknown(value)}
+
+
+def _shown(value: Any) -> str:
+    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, str) and "$" in value
+
+
+def _listed(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:
+    """Name the keys that are not translated."""
+    rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept]
+    if rest:
+        yield f"not translated, so set what you need of it: {', '.join(rest)}"
 
 
 def _unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
@@ -249,12 +341,12 @@ def _comments(title: str, items: tuple[str, ...]) -> list[str]:
 
 
 def _write(folder: Path, translation: Translation) -> None:
-    """Every file, and the command as a script beside them."""
+    """Write every file, and the command as a script in the same folder."""
     try:
         for name, text in translation.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_text(folder / name, text)
-        write_text(folder / LAUNCH, f"#!/bin/sh\n{translation.command}\n")
+        write_text(folder / LAUNCH, f'#!/bin/sh\ncd "$(dirname "$0")" || exit\n{translation.command}\n')
     except OSError as error:
         raise UserError(f"-o {folder}: it cannot be written ({error.strerror}). Name a folder that can.") from error
 

@@ -65,6 +65,8 @@ PATHS = {
     "seed": "seed",
     "lora": "model.lora.enabled",
     "lora_rank": "model.lora.r",
+    "lora_alpha": "model.lora.alpha",
+    "lora_dropout": "model.lora.dropout",
     "weights_dtype": "model.dtype",
     "autocast_dtype": "model.mixed_precision",
     "gradient_checkpointing": "model.gradient_checkpointing",
@@ -125,8 +127,9 @@ ARGS = {
 }  # fmt: skip
 # An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
 FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding", "eval_prompts", "server_gpus",
-     "chat", "server_command", "eval_at_start", *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
+    ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
+     "eval_prompts", "server_gpus", "chat", "server_command", "eval_at_start",
+     *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
 # Fields that are left to the trainer where they are not set.
 OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])

@@ -11,7 +11,7 @@ from typing import Any
 from grposweep import registries
 from grposweep.errors import UserError
 from grposweep.external import ExternalProgram, Trial
-from grposweep.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release
+from grposweep.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
 from grposweep.frameworks.signs import has_sign, refuse_others, refuse_own_keys, refuse_without_sign
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
@@ -167,6 +167,14 @@ def _own_version(text: str, framework: Framework) -> Version:
         first = ".".join(map(str, known[0]))
         raise UserError(f"{framework.name} {text}: the first release that can be judged is {first}.")
     return version
+
+
+def describe_version(recipe: Recipe) -> str:
+    """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
+    source = recipe.version_source
+    why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
+    why += ", which does not take all keys" if source.conflict else ""
+    return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"
 
 
 def external_trainers() -> dict[str, Framework]:

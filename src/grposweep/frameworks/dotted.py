@@ -16,6 +16,7 @@ from grposweep import frameworks, planning
 from grposweep.external import Entry, ExternalProgram, RayCluster, Trial, interpreter
 from grposweep.files import parse_json
 from grposweep.frameworks.base import Field, KeyTable, NativeChange
+from grposweep.frameworks.lora import lora_losses, write_lora
 from grposweep.frameworks.parsing.yaml_text import convert, flatten, resolve
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
@@ -37,7 +38,6 @@ WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 NEVER_CLIPPED = 1e6  # a dual clip that never acts
 NODE = 8  # GPUs
 PROMPT_TOKENS = 2048  # written where a setting has no longest prompt
-LORA_RANK = 64  # written where a setting has LoRA
 
 
 def frequency(name: str, key: str) -> Field:
@@ -187,7 +187,7 @@ def write_common(s: Setting) -> dict[str, Any]:
         "delta": NEVER_CLIPPED if s.delta is None else s.delta,
         "max_prompt_length": s.max_prompt_length or PROMPT_TOKENS,
         "top_k": s.top_k or -1,
-        "lora": LORA_RANK if s.lora else 0,
+        **write_lora(s),
         "vllm_tensor_parallel_size": engine,
     }
 
@@ -257,8 +257,7 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
         yield "scale_rewards=batch: advantages are scaled within their group"
     if s.delta is None:
         yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which never acts"
-    if s.lora:
-        yield "LoRA's rank and modules are not known here: rank 64 is written"
+    yield from lora_losses(s, framework)
     if s.max_prompt_length is None:
         yield "prompts have no longest length here, and must have one there: 2,048 tokens are written"
     if not counts_prompts:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from grposweep.frameworks.lora import PEFT_TARGETS
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.memory.catalog import find_bits, find_model
 from grposweep.recipe import Recipe
@@ -18,7 +19,6 @@ TILES = (1, 15, 0)  # TRL's first release that does not hold all logits
 VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed where its coefficient is 0
 STAGES = ("zero3", "zero2", "zero1")
 PIXELS = 28 * 28  # of one image token of Qwen2-VL and Qwen2.5-VL
-ATTENTION = ("q_proj", "v_proj")  # peft utils/constants.py: where no module is named
 
 Fields = dict[str, Any]
 
@@ -34,7 +34,7 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
         return s
     if not fields["runtime"].weight_bits and s.lora:
         fields["runtime"] = replace(fields["runtime"], weight_bits=find_bits(name))
-    return s.replace({"architecture": model, **fields})
+    return s.replace({"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields})
 
 
 def _trl(found: Values, s: Setting) -> Fields:
@@ -45,15 +45,13 @@ def _trl(found: Values, s: Setting) -> Fields:
     config = found.recipe.config
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
-    rank, is_unsloth = config.get("lora_r"), s.framework.name == "unsloth"
+    is_unsloth = s.framework.name == "unsloth"
     head: Literal["tiles", "whole"] = "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
     return {
         "weights_dtype": "bfloat16" if is_half else "float32",
         "autocast_dtype": "bfloat16" if computes_in_half and not is_half else None,
         "gradient_checkpointing": checkpoints is True or checkpoints == "unsloth",
-        "lora_rank": rank if isinstance(rank, int) and rank > 0 else s.lora_rank,
-        "lora_targets": _targets(config.get("lora_target_modules")),
         "keys": {**s.keys, "weights_dtype": "torch_dtype" if "torch_dtype" in config else "dtype"},
         "sharding": _sharding(config.get("deepspeed"), s),
         "runtime": Runtime(
@@ -65,14 +63,12 @@ def _trl(found: Values, s: Setting) -> Fields:
 
 def _ms_swift(found: Values, s: Setting) -> Fields:
     """ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as TRL 0.x."""
-    stage, targets = found.word("deepspeed"), found.get("target_modules")
+    stage = found.word("deepspeed")
     bits = str(found.get("quant_bits") or 0)
     return {
         "weights_dtype": "float32" if found.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
         "autocast_dtype": "bfloat16" if found.word("torch_dtype") in ("float32", "fp32") else None,
         "gradient_checkpointing": found.flag("gradient_checkpointing", True),
-        "lora_rank": found.whole("lora_rank", 8) or 8,
-        "lora_targets": _targets(targets, "all-linear"),
         "sharding": _sharding(stage, s),
         "runtime": Runtime(
             head="tiles" if found.flag("use_liger_kernel") else "whole", flash="flash" in found.word("attn_impl"),
@@ -92,8 +88,6 @@ def _verl(found: Values, s: Setting) -> Fields | None:
     return {
         **_fsdp(s, found.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
         "gradient_checkpointing": found.flag(f"{model}.enable_gradient_checkpointing", True),
-        "lora_rank": found.whole(f"{model}.lora_rank") or s.lora_rank,
-        "lora_targets": _targets(found.get(f"{model}.target_modules"), "all-linear"),
         "vllm_enable_sleep_mode": found.flag("actor_rollout_ref.rollout.free_cache_engine", True),
         "runtime": Runtime(
             head="tiles" if is_fused else "packed", flash=True, packs=s.removes_padding, upcasts=False,
@@ -115,8 +109,6 @@ def _easyr1(found: Values, s: Setting) -> Fields:
     return {
         **_fsdp(s, "bf16" if is_half else "fp32"),
         "gradient_checkpointing": found.flag(f"{actor}.model.enable_gradient_checkpointing", True),
-        "lora_rank": found.whole(f"{actor}.model.lora.rank") or s.lora_rank,
-        "lora_targets": _targets(found.get(f"{actor}.model.lora.target_modules"), "all-linear"),
         "vllm_enable_sleep_mode": True,
         "runtime": Runtime(
             head="packed", flash=True, packs=found.flag(f"{actor}.padding_free", True), upcasts=False,
@@ -172,11 +164,3 @@ def _bits(config: Mapping[str, Any], default: bool) -> int:
     if config.get("load_in_8bit") is True:
         return 8
     return 4 if config.get("load_in_4bit", default) is True else 0
-
-
-def _targets(modules: Any, default: str = "") -> tuple[str, ...]:
-    """The modules that adapters are put on; where none are named, the framework's own choice for these models."""
-    named = [modules] if isinstance(modules, str) else list(modules) if isinstance(modules, (list, tuple)) else []
-    if "all-linear" in named:
-        return ("all-linear",)
-    return tuple(map(str, named)) or ((default,) if default else ATTENTION)

@@ -63,6 +63,11 @@ class LintResult:
     diagnostics: tuple[Diagnostic, ...]
     plan: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Return framework, file and codes; the setting and the plan have a hundred fields."""
+        found = ", ".join(f"{found.code} {found.severity}" for found in self.diagnostics) or "no problems"
+        return f"<LintResult {self.recipe.file or self.recipe.framework}: {found}>"
+
     @property
     def ok(self) -> bool:
         """No problem of severity error."""

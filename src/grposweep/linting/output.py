@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks import describe_version
 from grposweep.frameworks.base import text
 from grposweep.frameworks.parsing.load import shown_text
 from grposweep.frameworks.parsing.version_source import BY_DEFAULT
@@ -52,7 +52,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
-            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe.in_python)
+            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
@@ -60,14 +60,6 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
         screen.say(screen.paint(f"{INDENT}judged by {printable(version)}", DIM))
     if troubled:
         screen.say()
-
-
-def describe_version(recipe: Recipe) -> str:
-    """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
-    source = recipe.version_source
-    why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
-    why += ", which does not take all keys" if source.conflict else ""
-    return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"
 
 
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
@@ -83,7 +75,7 @@ def place_of(recipe: Recipe, line: int | None) -> str:
     return f":{inside}" if cell is None else f":cell {cell}:{inside}"
 
 
-def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], in_python: bool) -> None:
+def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
     """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
@@ -96,9 +88,8 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
         )
     screen.wrap(printable(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
-        screen.wrap(
-            printable(render_fix(fix, in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{' (safe)' * fix.safe}: "
-        )
+        mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix edits no scripts
+        screen.wrap(printable(render_fix(fix, recipe.in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
 
 
 def render_fix(fix: Fix, in_python: bool = False) -> str:

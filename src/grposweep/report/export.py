@@ -163,13 +163,22 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
-    from grposweep.translate import render, translate
+    from grposweep.external import RECIPE
+    from grposweep.frameworks.parsing.load import Options, load_recipe
+    from grposweep.schema import is_external
+    from grposweep.translate import native_keys, render, translate
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and experiment.model.path != "embedded":
         setting = setting.replace({"model_name_or_path": experiment.model.path})
-    translation = translate(setting, form)
+    recipe = None
+    if (
+        is_external(experiment.trainer.kind) and (best.path / RECIPE).is_file()
+    ):  # its program read this, and no keys of ours
+        options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
+        recipe = load_recipe(best.path / RECIPE, options)
+    translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         print(f"not kept: {text}", file=sys.stderr)
     task = experiment.task

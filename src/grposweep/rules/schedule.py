@@ -53,10 +53,14 @@ def one_length(s: Setting) -> Violation | None:
 
 @rule("GS102", "error", (*LENGTHS, "given"), of=EVERY)
 def the_length_is_positive(s: Setting) -> Violation | None:
-    """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0."""
+    """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.
+
+    Of verl and EasyR1 no step at all is an evaluation: ``trainer.total_training_steps=0`` with ``val_before_train``.
+    """
     for name in LENGTHS:
         value = getattr(s, name)
-        if value is not None and value <= 0:
+        is_evaluation = name == "max_steps" and value == 0 and s.framework.syntax == "dotted"
+        if value is not None and value <= 0 and not is_evaluation:
             return Violation(
                 what=f"{s.key(name)}={value}",
                 why="a run without a step trains nothing",

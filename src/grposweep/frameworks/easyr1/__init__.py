@@ -37,6 +37,7 @@ from grposweep.frameworks.dotted import (
     warmup_change,
     write_common,
 )
+from grposweep.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
 from grposweep.frameworks.reading import Values
 from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grposweep.recipe import Recipe
@@ -47,6 +48,7 @@ VERSION: Version = (0, 3, 3)
 ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 EXAMPLE = "examples/config.yaml"  # on which EasyR1's own scripts build
 ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"
+LORA = f"{ACTOR}.model.lora"
 RENAMED = {  # read by today's name in every version; GV301 says which does not exist
     "worker.actor.ulysses_sequence_parallel_size": "worker.actor.ulysses_size",
     "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
@@ -96,13 +98,14 @@ FIELDS = (  # in the order of a written recipe
     Field("minimum_learning_rate_ratio", f"{ACTOR}.optim.min_lr_ratio", "float?"),
     Field("weight_decay", f"{ACTOR}.optim.weight_decay", "float", 0.0),
     Field("", f"{ACTOR}.optim.betas", judged=False),
-    Field("dataset_name", "data.train_files", "str", "", read=lambda name: name or None, judged=False),
+    Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
+    Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
     Field("seed", "data.seed", "int", 1),
     Field("max_prompt_length", "data.max_prompt_length", "int", 1),
     Field("max_completion_length", "data.max_response_length", "int", 1),
     Field("model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None),
     Field("parameters", f"{ACTOR}.model.model_path", fixable=False),
-    Field("lora", f"{ACTOR}.model.lora.rank", "int", 0, read=lambda rank: rank > 0, fixable=False),
+    *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
     top_k(f"{ROLLOUT}.top_k"),
@@ -261,6 +264,7 @@ def _fields(s: Setting) -> dict[str, Any]:
         "loss_average": s.loss_average if s.loss_average in ("token", "seq") else average,
         "warmup_steps": warmup(s)[0],
         "max_batched_tokens": max(s.max_batched_tokens or BATCHED, longest),
+        "lora_targets": as_expression(s.lora_targets or PEFT_TARGETS) if s.lora else None,
     }
 
 

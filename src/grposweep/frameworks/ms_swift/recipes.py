@@ -23,6 +23,7 @@ from grposweep.frameworks.base import (
     model_size,
     read_mapping,
 )
+from grposweep.frameworks.lora import PEFT_TARGETS, as_count, as_modules, one_name
 from grposweep.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     MEGATRON_KEYS,
@@ -91,6 +92,10 @@ FIELDS = (
     Field("evaluates", "eval_strategy"),
     Field("lora", "tuner_type", RELEASE, read=lambda tuner: tuner != "full", write=lambda is_on: "lora" if is_on else "full",
           plain=False),
+    *(Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
+      for name in ("lora_rank", "lora_alpha", "lora_dropout")),
+    Field("lora_targets", "target_modules", RELEASE, read=lambda names: as_modules(names) or ("all-linear",), fixable=False, judged=False, plain=False),
+    Field("eval_dataset_name", "val_dataset", RELEASE, read=one_name, judged=False, plain=False),
     Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
     Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
     Field("kl_reward_coefficient", "beta"),
@@ -296,8 +301,12 @@ def native_keys(framework: Framework, s: Setting, version: Version = VERSION) ->
 
 def _model(s: Setting) -> dict[str, Any]:
     named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
+    named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
     found = {name: value for name, value in named.items() if value is not None}
-    return {**found, "tuner_type": "lora" if s.lora else "full"}
+    if not s.lora:
+        return {**found, "tuner_type": "full"}
+    return {**found, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
+            "lora_dropout": s.lora_dropout, "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
 
 
 def _objective(s: Setting) -> dict[str, Any]:

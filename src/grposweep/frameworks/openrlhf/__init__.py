@@ -13,6 +13,7 @@ from typing import Any
 
 from grposweep.frameworks.base import Field, Framework, NativeChange, ReleaseTable, TranslatedRecipe, model_size
 from grposweep.frameworks.dotted import every, nodes
+from grposweep.frameworks.lora import lora_losses, lora_rows, write_lora
 from grposweep.frameworks.openrlhf.renamed import RENAMED
 from grposweep.frameworks.reading import Values
 from grposweep.frameworks.writing import in_prompts, overlay, unwritten
@@ -89,7 +90,9 @@ FIELDS = (  # in the order of a written command
     row("model_name_or_path", "actor.model_name_or_path", "str", "", read=lambda name: name or None),
     row("parameters", "actor.model_name_or_path", fixable=False),
     row("dataset_name", "data.prompt_dataset", "str", "", read=lambda name: name or None, judged=False),
-    row("lora", "ds.lora.rank", "int", 0, read=lambda rank: rank > 0, fixable=False),
+    row("eval_dataset_name", "eval.dataset", "str", "", read=lambda name: name or None, judged=False),
+    *lora_rows("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules", 16, row),
+    row("lora_dropout", "ds.lora.dropout", "float", 0.0, fixable=False, judged=False),
     row("gradient_checkpointing", "actor.gradient_checkpointing_enable", "bool", False),
     row("sharding", "ds.zero_stage", "int", 2, read=lambda stage: f"zero{stage}" if stage else "none", fixable=False),
 )
@@ -259,7 +262,8 @@ def _fields(s: Setting) -> dict[str, Any]:
         "advantage_estimator": _estimator(s),
         "scale_rewards": _estimator(s),
         "sharding": int(s.sharding.removeprefix("zero")) if s.sharding.startswith("zero") else 2,
-        "lora": 16 if s.lora else None,
+        **(write_lora(s) if s.lora else dict.fromkeys(("lora", "lora_rank", "lora_alpha", "lora_targets"))),
+        "lora_dropout": s.lora_dropout if s.lora else None,
         "lr_scheduler_type": "cosine_with_min_lr" if s.lr_scheduler_type == "cosine" else s.lr_scheduler_type,
         "minimum_learning_rate_ratio": s.minimum_learning_rate_ratio or 0.0,
         "warmup_steps": _warmup(s),
@@ -336,6 +340,7 @@ def _losses(s: Setting) -> Iterator[str]:
         yield "pipeline and context parallel training: OpenRLHF has tensor and ring attention parallelism"
     if s.dynamic_batching:
         yield "micro-batches filled by tokens: set train.max_tokens_per_gpu"
+    yield from lora_losses(s, "OpenRLHF", has_dropout=True)
     yield from unwritten("OpenRLHF", s, FIELDS)
     if s.framework != TRAITS:
         yield "rewards: name reward.remote_url (a file with a reward function), and the columns of the data"

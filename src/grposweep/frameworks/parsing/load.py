@@ -172,5 +172,6 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
 
 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:
-    """A file that another one names: from where it runs, from the working directory, or from the folders above it."""
-    return near([*([Path(folder)] if folder else []), Path(), *list(file.absolute().parents)[:5]])(name)
+    """Return a file that another one names: from where it runs, its own folder, the working directory, or the folders above."""
+    own, *above = list(file.absolute().parents)[:5]
+    return near([*([Path(folder)] if folder else []), own, Path(), *above])(name)

@@ -7,10 +7,13 @@ keys.json, read from the releases.
 """
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from grposweep.frameworks import FRAMEWORKS, open_r1
 from grposweep.frameworks.base import closest_keys, text
+from grposweep.frameworks.parsing.repository import find_repository
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.frameworks.trl import keys
 from grposweep.frameworks.trl.keys import HABITS, PASSED_ON, instead
@@ -52,7 +55,15 @@ def is_own_script(recipe: Recipe) -> bool:
         return False
     if recipe.code is not None and recipe.code.declares and recipe.code.other_keys:
         return False
-    return not launch.program.endswith(OWN_PROGRAMS)
+    return not launch.program.endswith(OWN_PROGRAMS) or _is_missing(recipe, PurePosixPath(launch.program))
+
+
+def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
+    """Return whether a repository has the folder of the launched file, and not the file: a fork that renamed it."""
+    repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
+    if repository is None or program.suffix != ".py":
+        return False
+    return any(folder.name == program.parent.name for folder in repository.folders)
 
 
 def fate(recipe: Recipe, key: str) -> Fate:
@@ -126,6 +137,9 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 
 
+NUMBER = "Write a number such as 1.0e-6."
+
+
 def _strategy(key: str, value: Any) -> Violation:
     if value is False:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
@@ -136,6 +150,10 @@ def _strategy(key: str, value: Any) -> Violation:
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
     suggestions = (dict(change),) if change else ()
+    if isinstance(value, float) and not isfinite(value):
+        return Violation(
+            f"{key}={value}", "it is no finite number, so every weight that it touches becomes nan", NUMBER, (key,)
+        )
     return Violation(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
 
 

@@ -25,6 +25,7 @@ from grposweep.frameworks.base import (
     read_mapping,
     text,
 )
+from grposweep.frameworks.lora import as_count, as_modules
 from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.frameworks.reading import Values, collect_converted, release_defaults
 from grposweep.frameworks.trl.keys import is_async, known, span
@@ -118,6 +119,9 @@ DERIVED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
+    *(Field(name, key, RELEASE, fixable=False, judged=False, plain=False)
+      for name, key in (("lora_rank", "lora_r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout"))),
+    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, judged=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
           derive=lambda found: model_size(str(found.said.get("model_name_or_path") or "")) or UNSAID),
@@ -155,7 +159,7 @@ NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the re
      "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
      "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
      # What memory depends on: memory/catalog.py reads it where a GPU is named.
-     "lora_rank", "lora_targets", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
+     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
      "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
 )  # fmt: skip
 # Those of schema.UNSET that no rule reads; named here, because lint starts without the schema.
@@ -262,7 +266,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
-NAMES = frozenset(["model_name_or_path", "dataset_name", "max_prompt_length"])  # names, or without effect in a plan
+NAMES = frozenset(["model_name_or_path", "dataset_name"])
 # Fields that do nothing unless another one is set, and that one; nothing is lost with them.
 NEEDS = {
     "use_bias_correction_kl": "beta",
@@ -325,6 +329,8 @@ def _elsewhere(s: Setting) -> Iterator[str]:
         yield f"KL estimator {s.kl_estimator}: TRL's is k3, weighed by the importance ratio with use_bias_correction_kl"
     if s.dynamic_batching:
         yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"
+    if s.eval_dataset_name:
+        yield f"held-out data {s.eval_dataset_name}: TRL evaluates on dataset_test_split of dataset_name"
     if s.prompts_per_generation:
         yield "rollouts generated in portions: TRL generates each at once"
     if not s.framework.follows_trl and any(getattr(s, name) > 1 for name in SHARED):
@@ -421,7 +427,17 @@ def _model(s: Setting) -> dict[str, Any]:
         "sp_size": s.sequence_parallel_size,
     }
     large = {name: size for name, size in sizes.items() if size > 1}
-    return {**({"use_peft": True} if s.lora else {}), **({"parallelism_config": large} if large else {})}
+    return {**(_lora(s) if s.lora else {}), **({"parallelism_config": large} if large else {})}
+
+
+def _lora(s: Setting) -> dict[str, Any]:
+    found = {
+        "use_peft": True,
+        "lora_r": s.lora_rank,
+        "lora_alpha": as_count(s.lora_alpha),
+        "lora_dropout": s.lora_dropout,
+    }
+    return {**found, "lora_target_modules": list(s.lora_targets)} if s.lora_targets else found
 
 
 def _steps(every: float) -> float:

@@ -102,6 +102,7 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
 
 # Signs that Hydra's lexer has no word for outside quotes; a comma, brackets and braces have a meaning of their own.
 NO_WORD = re.compile(r"[^!#&;<>=^`~]*([!#&;<>=^`~])")
+PLACEHOLDER = re.compile(r"<[^<>]{1,80}>")
 STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
 
 
@@ -115,7 +116,11 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
     for key, value in (recipe.launch.raw if recipe.launch else {}).items():
         found = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
         if found:
-            advice = "Write $HOME instead of ~." if found[1] == "~" else f"Write \"{key}='{cut(value)}'\"."
+            advice = f"Write \"{key}='{cut(value)}'\"."
+            if found[1] == "~":
+                advice = "Write $HOME instead of ~."
+            elif PLACEHOLDER.search(value):
+                advice = "Replace the placeholder by your value."
             why = f"Hydra's grammar has no {found[1]} outside quotes, so it stops"
             yield Violation(f"{key}={cut(value)}", why, advice, (key,))
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from grposweep.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
 from grposweep.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
+from grposweep.frameworks.lora import lora_rows, one_name
 from grposweep.frameworks.parsing.yaml_text import flatten, resolve
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
@@ -77,14 +78,15 @@ FIELDS = (  # in the order of a written recipe
     Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
     Field("weight_decay", f"{OPTIM}.weight_decay", "float", 0.0),
     Field("", f"{OPTIM}.betas", judged=False),
-    Field("dataset_name", "data.train_files", "str", "", judged=False),
+    Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
+    Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
     Field("seed", "data.seed", "int?"),
     Field("max_prompt_length", "data.max_prompt_length", "int", 1),
     Field("max_completion_length", "data.max_response_length", "int", 1),
     Field("", "data.filter_overlong_prompts", judged=False),
     Field("model_name_or_path", f"{MODEL}.path", "str", ""),
     Field("parameters", f"{MODEL}.path", fixable=False),
-    Field("lora", f"{MODEL}.lora_rank", "int", 0, read=lambda rank: rank > 0, fixable=False),
+    *lora_rows(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules", 16),
     Field("", f"{ROLLOUT}.name", judged=False),  # its words are checked, no number follows
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),

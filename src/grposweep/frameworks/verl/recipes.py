@@ -200,11 +200,19 @@ def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         "model_name_or_path": path or None,
         "parameters": model_size(path),
         "dataset_name": fields["dataset_name"] if "data.train_files" in found.given else None,
-        "lora": fields["lora"] or found.whole(f"{MODEL}.lora.rank") > 0,
+        "eval_dataset_name": fields["eval_dataset_name"] if "data.val_files" in found.given else None,
+        **_megatron_lora(found),
         "warmup_steps": steps if steps > 0 else ratio,
         "ends_with_epochs": True,
         "lr_scheduler_type": found.word(f"{OPTIM}.warmup_style") or found.word(schedule, "constant"),
     }
+
+
+def _megatron_lora(found: Values) -> dict[str, Any]:
+    """Return LoRA where Megatron's section sets it."""
+    rank = found.whole(f"{MODEL}.lora.rank")
+    alpha = found.number(f"{MODEL}.lora.alpha", 32.0)
+    return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
 
 
 DERIVED = (derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,

@@ -1,0 +1,113 @@
+"""LoRA, data and keys without a counterpart: kept, copied or listed by ``translate``, never dropped in silence."""
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep import frameworks
+from grposweep.frameworks import FRAMEWORKS
+from grposweep.frameworks.parsing.load import Options, build_recipe, parse_recipe
+from grposweep.setting import Setting
+from grposweep.translate import read_back, translate
+
+BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}
+LORA = ("lora", "lora_rank", "lora_alpha", "lora_targets")
+LISTED = "not translated, so set what you need of it: "
+
+
+def read(config: dict[str, Any], name: str = "trl") -> Setting:
+    """Return a recipe as a setting."""
+    return frameworks.read(build_recipe({**BASE, **config}, Options(name, processes=8))).setting
+
+
+@pytest.mark.parametrize("target", FRAMEWORKS)
+@settings(max_examples=10, deadline=None)
+@given(
+    st.sampled_from([1, 8, 64]),
+    st.sampled_from([16.0, 48.0]),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([["all-linear"], ["q_proj"], ["q_proj", "o_proj"]]),
+)
+def test_adapters_are_the_same_in_every_framework(
+    target: str, rank: int, alpha: float, dropout: float, modules: list[str]
+) -> None:
+    """Rank, alpha and modules read back; a dropout that the target does not have is named."""
+    s = read(
+        {"use_peft": True, "lora_r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "lora_target_modules": modules}
+    )
+    written = frameworks.write(s, target)
+    after = read_back(written, target, s)
+    assert [getattr(after, name) for name in LORA] == [True, rank, alpha, tuple(modules)]
+    assert after.lora_dropout == dropout or any(loss.startswith("lora_dropout=") for loss in written.losses)
+
+
+def test_a_recipe_without_adapters_gets_none() -> None:
+    """Their defaults differ, and mean nothing without LoRA."""
+    for source, target in permutations(FRAMEWORKS, 2):
+        config: dict[str, Any] = {"rlhf_type": "grpo", "tuner_type": "full"} if source == "ms-swift" else {}
+        s = frameworks.read(build_recipe(config, Options(source, processes=8))).setting
+        assert not read_back(frameworks.write(s, target), target, s).lora
+
+
+@pytest.mark.parametrize(
+    ("target", "key"), [("ms-swift", "val_dataset"), ("easyr1", "val_files"), ("openrlhf", "eval.dataset")]
+)
+def test_held_out_data_keep_their_name(target: str, key: str) -> None:
+    """A path or a name on the hub, where both frameworks name such data apart."""
+    s = Setting(processes=8, dataset_name="train.parquet", eval_dataset_name="test.parquet")
+    text = frameworks.write(s, target).recipe
+    assert (
+        "test.parquet" in text[text.index(key) :].partition("\n")[0] + text[text.index(key) :].partition("\n")[2][:20]
+    )
+
+
+def test_several_data_sets_are_listed_and_not_written_as_one_name() -> None:
+    """A setting holds one."""
+    script = "python3 -m verl.trainer.main_ppo data.train_files=[a.parquet,b.parquet] algorithm.adv_estimator=grpo\n"
+    recipe = parse_recipe(Path("run.sh"), script, Options(processes=8))
+    done = translate(frameworks.read(recipe).setting, "trl", recipe)
+    assert "dataset_name" not in yaml.safe_load(next(iter(done.files.values())))
+    assert any(loss.startswith(LISTED) and "a.parquet" in loss for loss in done.losses)
+
+
+OWN = {
+    "output_dir": "out",
+    "report_to": ["wandb"],
+    "attn_implementation": "sdpa",
+    "reward_funcs": ["accuracy"],
+    "bf16": False,
+}
+
+
+def test_keys_without_a_counterpart_are_listed() -> None:
+    """By name and value, once; a key at its default says nothing."""
+    recipe = build_recipe({**BASE, **OWN, "seed": 42, "temperature": 1.0}, Options("trl", processes=8))
+    done = translate(frameworks.read(recipe).setting, "verl", recipe)
+    listed = next(loss for loss in done.losses if loss.startswith(LISTED))
+    assert {word.partition("=")[0] for word in listed.removeprefix(LISTED).split(", ")} == OWN.keys()
+
+
+def test_a_framework_on_trl_takes_them_as_they_are() -> None:
+    """Open-R1 has them all under the same names."""
+    recipe = build_recipe({**BASE, **OWN, "dtype": "bfloat16"}, Options("trl", processes=8))
+    done = translate(frameworks.read(recipe).setting, "open-r1", recipe)
+    written = yaml.safe_load(next(iter(done.files.values())))
+    assert {name: written.get(name) for name in OWN} == OWN
+    assert written["torch_dtype"] == "bfloat16"
+    assert not any(loss.startswith(LISTED) for loss in done.losses)
+
+
+def test_a_translation_is_linted_by_its_own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``launch.sh`` names recipe.yaml of its own folder, also where the working directory has another one."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "recipe.yaml").write_text("num_generations: 7\n")
+    (tmp_path / "out" / "recipe.yaml").write_text("num_generations: 4\nlearning_rate: 1.0e-06\n")
+    launch = tmp_path / "out" / "launch.sh"
+    launch.write_text("#!/bin/sh\naccelerate launch --num_processes 8 -m trl.scripts.grpo --config recipe.yaml\n")
+    monkeypatch.chdir(tmp_path)
+    assert parse_recipe(launch, launch.read_text(), Options()).config["num_generations"] == 4

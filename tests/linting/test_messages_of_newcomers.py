@@ -1,0 +1,82 @@
+"""Messages that must fit the recipe at hand: numbers that are not finite, placeholders, evaluations, fixes of scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from grposweep import lint
+from grposweep.frameworks.parsing.load import Options, parse_recipe
+from grposweep.linting.linter import LintResult, lint_recipe
+from support import grposweep
+
+VERL = """#!/bin/bash
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \\
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 trainer.n_gpus_per_node=8 {}
+"""
+
+
+def judge(text: str, name: str = "run.sh") -> LintResult:
+    """Return what the rules say of a text."""
+    return lint_recipe(parse_recipe(Path(name), text, Options(processes=8)))
+
+
+def codes(result: LintResult) -> list[str]:
+    """Return the codes of its errors."""
+    return [found.code for found in result.diagnostics if found.severity == "error"]
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf"])
+def test_a_number_that_is_not_finite_is_called_that(value: str) -> None:
+    """It is a number, so "set a number" helps nobody."""
+    result = judge(f"num_generations: 8\nlearning_rate: {value}\n", "recipe.yaml")
+    assert any("no finite number" in found.message for found in result.diagnostics)
+
+
+def test_a_placeholder_is_to_be_replaced_and_not_quoted() -> None:
+    """Quoted, Hydra would take it for the path itself."""
+    found = next(
+        found for found in judge(VERL.format("'data.train_files=<path>'")).diagnostics if found.code == "GV407"
+    )
+    assert "Replace the placeholder" in found.message
+    assert "'<path>'" not in found.message
+
+
+def test_no_step_at_all_is_an_evaluation_of_verl() -> None:
+    """Scripts that measure a checkpoint set it; TRL would train one step."""
+    assert codes(judge(VERL.format("trainer.total_training_steps=0 trainer.val_before_train=True"))) == []
+    assert codes(judge("num_generations: 8\nmax_steps: 0\n", "recipe.yaml")) == ["GS102"]
+
+
+def test_a_fix_is_called_safe_only_where_it_can_be_written(here: Path) -> None:
+    """``--fix`` edits no shell scripts."""
+    keys = {"num_generation": "8", "learning_rate": "1.0e-06", "max_steps": "10"}
+    (here / "recipe.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
+    words = " ".join(f"--{key} {value}" for key, value in keys.items())
+    (here / "run.sh").write_text(f"accelerate launch --num_processes 8 -m trl.scripts.grpo {words}\n")
+    shown = {name: grposweep(here, "lint", name, "--processes", "8").out for name in ("recipe.yaml", "run.sh")}
+    assert {name: "fix (safe): num_generations" in out for name, out in shown.items()} == {
+        "recipe.yaml": True,
+        "run.sh": False,
+    }
+    assert "fix: " in shown["run.sh"]
+
+
+def test_what_lint_returns_prints_as_a_line_a_problem() -> None:
+    """The setting behind it has two hundred fields."""
+    found = lint({"num_generations": 8, "learning_rate": float("nan")}, processes=1)
+    assert "GV104 error: learning_rate=nan" in str(found)
+    assert len(repr(found)) < 200
+
+
+@pytest.mark.parametrize(("folder", "wanted"), [("open_r1", []), ("pictures", ["GV102"])])
+def test_a_fork_that_renamed_the_launched_file_may_have_keys_of_its_own(
+    tmp_path: Path, folder: str, wanted: list[str]
+) -> None:
+    """Of Open-R1's grpo.py all keys are known; of a file that is not there nothing is."""
+    (tmp_path / "src" / folder).mkdir(parents=True)
+    (tmp_path / "setup.py").write_text("")
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun --nproc_per_node=8 src/open_r1/grpo.py --num_generations 8 --max_pixels 2359296\n")
+    assert codes(lint(script, framework_version="1.10").recipes[0]) == wanted
