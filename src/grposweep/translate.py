@@ -198,7 +198,7 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
     if folder is None:
         sys.stdout.write(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
     else:
-        print(f"{path}: {frameworks.describe_version(recipe)}", file=sys.stderr)
+        print(f"{path}: read as {frameworks.describe_version(recipe)}", file=sys.stderr)
         _write(folder, translation)
         sys.stderr.write(_report(translation))
     for problem in broken:

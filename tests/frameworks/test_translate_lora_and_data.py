@@ -1,5 +1,6 @@
 """LoRA, data and keys without a counterpart: kept, copied or listed by ``translate``, never dropped in silence."""
 
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import DictConfig
 
 from grposweep import frameworks
+from grposweep.config.compose import to_experiment
+from grposweep.config.to_setting import read_setting
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, parse_recipe
 from grposweep.setting import Setting
-from grposweep.translate import read_back, translate
+from grposweep.translate import native_keys, read_back, translate
 
+Compose = Callable[[list[str]], DictConfig]
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_targets")
 LISTED = "not translated, so set what you need of it: "
@@ -111,3 +116,22 @@ def test_a_translation_is_linted_by_its_own_recipe(tmp_path: Path, monkeypatch: 
     launch.write_text("#!/bin/sh\naccelerate launch --num_processes 8 -m trl.scripts.grpo --config recipe.yaml\n")
     monkeypatch.chdir(tmp_path)
     assert parse_recipe(launch, launch.read_text(), Options()).config["num_generations"] == 4
+
+
+@pytest.mark.parametrize("target", ["trl", "open-r1", "verl"])
+def test_what_best_writes_has_the_types_and_further_arguments_of_the_winner(compose: Compose, target: str) -> None:
+    """In the framework's own keys, or listed; tests/train/test_best_as_trl.py compares all arguments of TRL."""
+    words = ["model.dtype=bfloat16", "trainer.args.disable_dropout=true", "model.lora.enabled=true", "model.lora.r=4"]
+    experiment = to_experiment(compose(words))
+    done = translate(read_setting(experiment), target, native=native_keys(experiment))
+    written = yaml.safe_load(next(iter(done.files.values())))
+    if target == "verl":
+        assert written["actor_rollout_ref"]["model"]["lora_rank"] == 4
+        assert any(
+            loss.startswith(LISTED) and "dtype=bfloat16" in loss and "disable_dropout=true" in loss
+            for loss in done.losses
+        )
+    else:
+        dtype = "dtype" if target == "trl" else "torch_dtype"
+        assert (written[dtype], written["bf16"], written["lora_r"]) == ("bfloat16", True, 4)
+        assert written["disable_dropout"] is True

@@ -15,6 +15,8 @@ from grposweep.translate import native_keys, translate
 
 from .conftest import MakeTrial
 
+pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
+
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
 # What depends on the machine, or is placed by grposweep itself: evaluations, checkpoints and logs.
 OURS = {

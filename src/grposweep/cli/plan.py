@@ -1,6 +1,7 @@
 """Work of ``grposweep plan``, ``fit`` and ``space``: numbers and rule violations, without training."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,8 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
     try:
         recipes = load_recipes(Path(name), options)
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
+        for version in dict.fromkeys(map(frameworks.describe_version, recipes)):
+            print(f"{name}: read as {version}", file=sys.stderr)
         return [
             (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)
