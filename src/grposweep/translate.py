@@ -19,7 +19,7 @@ from grposweep.check import check, errors
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
-from grposweep.files import PROJECT, write_text
+from grposweep.files import PROJECT, parse_yaml, write_text
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.lora import lora_losses
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
@@ -277,7 +277,7 @@ def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text:
     framework = frameworks.FRAMEWORKS[target]
     if not (setting.framework.follows_trl and framework.traits.follows_trl):
         return {}
-    takes, written = framework.takes(framework.version), yaml.safe_load(text)
+    takes, written = framework.takes(framework.version), parse_yaml(text)
     if "dtype" in left and "dtype" not in takes:  # before 0.24
         left["torch_dtype"] = left.pop("dtype")
     return {key: value for key, value in left.items() if key in takes and key not in written and not _is_unknown(value)}
