@@ -21,13 +21,12 @@ from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import PROJECT, parse_yaml, write_text
 from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.lora import lora_losses
+from grposweep.frameworks.lora import PEFT_TARGETS, lora_losses
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.frameworks.reading import release_defaults
 from grposweep.frameworks.trl.keys import span
 from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
 from grposweep.frameworks.writing import in_completions
-from grposweep.memory.catalog import PEFT_TARGETS
 from grposweep.planning import save_every, total_steps
 from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut

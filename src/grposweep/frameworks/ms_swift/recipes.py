@@ -94,7 +94,8 @@ FIELDS = (
           plain=False),
     *(Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
       for name in ("lora_rank", "lora_alpha", "lora_dropout")),
-    Field("lora_targets", "target_modules", RELEASE, read=lambda names: as_modules(names) or ("all-linear",), fixable=False, judged=False, plain=False),
+    Field("lora_targets", "target_modules", RELEASE, read=lambda names: as_modules(names) or ("all-linear",),
+          fixable=False, judged=False, plain=False),
     Field("eval_dataset_name", "val_dataset", RELEASE, read=one_name, judged=False, plain=False),
     Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
     Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
