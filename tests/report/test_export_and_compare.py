@@ -94,6 +94,33 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(desk: Desk, 
     assert list(differences(setting, again)) == []
 
 
+EASYR1 = """\
+data: {train_files: math.parquet, rollout_batch_size: 64}
+worker:
+  actor:
+    global_batch_size: 16
+    model: {model_path: Qwen/Qwen2.5-7B, lora: {rank: 24, alpha: 48}, freeze_vision_tower: true}
+    optim: {lr: 3.0e-6}
+  rollout: {n: 8}
+trainer: {total_epochs: 1, n_gpus_per_node: 8}
+"""
+
+
+def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(desk: Desk, made: Path) -> None:
+    """With what no key of ours holds: adapters, data, and keys without a counterpart, which are listed."""
+    best = read_sweep(Path("outputs/b")).best
+    assert best is not None
+    (best.path / "recipe.yaml").write_text(EASYR1)
+    config = OmegaConf.load(best.path / "config.yaml")
+    config.trainer.kind, config.trainer.recipe, config.cluster.processes = "easyr1", str(best.path / "recipe.yaml"), 8
+    OmegaConf.save(config, best.path / "config.yaml")
+    out = desk("best", "b", "--as", "verl").out
+    written = OmegaConf.create(out)
+    assert (written.actor_rollout_ref.model.lora_rank, written.actor_rollout_ref.model.lora_alpha) == (24, 48)
+    assert (written.actor_rollout_ref.actor.optim.lr, written.data.train_files) == (3e-6, "math.parquet")
+    assert "worker.actor.model.freeze_vision_tower=true" in out
+
+
 def test_a_shell_script_holds_the_winners_command(desk: Desk, made: Path) -> None:
     """By the file's ending; a form alone goes to the terminal."""
     desk("best", "a", "--export", "w.sh")

@@ -160,6 +160,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
     """Return a framework's recipe. Comments name what it cannot express; stderr names what was not kept."""
+    from grposweep import frameworks
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
@@ -178,6 +179,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
     ):  # its program read this, and no keys of ours
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(best.path / RECIPE, options)
+        setting = frameworks.read(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         print(f"not kept: {text}", file=sys.stderr)
