@@ -173,12 +173,10 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and experiment.model.path != "embedded":
         setting = setting.replace({"model_name_or_path": experiment.model.path})
-    recipe = None
-    if (
-        is_external(experiment.trainer.kind) and (best.path / RECIPE).is_file()
-    ):  # its program read this, and no keys of ours
+    recipe, path = None, best.path / RECIPE
+    if is_external(experiment.trainer.kind) and path.is_file():  # its program read this, and no keys of ours
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
-        recipe = load_recipe(best.path / RECIPE, options)
+        recipe = load_recipe(path, options)
         setting = frameworks.read(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
