@@ -168,6 +168,11 @@ def _yaml(content: Mapping[str, Any]) -> str:
 
 
 COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only say how many a key names
+# Keys of transformers' TrainingArguments that say the same in every framework built on it.
+TRANSFORMERS = frozenset(
+    ["bf16", "fp16", "tf32", "gradient_checkpointing", "logging_steps", "output_dir", "report_to", "run_name",
+     "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
+)  # fmt: skip
 NO_KEYS = frozenset({"config", "num_processes"})  # of a launch
 LAUNCH = "launch.sh"
 
@@ -272,14 +277,20 @@ def _decides(recipe: Recipe, key: str, setting: Setting) -> bool:
 
 
 def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
-    """Return the keys that the target, if both follow TRL, takes under the same name and that are not written yet."""
+    """Return the keys that the target takes under the same name and that are not written yet.
+
+    Between frameworks that follow TRL these are all keys; with one that extends it, those of transformers.
+    """
     framework = frameworks.FRAMEWORKS[target]
-    if not (setting.framework.follows_trl and framework.traits.follows_trl):
+    both = (setting.framework, framework.traits)
+    if not all(traits.follows_trl or traits.extends_trl for traits in both):
         return {}
     takes, written = framework.takes(framework.version), parse_yaml(text)
     if "dtype" in left and "dtype" not in takes:  # before 0.24
         left["torch_dtype"] = left.pop("dtype")
-    return {key: value for key, value in left.items() if key in takes and key not in written and not _is_unknown(value)}
+    names = left.keys() if all(traits.follows_trl for traits in both) else left.keys() & TRANSFORMERS
+    names = (names & takes.keys()) - written.keys()
+    return {key: value for key, value in left.items() if key in names and not _is_unknown(value)}
 
 
 def _shown(value: Any) -> str:

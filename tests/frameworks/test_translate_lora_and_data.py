@@ -107,6 +107,16 @@ def test_a_framework_on_trl_takes_them_as_they_are() -> None:
     assert not any(loss.startswith(LISTED) for loss in done.losses)
 
 
+def test_ms_swift_takes_the_keys_of_transformers() -> None:
+    """Others of TRL mean something else there, or have another name: they are listed."""
+    recipe = build_recipe({**BASE, **OWN}, Options("trl", processes=8))
+    done = translate(frameworks.read(recipe).setting, "ms-swift", recipe)
+    written = yaml.safe_load(next(iter(done.files.values())))
+    assert (written["output_dir"], written["bf16"], "reward_funcs" in written) == ("out", False, False)
+    listed = next(loss for loss in done.losses if loss.startswith(LISTED))
+    assert listed == f'{LISTED}attn_implementation=sdpa, reward_funcs=["accuracy"]'
+
+
 def test_a_translation_is_linted_by_its_own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``launch.sh`` names recipe.yaml of its own folder, also where the working directory has another one."""
     (tmp_path / "out").mkdir()
