@@ -16,6 +16,7 @@ from grposweep.errors import UserError
 from grposweep.files import as_number, write_text
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
+from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.status import seconds_left
@@ -91,6 +92,8 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
+        "advice": advise(view),
+        "importances": view.importances,
         "doubt": warning(view.leaderboard[0].first) if view.leaderboard else "",
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
@@ -154,7 +157,8 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:
-            none = {"rank": "", "worth": "-", "half": "", "source": "", "seeds": "", "key": ""}
+            worth = "" if trial.reached is None else f"{trial.reached:.4f}"
+            none = {"rank": "", "worth": worth or "-", "half": "", "source": "", "seeds": "", "key": ""}
             yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
@@ -169,7 +173,6 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state.value,
-        "reached": "" if trial.reached is None else f"at {trial.reached:.4f}",
         "on_front": trial.number in view.front,
         "further": trial.further(view.further) or [""] * len(view.further),
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
@@ -258,7 +261,20 @@ def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
     is_number = len(numbers) == len(labels) and len(set(numbers)) > MOST_CATEGORIES
     is_log = is_number and min(numbers) > 0 and max(numbers) >= LOG_SPAN * min(numbers)
     texts = [] if is_number else _in_order(labels, view.choices.get(name, []))
-    return {"name": name, "short": text, "number": is_number, "log": is_log, "labels": texts}
+    bounds = view.ranges.get(name, {})
+    ends = [as_number(bounds.get(end)) for end in ("low", "high")] if is_number else [None, None]
+    return {
+        "name": name, "short": text, "number": is_number, "log": is_log, "labels": texts, "range": ends,
+        "baseline": _label(_at(view.baseline, name), is_number),
+    }  # fmt: skip
+
+
+def _at(config: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted key; None if it names no value, such as a group."""
+    found: Any = config
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return None if isinstance(found, dict | list) else found
 
 
 def _effect(found: Effect) -> dict[str, Any]:
@@ -291,7 +307,9 @@ def _trial(
         "role": trial.role,
         "point": [_label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters],
         "value": _rounded(trial.objective, 6),
+        "reached": _rounded(trial.reached, 6),
         "error": _rounded(trial.error, DIGITS),
+        "start": _rounded(trial.start, 6),
         "hours": _rounded(trial.gpu_hours, DIGITS),
         "ended": _rounded(trial.ended, 12),
         "per_step": completions / steps if steps > 0 and completions else 1,
@@ -322,7 +340,7 @@ def thin(points: Sequence[CurvePoint], most: int) -> Sequence[CurvePoint]:
 
 def _label(label: Any, is_number: bool) -> Any:
     """Return a label as its axis needs it; None for an inactive parameter."""
-    return None if label is None else float(label) if is_number else label_text(label)
+    return None if label is None else as_number(label) if is_number else label_text(label)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

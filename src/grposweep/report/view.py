@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines, whole_or_none
+from grposweep.files import as_number, read_json, read_lines, whole_or_none
 from grposweep.process import exists
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
@@ -104,6 +104,14 @@ class SweepView:
     def choices(self) -> dict[str, list[Any]]:
         """The labels of the finite parameters, in the order of the space."""
         return {str(e.get("dial")): e["choices"] for e in self._space if isinstance(e.get("choices"), list)}
+
+    @property
+    def ranges(self) -> dict[str, Mapping[str, Any]]:
+        """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is ``log``."""
+        numeric = {str(e.get("dial")): e for e in self._space if "choices" not in e}
+        return {
+            name: e for name, e in numeric.items() if all(as_number(e.get(end)) is not None for end in ("low", "high"))
+        }
 
     @property
     def planned(self) -> int:

@@ -38,6 +38,14 @@ function showSaid() {
   }));
 }
 
+// Two completions of the evaluation that counts, in a trial's own window.
+function showTrialSaid(trial) {
+  const found = DATA.completions.find((kept) => kept.number === trial.number);
+  const at = found && (found.evaluations.find((evaluation) => evaluation.step === found.at) ?? found.evaluations.at(-1));
+  const pairs = (at ? at.said.slice(0, 2) : []).flatMap((one) => [element("pre", one.prompt, "prompt"), element("pre", one.text || "(nothing)"), element("small", factsOf(one))]);
+  document.getElementById("trial-said").replaceChildren(...(pairs.length ? [element("h3", `Completions at step ${at.step}`), ...pairs] : []));
+}
+
 function startCompletions() {
   const slider = document.getElementById("said-step");
   if (!slider) return;

@@ -17,7 +17,27 @@ function drawCurves() {
   for (let rank = TOP - 1; rank >= 0; rank--) traces.push(...pointCurve(top.filter((t) => t.rank === rank), metric, over, rank));
   draw("plot-curves", traces, {
     showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", font: { size: 11 } },
-    xaxis: { title: { text: over === "steps" ? "optimizer steps" : over }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
+    xaxis: { title: { text: over === "steps" ? "optimizer steps" : over }, rangemode: "tozero" },
+    yaxis: { title: { text: plain(metric) }, ...span(drawn.flatMap((trial) => trial.curves[metric][1])) },
+  });
+}
+
+// An axis that shows all means, and no band far beyond them.
+function span(values) {
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b)), room = 0.06 * (high - low || Math.abs(high) || 1);
+  return { range: [low - room, high + room] };
+}
+
+// The curve of one trial in its own window, before the best trial's.
+function drawTrial(trial) {
+  const metric = DATA.metric, place = document.getElementById("plot-trial");
+  place.hidden = !trial.curves[metric];
+  if (place.hidden) return;
+  const best = DATA.trials.find((found) => found.rank === 0 && found.number !== trial.number && found.curves[metric]);
+  const curve = (found, name, ink, width) => ({ x: along(found, metric, "steps"), y: found.curves[metric][1], mode: "lines", name, line: { color: ink, width },
+    hovertemplate: `${plain(name)}<br>%{y:.4f} at step %{x}<extra></extra>` });
+  draw("plot-trial", [...(best ? [curve(best, `best, trial ${best.number}`, color("quiet"), 1.5)] : []), curve(trial, `trial ${trial.number}`, color("c1"), 3)], {
+    showlegend: true, legend: { orientation: "h", y: 1.12 }, xaxis: { title: { text: "optimizer steps" }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
   });
 }
 
@@ -104,8 +124,26 @@ function drawProgress() {
 // How an axis shows a parameter.
 const parameterAxis = (parameter) => ({
   title: { text: plain(parameter.short), standoff: 6 }, type: parameter.number ? (parameter.log ? "log" : "linear") : "category",
-  ...(parameter.log ? { exponentformat: "power", dtick: 1 } : {}), ...(parameter.number ? {} : { categoryarray: parameter.labels.map(plain), categoryorder: "array" }),
+  ...(parameter.log ? { exponentformat: "e", dtick: "D2", minexponent: 2 } : {}), ...wholeRange(parameter), ...(parameter.number ? {} : { categoryarray: parameter.labels.map(plain), categoryorder: "array" }),
 });
+
+// The searched range with some room, rather than that of the trials.
+function wholeRange(parameter) {
+  const [low, high] = (parameter.range ?? [null, null]).map((end) => (end !== null && parameter.log ? Math.log10(end) : end));
+  return low === null || high === null ? {} : { range: [low - 0.04 * (high - low), high + 0.04 * (high - low)] };
+}
+
+// Trials without an objective: stopped early at their last value, failed ones at the bottom.
+function lostTrials(i) {
+  const values = finished().map((trial) => trial.value), low = Math.min(...values, ...DATA.trials.map((trial) => trial.reached ?? Infinity));
+  return [["pruned", "diamond", "warn"], ["failed", "x", "bad"]].map(([state, symbol, ink]) => {
+    const found = DATA.trials.filter((trial) => trial.state === state && trial.value === null && trial.point[i] !== null);
+    return { trials: found, y: found.map((trial) => trial.reached ?? low), mode: "markers", text: found.map(hoverName),
+      customdata: found.map((trial) => trial.number), marker: { symbol, size: 8, color: color(ink), opacity: 0.8 } };
+  }).filter((kind) => kind.trials.length);
+}
+
+const shownAt = (parameter, i) => (trial) => (parameter.number ? trial.point[i] : plain(trial.point[i]));
 
 function drawSlices() {
   const trials = finished();
@@ -118,11 +156,13 @@ function drawSlices() {
   DATA.parameters.forEach((parameter, i) => {
     const asked = trials.filter((trial) => trial.point[i] !== null), n = i ? i + 1 : "";
     traces.push({
-      x: asked.map((trial) => (parameter.number ? trial.point[i] : plain(trial.point[i]))), y: asked.map((trial) => trial.value),
+      x: asked.map(shownAt(parameter, i)), y: asked.map((trial) => trial.value),
       mode: "markers", xaxis: `x${n}`, yaxis: `y${n}`, text: asked.map(hoverName), customdata: asked.map((trial) => trial.number),
       hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>",
       marker: { size: 6, opacity: 0.8, color: asked.map((trial) => trial.number), colorscale: [[0, color("quiet")], [1, color("c1")]] },
     });
+    for (const { trials: lost, ...kind } of lostTrials(i))
+      traces.push({ ...kind, x: lost.map(shownAt(parameter, i)), xaxis: `x${n}`, yaxis: `y${n}`, hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>" });
     axes[`xaxis${n}`] = parameterAxis(parameter);
     axes[`yaxis${n}`] = { matches: i ? "y" : undefined, showticklabels: i % columns === 0,
       title: i % columns === 0 ? { text: plain(DATA.metric) } : undefined };
@@ -132,7 +172,6 @@ function drawSlices() {
 
 function drawImportances() {
   const found = Object.entries(DATA.importances).reverse();
-  if (!found.length) return sayInstead("plot-importances", "Importances need at least two parameters and ten finished trials.");
   const names = Object.fromEntries(DATA.parameters.map((parameter) => [parameter.name, parameter.short]));
   document.getElementById("plot-importances").style.height = `${found.length * 34 + 70}px`;
   draw("plot-importances", [{

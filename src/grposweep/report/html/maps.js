@@ -1,6 +1,8 @@
 // Two parameters at once, and all of them side by side.
 
 const CELLS = 48; // of a surface, along each continuous axis
+const SCALE = [[0, "#b9770e"], [0.5, "#8e6fb0"], [1, "#1f8fd6"]]; // can be read on white and on black
+const ENOUGH = 20; // finished trials for a surface between them
 
 function drawMap() {
   const [a, b] = ["across", "up"].map((id) => Number(document.getElementById(id).value));
@@ -16,7 +18,13 @@ function drawMap() {
   const dots = { x: trials.map((t) => x.shown(x.at(t))), y: trials.map((t) => y.shown(y.at(t))), mode: "markers", text: trials.map(hoverName),
     customdata: trials.map((t) => t.number), hovertemplate: "%{text}<br>%{marker.color:.4f}<extra></extra>",
     marker: { size: 7, color: trials.map((t) => t.value), colorscale: "Viridis", reversescale: !DATA.maximize, line: { color: "#ffffff", width: 1 } } };
-  draw("plot-map", [{ ...surface, ...shared, type: isSmooth ? "contour" : "heatmap", ...(isSmooth ? { contours: { coloring: "heatmap" }, line: { width: 0.5 } } : {}) }, dots],
+  const between = trials.length < ENOUGH ? [] : [{ ...surface, ...shared, type: isSmooth ? "contour" : "heatmap", ...(isSmooth ? { contours: { coloring: "heatmap" }, line: { width: 0.5 } } : {}) }];
+  if (!between.length) dots.marker = { ...dots.marker, size: 12, showscale: true, colorbar: shared.colorbar };
+  const lost = lostTrials(a).map(({ trials: found, y: _, ...kind }) => {
+    const both = found.filter((trial) => trial.point[b] !== null);
+    return { ...kind, x: both.map(shownAt(x.parameter, a)), y: both.map(shownAt(y.parameter, b)), text: both.map(hoverName), customdata: both.map((t) => t.number), hovertemplate: "%{text}<extra></extra>" };
+  });
+  draw("plot-map", [...between, ...lost, dots],
     { xaxis: { ...parameterAxis(x.parameter) }, yaxis: { ...parameterAxis(y.parameter), title: { text: plain(y.parameter.short) } }, margin: { l: 70, r: 10, t: 12, b: 50 } });
 }
 
@@ -58,7 +66,7 @@ function drawParallel() {
   const font = { color: color("ink"), size: 12 };
   draw("plot-parallel", [{
     type: "parcoords", dimensions, labelfont: font, tickfont: { ...font, size: 11 }, rangefont: { color: "rgba(0,0,0,0)", size: 1 },
-    line: { color: values, colorscale: "Viridis", reversescale: !DATA.maximize, showscale: false },
+    line: { color: values, colorscale: DATA.maximize ? SCALE : SCALE.map(([at], i) => [at, SCALE[SCALE.length - 1 - i][1]]), showscale: false },
     unselected: { line: { color: color("line"), opacity: 0.25 } },
   }], { margin: { l: 70, r: 60, t: 50, b: 20 } });
 }

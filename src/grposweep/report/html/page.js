@@ -40,12 +40,19 @@ function filterRows() {
   document.getElementById("shown").textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
 }
 
+// A parameter's value, and the base configuration's if that is known and another.
+function againstBaseline(parameter, value) {
+  const base = parameter.baseline;
+  return value === null || base === null || base === value ? value : `${label(value)} (baseline ${label(base)})`;
+}
+
 function showTrial(number) {
   const trial = DATA.trials.find((found) => found.number === number);
   if (!trial) return;
   document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.state}`;
-  const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, trial.point[i]]),
-    [DATA.metric, trial.value], ["standard error", trial.error],
+  const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, againstBaseline(parameter, trial.point[i])]),
+    ["since the start", trial.value === null || trial.start === null ? null : label(trial.value - trial.start)],
+    [DATA.metric, trial.value], ["stopped at", trial.reached], ["standard error", trial.error],
     ...DATA.further.map((objective, i) => [objective.name, trial.further && trial.further[i]]), ["on the Pareto front", trial.front ? "yes" : null], ["role", trial.role === "search" ? null : trial.role],
     ["GPU hours", trial.hours], ["why", trial.why || null]];
   const list = document.createElement("dl");
@@ -55,18 +62,20 @@ function showTrial(number) {
   }
   document.getElementById("trial-body").replaceChildren(list);
   document.getElementById("trial-command").textContent = trial.command || "no command was written down";
-  document.getElementById("copy").textContent = "Copy the command";
+  document.getElementById("trial").querySelector("button.copy").textContent = "Copy";
+  showTrialSaid(trial);
   document.getElementById("trial").showModal();
+  drawTrial(trial);
 }
 
-async function copyCommand() {
-  const place = document.getElementById("trial-command"), button = document.getElementById("copy");
+async function copyCommand(button) {
+  const place = button.previousElementSibling;
   try {
     await navigator.clipboard.writeText(place.textContent);
     button.textContent = "Copied";
-  } catch { // from disk a browser may refuse: then it is marked, ready for Ctrl-C
+  } catch { // from disk a browser may refuse: then it is selected, ready for Ctrl-C
     getSelection().selectAllChildren(place);
-    button.textContent = "Marked: press Ctrl-C";
+    button.textContent = "Selected: press Ctrl-C";
   }
 }
 
@@ -99,7 +108,7 @@ for (const row of document.querySelectorAll("tr[data-trial]")) {
   row.addEventListener("click", () => showTrial(Number(row.dataset.trial)));
   row.addEventListener("keydown", (event) => event.key === "Enter" && showTrial(Number(row.dataset.trial)));
 }
-document.getElementById("copy").addEventListener("click", copyCommand);
+for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copyCommand(button));
 startCompletions();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 drawAll();

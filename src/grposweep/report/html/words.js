@@ -29,7 +29,7 @@ function layout(more) {
     .map(([name, own]) => [name, { ...axis, ...own }]));
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: color("ink"), family: "system-ui, sans-serif", size: 12 },
-    margin: { l: 56, r: 16, t: 12, b: 48 }, hovermode: "closest", showlegend: false, xaxis: axis, yaxis: axis,
+    margin: { l: 56, r: 16, t: 34, b: 48 }, hovermode: "closest", showlegend: false, xaxis: axis, yaxis: axis,
     hoverlabel: { bgcolor: color("panel"), bordercolor: color("line"), font: { color: color("ink") }, align: "left" },
     ...more, ...given,
   };

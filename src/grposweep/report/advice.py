@@ -1,0 +1,196 @@
+"""Say what to use, how sure that is, and what to try next."""
+
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grposweep.files import as_number
+from grposweep.labels import count, label_text, short, short_names
+from grposweep.redaction import redact
+from grposweep.report.ranking import RankedPoint
+from grposweep.report.trial_view import State, TrialView
+from grposweep.report.view import SweepView
+
+EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
+FACTOR = 10  # by which a logarithmic range is widened
+MOST_TIED = 6  # trials that a sentence names
+FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
+LATE = 0.8  # share of the finished trials after which a best one says that the search has not converged
+ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to try next, and the command that does it."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to use, in a sentence; what limits that conclusion; commands that use it; what to try next."""
+
+    sentence: str
+    limits: Sequence[str]
+    uses: Sequence[Step]
+    steps: Sequence[Step]
+
+
+def advise(view: SweepView) -> Advice | None:
+    """Return the advice that a sweep's results support; None without a finished trial, with several objectives, or in a
+    comparison of one factor at a time, whose table of effects is the answer.
+    """
+    if not view.leaderboard or view.further or view.compares:
+        return None
+    best, tied = view.leaderboard[0], _tied(view)
+    edges = list(_edges(view, best.first))
+    limits = [*_uncertainty(view, tied), *(text for text, _ in edges), *_collapses(view)]
+    steps = [*(step for _, step in edges), *_further_steps(view, best, tied)]
+    return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
+
+
+def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
+    name = shlex.quote(view.name)
+    if best.command:
+        yield Step("Train it again", best.command)
+    yield Step("Write it as a configuration", f"grposweep best {name} --export best.yaml")
+    yield Step("Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl")
+
+
+def _sentence(view: SweepView, best: RankedPoint) -> str:
+    text = f"Use {short(best.first.point)}: {view.metric} {best.value:.4f}"
+    if best.half is not None:
+        text += (
+            f" ± {best.half:.4f} (95 % over {'prompts' if best.source == 'prompts' else f'{len(best.values)} seeds'})"
+        )
+    start = best.first.start
+    return f"{text}." if start is None else f"{text}, {best.value - start:+.4f} against {start:.4f} before training."
+
+
+def _tied(view: SweepView) -> list[RankedPoint]:
+    """Return the points whose results do not differ from the best one's: by their fresh seeds, else by prompts at 95 %."""
+    first, *rest = view.leaderboard
+    if first.fate:
+        return [point for point in rest if point.fate == ON_FRESH_SEEDS[1]]
+    return [point for point in rest if _is_close(first, point)]
+
+
+def _is_close(one: RankedPoint, other: RankedPoint) -> bool:
+    if one.half is None or other.half is None:
+        return False
+    return abs(one.value - other.value) <= math.hypot(one.half, other.half)
+
+
+def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
+    best = view.leaderboard[0]
+    if tied:
+        what = "on these seeds" if best.source == "seeds" else "on one seed"
+        trials = [best.first, *(point.first for point in tied)]
+        named = ", ".join(str(trial.number) for trial in trials[:MOST_TIED])
+        more = f" and {len(trials) - MOST_TIED} more" if len(trials) > MOST_TIED else ""
+        yield f"Trials {named}{more} are not separable {what}: {_spread(view, trials)}."
+    elif best.source != "seeds":
+        yield "This is one seed. Another seed moves results by more than the interval says."
+
+
+def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
+    """Return what each parameter is among the trials: a range of numbers, or choices."""
+    return ", ".join(
+        f"{name} {_values([trial.point[parameter] for trial in trials if parameter in trial.point])}"
+        for parameter, name in short_names(view.parameters).items()
+        if parameter != "seed"
+    )
+
+
+def _values(labels: Sequence[Any]) -> str:
+    distinct = list(dict.fromkeys(labels))
+    if len(distinct) > 2 and all(isinstance(label, int | float) and not isinstance(label, bool) for label in distinct):
+        return f"{label_text(min(distinct))} to {label_text(max(distinct))}"
+    return " or ".join(map(label_text, distinct))
+
+
+def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step]]:
+    """Yield each numeric parameter whose best value lies at an edge of its range, and the command that widens it."""
+    for name, entry in view.ranges.items():
+        value, low, high = as_number(best.point.get(name)), float(entry["low"]), float(entry["high"])
+        if value is None or not low < high:
+            continue
+        log = bool(entry.get("log")) and low > 0
+        place: Callable[[float], float] = math.log if log else float
+        share = (place(value) - place(low)) / (place(high) - place(low))
+        if EDGE < share < 1 - EDGE:
+            continue
+        end = "lower" if share <= EDGE else "upper"
+        wider = _wider(low, high, end, log)
+        yield (
+            f"The best {name} ({label_text(value)}) lies at the {end} edge of its range ({low:g} to {high:g}).",
+            Step(
+                f"Widen the range of {name}",
+                _command(view, {name: _interval(wider, log), "search.warm_start": view.name}),
+            ),
+        )
+
+
+def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
+    if log:
+        return (low / FACTOR, high) if end == "lower" else (low, high * FACTOR)
+    return (low - (high - low), high) if end == "lower" else (low, high + (high - low))
+
+
+def _interval(bounds: tuple[float, float], log: bool) -> str:
+    low, high = bounds
+    return f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
+
+
+def _collapses(view: SweepView) -> Iterator[str]:
+    """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
+    ended = [(trial, worth) for trial in view.searched if (worth := _reached(trial)) is not None]
+    lost = {trial.number for trial, worth in ended if _is_below_start(view, trial, worth)}
+    for name in view.ranges:
+        numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
+        kept = [number for trial, number in numbers.items() if trial not in lost]
+        above = [number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)]
+        if len(above) >= FEWEST_BELOW:
+            yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more ended below the start."
+
+
+def _reached(trial: TrialView) -> float | None:
+    return trial.reached if trial.objective is None else trial.objective
+
+
+def _is_below_start(view: SweepView, trial: TrialView, worth: float) -> bool:
+    return trial.start is not None and view.sign * worth > view.sign * trial.start
+
+
+def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
+    if best.source != "seeds" and "seed" not in view.parameters:
+        why = "Decide between them on fresh seeds" if tied else "Confirm the winner on fresh seeds"
+        yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
+    finished = [trial.number for trial in view.searched if trial.objective is not None]
+    is_late = (
+        sorted(finished).index(best.first.number) >= LATE * len(finished) if best.first.number in finished else False
+    )
+    if is_late and view.ranges and view.progress_text == "done":
+        more = str(2 * len(view.searched))
+        yield Step(
+            "Search on: the best trial was among the last", _command(view, {"search.trials": more}, keeps_name=True)
+        )
+    if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
+        first = failed[0].number
+        yield Step(
+            f"See why {count(len(failed), 'trial')} failed", f"grposweep show {first} --sweep {shlex.quote(view.name)}"
+        )
+
+
+def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:
+    """Return the sweep's command with other overrides; a new sweep gets a name of its own from its space."""
+    try:
+        words = shlex.split(redact(str(view.provenance.get("command") or "")))
+    except ValueError:  # a command that was damaged on disk
+        words = []
+    dropped = (*changes, *(() if keeps_name else ("name",)))
+    kept = [word for word in words or ["python", "src/run.py"] if word.partition("=")[0] not in dropped]
+    return shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
