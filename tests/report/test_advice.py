@@ -1,0 +1,105 @@
+"""What a report advises: what to use, how sure that is, and commands for what to try next."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grposweep.report.advice import Advice, advise
+from grposweep.report.html_page import render_report
+from grposweep.report.view import read_sweep
+from made import Made, make_comparison, make_sweep
+
+SPACE = [
+    {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True},
+    {"dial": "batch", "choices": ["small", "medium"]},
+]
+COMMAND = "python src/run.py sweeps=lr_batch name=s search.trials=4"
+
+
+def make(path: Path, *trials: tuple[float, float], **changes: Any) -> Path:
+    """A finished sweep whose trials have these learning rates and objectives, each with a standard error of 0.01."""
+    command = {"command": COMMAND, "packages": {}}
+    made = Made(trials=len(trials), parameters={"batch": ["small"]}, settings={"space": SPACE, "provenance": command})
+    sweep = make_sweep(path / "s", made)
+    (sweep / "outlook.json").write_text(json.dumps({"v": 1, "target": len(trials), "sampler": "tpe"}))
+    for folder, (lr, value) in zip(sorted((sweep / "trials").iterdir()), trials, strict=True):
+        trial = json.loads((folder / "trial.json").read_text())
+        (folder / "trial.json").write_text(json.dumps(trial | {"point": {"lr": lr, "batch": "small"}}))
+        result = {"v": 1, "status": "finished", "objective": value, "objective_se": 0.01, "start": 0.3, "attempt": 1}
+        (folder / "result.json").write_text(json.dumps(result | changes))
+    return sweep
+
+
+def advice(sweep: Path) -> Advice:
+    """Its advice, which there is."""
+    found = advise(read_sweep(sweep))
+    assert found is not None
+    return found
+
+
+def test_it_opens_with_the_best_point_its_interval_and_its_gain(tmp_path: Path) -> None:
+    """In one sentence, and the page's first section shows it."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    said = advice(sweep).sentence
+    assert said == (
+        "Use lr=0.0003 batch=small: eval_reward 0.8000 ± 0.0196 (95 % over prompts), +0.5000 against 0.3000 before training."
+    )
+    page = render_report(read_sweep(sweep))
+    assert page.index(said) < page.index('id="summary"')
+
+
+def test_points_that_one_seed_does_not_separate_are_named_with_what_they_have_in_common(tmp_path: Path) -> None:
+    """And the command that decides between them, which resumes the sweep."""
+    found = advice(make(tmp_path, (3e-4, 0.8), (1e-4, 0.79), (5e-4, 0.785), (1e-3, 0.5)))
+    assert "Trials 0, 1, 2 are not separable on one seed: lr 0.0001 to 0.0005, batch small." in found.limits
+    assert ("Decide between them on fresh seeds", f"{COMMAND} search.seeds=5") in [
+        (s.text, s.command) for s in found.steps
+    ]
+
+
+@pytest.mark.parametrize(("lr", "range"), [(1.2e-5, "1e-06,0.01"), (9e-3, "1e-05,0.1")])
+def test_a_best_value_at_an_edge_of_its_range_is_said_with_a_wider_range(tmp_path: Path, lr: float, range: str) -> None:
+    """As a new sweep, which begins with what this one found."""
+    found = advice(make(tmp_path, (lr, 0.8), (3e-4, 0.6)))
+    assert any(text.startswith(f"The best lr ({lr:g}) lies at the") for text in found.limits)
+    (step,) = (step for step in found.steps if step.text.startswith("Widen"))
+    assert shlex.split(step.command)[2:] == [
+        "sweeps=lr_batch", "search.trials=4", f"lr=tag(log,interval({range}))", "search.warm_start=s",
+    ]  # fmt: skip
+
+
+def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> None:
+    """Nor does a winner that differs from all others have ties."""
+    found = advice(make(tmp_path, (3e-4, 0.8), (1e-4, 0.6)))
+    assert [step for step in found.steps if step.text.startswith("Widen")] == []
+    assert found.limits == ["This is one seed. Another seed moves results by more than the interval says."]
+
+
+def test_a_learning_rate_above_which_everything_was_lost_is_stated(tmp_path: Path) -> None:
+    """From two trials on, and only if none above it was better than the start."""
+    lost = "All 2 trials with lr of 0.003 or more ended below the start."
+    assert lost in advice(make(tmp_path / "a", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0))).limits
+    kept = advice(make(tmp_path / "b", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0), (8e-3, 0.4))).limits
+    assert not any("below the start" in text for text in kept)
+
+
+def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
+    """The command line of the sweep may hold both."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    text = (sweep / "sweep.yaml").read_text()
+    secret = "'search.storage=postgresql://me:hunter2@db/x' 'task.path=/a folder/x'"
+    (sweep / "sweep.yaml").write_text(text.replace("sweeps=lr_batch", f"sweeps=lr_batch {secret}", 1))
+    commands = " ".join(step.command for step in advice(sweep).steps)
+    assert "hunter2" not in commands
+    assert "'task.path=/a folder/x'" in commands
+
+
+def test_no_advice_without_one_order_of_all_trials(tmp_path: Path) -> None:
+    """Nothing has finished, several objectives, or one factor at a time, where the effects are the answer."""
+    assert advise(read_sweep(make_sweep(tmp_path / "a", Made(trials=1, running=1)))) is None
+    assert advise(read_sweep(make_comparison(tmp_path / "b", [{"lr": 1e-5}]))) is None
+    several = Made(trials=8, further={"gpu_hours": "minimize"})
+    assert advise(read_sweep(make_sweep(tmp_path / "c", several))) is None
