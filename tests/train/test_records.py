@@ -8,6 +8,7 @@ import pytest
 
 from grposweep.errors import UserError
 from grposweep.files import read_json
+from grposweep.schema import Search
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, summarise
 
 from .conftest import control
@@ -87,26 +88,28 @@ def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
     """Fewer than asked for are taken as they are; none is none."""
     lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
-    assert summarise(lines, "eval_reward", 2) == Objective(pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1)
-    assert summarise([], "eval_reward", 1) == Objective(None, None, None, None)
+    assert summarise(lines, Search(metric="eval_reward", last=2)) == Objective(
+        pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1
+    )
+    assert summarise([], Search(metric="eval_reward", last=1)) == Objective(None, None, None, None)
 
 
 def test_a_diverged_training_is_no_objective() -> None:
     """It fails by name instead of winning as NaN."""
     lines = [{"step": 4, "eval_reward": None, "eval_reward_se": None}]
     with pytest.raises(FloatingPointError, match="diverged"):
-        check_objective(lines, "eval_reward", summarise(lines, "eval_reward", 1))
+        check_objective(lines, "eval_reward", summarise(lines, Search(metric="eval_reward", last=1)))
 
 
 def test_a_missing_metric_is_answered_with_those_there_are() -> None:
     """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
     with pytest.raises(UserError, match="metrics are eval_reward, loss"):
-        check_objective(lines, "accuracy", summarise(lines, "accuracy", 1))
+        check_objective(lines, "accuracy", summarise(lines, Search(metric="accuracy", last=1)))
 
 
 def test_a_misspelt_objective_is_told_the_metric_that_it_resembles() -> None:
     """The whole list follows from a typing error; the way out is its nearest name."""
     lines = [{"step": 1, "eval_reward": 0.5, "loss": 0.1}]
     with pytest.raises(UserError, match=r"Set search\.metric=eval_reward or another of them"):
-        check_objective(lines, "eval_rewrd", summarise(lines, "eval_rewrd", 1))
+        check_objective(lines, "eval_rewrd", summarise(lines, Search(metric="eval_rewrd", last=1)))

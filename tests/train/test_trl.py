@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt, run_attempt
-from grposweep.train.trl_callbacks import HeldOutEvaluation, mean_over_prompts
+from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 
@@ -213,3 +214,28 @@ def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(mak
     assert {step: [replace(c, attempt=0) for c in group] for step, group in read_completions(disturbed).items()} == kept
     rows = [line for line in metrics_of(straight) if line["kind"] == "eval"]
     assert all(row["samples"] == 32 and 0 < row["diversity"] <= 1 and row["time/diversity"] < 0.5 for row in rows)
+
+
+def test_the_model_of_the_best_evaluation_is_kept_across_an_interruption(make_trial: MakeTrial) -> None:
+    """search.at=best: the same weights as those of a training that ends at that step; checkpoints go."""
+    options = (
+        "search.at=best",
+        "schedule.max_steps=6",
+        "schedule.evaluations=6",
+        "lr=3e-2",
+    )  # breaks: an early one is best
+    disturbed, straight = make_trial(*options), make_trial(*options, name="0001-b")
+    stop_then_go_on(disturbed, step=3)
+    assert run_attempt(straight) == ExitCode.FINISHED
+    one, other = result_of(disturbed), result_of(straight)
+    best = one["best_step"]
+    assert (one["objective"], best) == (other["objective"], other["best_step"])
+    assert best < 6
+    weights = [load_file(folder / "model" / "model.safetensors") for folder in (disturbed, straight)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not (straight / "checkpoints").exists()
+    whole = make_trial(*options[1:], "trainer.keep=all", name="0002-c")
+    control(whole, "pause", until_step=best)
+    assert run_attempt(whole) == ExitCode.STOPPED
+    there = load_file(whole / f"checkpoints/checkpoint-{best}/model.safetensors")
+    assert all(torch.equal(there[name], weights[1][name]) for name in there)

@@ -33,6 +33,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loss.multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "search.direction": ("maximize", "minimize"),
     "search.changed_files": ("refuse", "recorded", "accept"),
+    "search.at": ("last", "best"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
 # Keys whose choices are registered: what is registered later is a choice at once.
@@ -58,7 +59,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
 
-SHARES = ("loss.top_entropy_quantile", "generation.min_p")
+SHARES = ("loss.top_entropy_quantile", "generation.min_p", "search.max_template_share")
 ABOVE_ZERO = (
     "loss.entropy_coef_delta", "loss.off_policy_mask_threshold", "loss.sapo_temperature_neg", "loss.sapo_temperature_pos",
     "loss.vespo_k_pos", "loss.vespo_lambda_pos", "loss.vespo_k_neg", "loss.vespo_lambda_neg", "generation.repetition_penalty",

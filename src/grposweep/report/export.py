@@ -149,7 +149,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
     search = experiment.search
-    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
+    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last, "at": search.at}
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
     run, folder = str(PROJECT / "src" / "run.py"), str(file.resolve().parent)
     command = ["python", run, "--config-dir", folder, "--config-name", file.stem]

@@ -114,7 +114,8 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
         best = view.leaderboard[0]
         half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
         title = f"best {view.metric}" if view.further else "best"
-        yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}"
+        at_best = f"; {best.first.at_best}" if best.first.at_best else ""
+        yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}"
         gain = _gain(best)
         if gain:
             yield gain

@@ -170,6 +170,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     if best is None:
         return
     yield f"best: trial {best.number}{_gain(best)}"
+    if best.at_best:
+        yield f"its value is its {best.at_best}"
     if view.front:
         named = ", ".join(map(str, view.front))
         trials = f"trial{'s' * (len(view.front) > 1)} {named}"

@@ -114,8 +114,9 @@ def _best(view: SweepView) -> RenderableType:
         return _line("best", "no trial has finished yet")
     best = view.leaderboard[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
+    at_best = [_line("", best.first.at_best)] if best.first.at_best else []
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
-    return Group(_line("best", best.text, "bold green"), where, *doubts)
+    return Group(_line("best", best.text, "bold green"), where, *at_best, *doubts)
 
 
 def _front(view: SweepView) -> RenderableType | None:

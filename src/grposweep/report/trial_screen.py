@@ -46,6 +46,8 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     for rank, place in enumerate(view.leaderboard, 1):
         if trial.number in (found.number for found in place.trials):
             facts.add_row(view.metric, format_objective(trial))
+            if trial.at_best:
+                facts.add_row("", trial.at_best)
             seeds = f": {place.text}" if place.source == "seeds" else ""
             facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}{seeds}")
     for name, value in zip(view.further, trial.further(view.further) or (), strict=False):

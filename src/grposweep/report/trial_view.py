@@ -100,6 +100,19 @@ class TrialView:
         return finite_or_none(self.result.objective) if self.state is State.PRUNED else None
 
     @property
+    def at_best(self) -> str:
+        """At which step the objective was taken, and what was subtracted, under ``search.at=best``; empty otherwise."""
+        step, optimism = self.result.best_step, self.result.optimism
+        if self.objective is None or step is None:
+            return ""
+        how = (
+            "not corrected: its noise is not known"
+            if optimism is None
+            else f"less {optimism:.4f}, the noise in a maximum"
+        )
+        return f"best evaluation, at step {step:,} ({how})"
+
+    @property
     def start(self) -> float | None:
         """The metric before training."""
         return finite_or_none(self.result.start)

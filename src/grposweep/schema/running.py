@@ -137,8 +137,10 @@ class Search:
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: as many as this machine's GPUs suffice for, one
     without a GPU; ``cluster.max_jobs`` on Slurm).
-    The objective is the mean of ``metric`` over the last ``last`` evaluations. Lists of metrics and directions are several
-    objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name to direction.
+    The objective is the mean of ``metric`` over the last ``last`` evaluations. With ``at=best`` it is the best such mean of the
+    training instead of the last one, less what a maximum of noise gains, and the model of that step is kept. Lists of metrics
+    and directions are several objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name
+    to direction.
     ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
     more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
     ``one_factor`` every point runs on that many seeds, the search's own among them.
@@ -146,8 +148,9 @@ class Search:
     ``enqueue`` holds points to try first, each a mapping from parameter to value.
     ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
     results tell the sampler where the space, the objective and the training are the same.
-    ``guards`` end a trial whose training has collapsed. ``stopping`` none|median|asha|hyperband|curve ends or pauses trials that
-    promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
+    ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null: none) is a further one: at two evaluations
+    in a row more than this share of the held-out completions are one template. ``stopping`` none|median|asha|hyperband|curve
+    ends or pauses trials that promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
     ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points
     with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
@@ -173,7 +176,9 @@ class Search:
     direction: Any = "maximize"
     further: dict[str, str] = field(default_factory=dict)
     last: int = 1
+    at: str = "last"
     guards: bool = True
+    max_template_share: float | None = None
     stopping: str = AUTO
     screen: bool = False
     on_end: str | None = None

@@ -37,6 +37,7 @@ SIGNALS: Mapping[str, str] = {  # a curve's name for a training signal: TRL's
     "truncated": "completions/clipped_ratio",
     "update_size": "update_size",
 }
+TEMPLATES = ("templates", "template_share")
 BROKEN = "broken"  # the share of training steps whose loss was not a number
 
 Line = Mapping[str, Any]
@@ -126,6 +127,8 @@ class CurveReader:
             **{ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()},
             BROKEN: broken(self._stretch),
         }
+        if TEMPLATES[1] in line:  # of the evaluation itself
+            means[TEMPLATES[0]] = as_number(line[TEMPLATES[1]])
         for name, signal in means.items():
             self.signals.setdefault(name, []).append(signal)
         self.steps.append(step)
@@ -255,6 +258,8 @@ class EarlyStoppingMonitor:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)
         alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
+        if alarm is None and self.search.max_template_share is not None:
+            alarm = guards.one_template(curve, self.search.max_template_share)
         if alarm is not None:
             return ControlAction.PRUNE, alarm.evidence, alarm.guard
         if not (self.stops_early and not is_replicate(trial)):

@@ -74,7 +74,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
     before = load_experiment(trial.path / paths.CONFIG)
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
-    search.seed = before.search.seed
+    search.seed, search.at = before.search.seed, before.search.at
     alone = replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
         with open_session() as session:

@@ -34,7 +34,7 @@ from grposweep.storage.results import TrialStatus
 
 SHOWN = 3  # keys in which two sweeps differ
 ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
-OBJECTIVE = ("metric", "direction", "last")
+OBJECTIVE = ("metric", "direction", "last", "at")
 # Sections that do not make another sweep, mostly.
 NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
 # Left by a controller that died before it wrote sweep.yaml.
@@ -134,6 +134,7 @@ def describe_sweep(
             "metric": base.search.metric,
             "direction": base.search.direction,
             "last": base.search.last,
+            "at": base.search.at,
             "further": dict(base.search.further),
             "seeds": base.search.seeds,
             "leaders": base.search.leaders,

@@ -292,7 +292,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
         return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
-    found = summarise(lines, search.metric, search.last)
+    found = summarise(lines, search)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
     seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, attempt.seconds))
@@ -311,6 +311,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         gpu_seconds=gpu_seconds,
         model=outcome.model,
         checkpoint=outcome.checkpoint,
+        best_step=found.best_step,
+        optimism=found.optimism,
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)

@@ -11,7 +11,7 @@ import pickletools
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ from grposweep.files import parse_json, read_bytes
 # transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
 BROKEN = "broken-"
 NOTE = "broken.txt"
+BEST = "best-"  # and the step: a model, no checkpoint that a training could go on from
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,27 @@ def drop_checkpoints(folder: Path, ranks: int) -> None:
         shutil.rmtree(checkpoint.path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def best_model(folder: Path, step: int) -> Path:
+    """Return where the model of the best evaluation is until the training ends (``search.at=best``)."""
+    return folder / f"{BEST}{step}"
+
+
+def drop_best_models(folder: Path, keep: Collection[int | None]) -> None:
+    """Delete the models of evaluations that are no longer the best."""
+    kept = {best_model(folder, step) for step in keep if step is not None}
+    for path in folder.glob(f"{BEST}*"):
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def take_best_model(folder: Path, step: int | None, model: Path) -> None:
+    """Move the best evaluation's model to its final place, and delete the others. Without a best step nothing is moved."""
+    if step is not None and best_model(folder, step).is_dir():
+        shutil.rmtree(model, ignore_errors=True)  # of an attempt that died after this
+        best_model(folder, step).rename(model)
+    drop_best_models(folder, keep=())
 
 
 def examine(checkpoint: Checkpoint, ranks: int) -> Finding:

@@ -12,6 +12,7 @@ from pathlib import Path
 from grposweep.files import read_json, write_json
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
+from grposweep.train.records import summarise
 
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
 
@@ -50,7 +51,8 @@ def reward_at(attempt: Attempt, step: int) -> float:
 
 def _evaluate(attempt: Attempt, step: int) -> None:
     reward = reward_at(attempt, step)
-    attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": attempt.experiment.trainer.fake.noise})
+    noise = attempt.experiment.trainer.fake.noise
+    attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise})
 
 
 def _misbehave(attempt: Attempt, step: int) -> None:
@@ -82,11 +84,13 @@ def _resume(attempt: Attempt) -> int:
 
 
 def _finish(attempt: Attempt, step: int) -> Outcome:
-    keep = attempt.experiment.trainer.keep
+    keep, search = attempt.experiment.trainer.keep, attempt.experiment.search
+    best = summarise(attempt.metrics.lines(), search).best_step
+    model = _save_model(attempt.folder, best or step) if keep == "best" or (best and keep != "none") else None
     if keep in ("last", "all"):
-        return Outcome(stopped=False, step=step, checkpoint=_save(attempt, step))
+        return Outcome(stopped=False, step=step, model=model, checkpoint=_save(attempt, step))
     (attempt.checkpoints / "fake.json").unlink(missing_ok=True)
-    return Outcome(stopped=False, step=step, model=_save_model(attempt.folder, step) if keep == "best" else None)
+    return Outcome(stopped=False, step=step, model=model)
 
 
 def _save_model(folder: Path, step: int) -> str:

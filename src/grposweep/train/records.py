@@ -5,8 +5,9 @@ Rank 0 writes the files, whichever trainer runs. No torch here.
 
 import json
 import math
+import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
@@ -118,22 +119,87 @@ class Objective:
     objective_se: float | None
     start: float | None
     start_se: float | None
+    best_step: int | None = None  # search.at=best: the step that the objective is of,
+    optimism: float | None = None  # and what was subtracted from the best value (None: its noise is not known)
 
     def as_dict(self) -> dict[str, float | None]:
-        """The fields as result.json names them."""
-        return dict(vars(self))
+        """The fields that are known, as result.json names them."""
+        known = ("best_step", "optimism")
+        return {name: value for name, value in vars(self).items() if value is not None or name not in known}
 
 
-def summarise(lines: list[dict[str, Any]], metric: str, last: int) -> Objective:
+def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
     """The objective as far as the lines go; read back from disk, so that a resumed attempt sees its past as well.
 
     The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
     """
+    metric = metric or str(search.metric)
     marked = [line for line in lines if metric in line]
-    recent, errors = marked[-last:], [line.get(f"{metric}_se") for line in marked[-last:]]
     first = marked[0] if marked and marked[0]["step"] == 0 else {}
     start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
-    return Objective(_mean([line[metric] for line in recent]), _mean(errors), start, start_error)
+    recent, found = marked[-search.last :], None
+    if search.at == "best" and (found := find_best(marked, search, metric)) is not None:
+        recent = found.lines
+    value, error = _mean([line[metric] for line in recent]), _mean([line.get(f"{metric}_se") for line in recent])
+    if found is None or value is None:
+        return Objective(value, error, start, start_error)
+    worth = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
+    return Objective(worth, error, start, start_error, recent[-1]["step"], found.optimism)
+
+
+@dataclass(frozen=True)
+class BestEvaluations:
+    """The evaluations of the best mean, and how much of that mean is the noise that made it the best (None: unknown)."""
+
+    lines: list[dict[str, Any]]
+    optimism: float | None
+
+
+def find_best(marked: list[dict[str, Any]], search: Search, metric: str) -> BestEvaluations | None:
+    """Return the best mean of ``search.last`` successive evaluations of a trained model; None without one.
+
+    ``marked`` are the lines that have the metric; the one before training is no result of it.
+    """
+    known = [line for line in marked if line["step"] > 0 and as_number(line[metric]) is not None]
+    last = min(search.last, len(known))
+    if not known:
+        return None
+    sign = 1.0 if search.direction == "maximize" else -1.0
+    values = [sign * float(line[metric]) for line in known]
+    means = _windows(values, last)
+    place = means.index(max(means))
+    noise = [as_number(line.get(f"{metric}_noise")) for line in known]
+    errors = [error for error in noise if error is not None]
+    return BestEvaluations(
+        known[place : place + last], optimism(values, errors, last) if len(errors) == len(known) else None
+    )
+
+
+DRAWS = 1_000
+
+
+def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
+    """Return how much higher the largest of noisy means is expected to be than what it estimates (never negative).
+
+    A parametric bootstrap. The values scatter more than what they measure, so they are first drawn together by the share of
+    their variance that noise explains. ``errors`` are the standard errors of the values; their noise must be independent.
+    """
+    middle = sum(values) / len(values)
+    spread = sum((value - middle) ** 2 for value in values) / max(len(values) - 1, 1)
+    noise = sum(error**2 for error in errors) / len(errors)
+    share = math.sqrt(max(1 - noise / spread, 0.0)) if spread else 0.0
+    truth = [middle + share * (value - middle) for value in values]
+    means, chance, gained = _windows(truth, last), random.Random(0), 0.0
+    for _ in range(DRAWS):
+        drawn = _windows([value + chance.gauss(0, error) for value, error in zip(truth, errors, strict=True)], last)
+        place = max(range(len(drawn)), key=drawn.__getitem__)
+        gained += drawn[place] - means[place]
+    return max(gained / DRAWS, 0.0) if len(means) > 1 else 0.0
+
+
+def _windows(values: list[float], last: int) -> list[float]:
+    """Return the means of so many successive values."""
+    return [sum(values[at : at + last]) / last for at in range(len(values) - last + 1)]
 
 
 def further_objectives(
@@ -141,11 +207,13 @@ def further_objectives(
 ) -> dict[str, float | None]:
     """What a trial is worth in the objectives beside the first: ``gpu_hours``, or the mean of a metric as for that one."""
     found: dict[str, float | None] = {}
+    best = summarise(lines, search).best_step
+    until = lines if best is None else [line for line in lines if line["step"] <= best]
     for name in search.further:
         if name == GPU_HOURS:
             found[name] = gpu_seconds / 3600
             continue
-        worth = summarise(lines, name, search.last)
+        worth = summarise(until, replace(search, at="last"), name)
         if not is_stopped:
             check_objective(lines, name, worth)
         found[name] = worth.objective

@@ -1,12 +1,13 @@
 """The TRL trainer: run one attempt with GRPOTrainer."""
 
 import logging
+import math
 import os
 import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,22 @@ from trl import GRPOConfig, GRPOTrainer
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.files import finite_or_none
 from grposweep.planning import build_plan
 from grposweep.schema import Model
-from grposweep.storage.completions import KeptCompletion, keep_completions, rewind_completions
+from grposweep.storage.completions import rewind_completions
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
-from grposweep.train.checkpoints import Checkpoint, drop_checkpoints, newest_checkpoint, set_aside
-from grposweep.train.diversity import Completion, choose, measure, template
+from grposweep.train.callback import broadcast_any
+from grposweep.train.checkpoints import (
+    Checkpoint,
+    best_model,
+    drop_best_models,
+    drop_checkpoints,
+    newest_checkpoint,
+    set_aside,
+    take_best_model,
+)
+from grposweep.train.evaluation import HeldOutEvaluation, in_order, keep_evaluation, mean_over_prompts, sampling_error
 from grposweep.train.models import (
     Loaded,
     build_quantization,
@@ -39,17 +48,10 @@ from grposweep.train.models import (
     name_base_model,
     widen_adapters,
 )
-from grposweep.train.records import build_rollout_schedule
+from grposweep.train.records import build_rollout_schedule, summarise
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
-from grposweep.train.trl_callbacks import (
-    HeldOutEvaluation,
-    Stopwatch,
-    TrialControlCallback,
-    UpdateNormCallback,
-    in_order,
-    mean_over_prompts,
-)
+from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
 from grposweep.train.trl_config import (
     build_config,
     check_is_sharded,
@@ -62,8 +64,6 @@ from grposweep.train.vllm import copy_merged_weights, wait_for_server
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
-
-KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
 
 
 def train(attempt: Attempt) -> Outcome:
@@ -198,9 +198,26 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         if self.attempt.is_main:
             seen = in_order(said, self.num_generations_eval)
             names = [reward.__name__ for reward in self.reward_funcs]
+            values |= {"eval_reward_noise": sampling_error(seen)}
             values |= keep_evaluation(self.attempt, step, values, seen, names, began)
         self.attempt.log("eval", step, values)
+        if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
+            self._keep_best(step)
         return values
+
+    def _keep_best(self, step: int) -> None:
+        """Save the model of the best evaluation so far. All ranks must call this at the same step."""
+        attempt = self.attempt
+        is_best = attempt.is_main and step > 0 and best_step_of(attempt) == step
+        if not broadcast_any(is_best, self.args.world_size, self.args.device):
+            return
+        self.save_model(str(best_model(attempt.checkpoints, step)))
+        self.accelerator.wait_for_everyone()
+        if attempt.is_main:
+            # A resume goes back to the newest checkpoint: what was the best by then may become the best again.
+            newest = newest_checkpoint(attempt.checkpoints, attempt.ranks)
+            before = best_step_of(attempt, until=0 if newest is None else newest.step)
+            drop_best_models(attempt.checkpoints, keep={step, before})
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         self.watch.begin(self.state.num_input_tokens_seen)
@@ -310,56 +327,30 @@ def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable
     return heard
 
 
-def keep_evaluation(
-    attempt: Attempt,
-    step: int,
-    values: Mapping[str, Any],
-    seen: Sequence[Completion],
-    names: Sequence[str],
-    began: float,
-) -> dict[str, float]:
-    """Keep a few completions of an evaluation, and return how varied all of them are; on rank 0.
-
-    ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the performance counter).
-    """
-    before, search = time.perf_counter(), attempt.experiment.search
-    measured = measure(seen)
-    keys = [template(completion) for completion in seen]
-    metrics: dict[str, float] = measured.metrics
-    value = finite_or_none({**values, **metrics}.get(search.metric))
-    kept = [
-        KeptCompletion(
-            step=step,
-            attempt=attempt.number,
-            value=value,
-            prompt_id=seen[place].prompt_id,
-            prompt=seen[place].prompt,
-            completion=seen[place].text,
-            reward=seen[place].reward,
-            rewards=dict(zip(names, seen[place].parts, strict=True)),
-            truncated=seen[place].truncated,
-            template=bool(measured.template) and keys[place] == measured.template,
-        )
-        for place in choose(seen, keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
-    ]
-    keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
-    attempt.tracker.log_completions(step, kept)
-    now = time.perf_counter()
-    return {**metrics, "time/diversity": (now - before) / max(now - began, 1e-9)}
-
-
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will go on from."""
     step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
     stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback))
     if not stopped and step < attempt.total:
         raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
-    if stopped or keep in ("last", "all"):
-        return Outcome(stopped=stopped, step=step, checkpoint=f"checkpoints/checkpoint-{step}")
-    if keep == "best":
+    checkpoint = f"checkpoints/checkpoint-{step}" if stopped or keep in ("last", "all") else None
+    if stopped:
+        return Outcome(stopped=True, step=step, checkpoint=checkpoint)
+    at_best = attempt.experiment.search.at == "best" and keep != "none"
+    if keep == "best" and not at_best:
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
-    if attempt.is_main:
+    if attempt.is_main and at_best:
+        take_best_model(attempt.checkpoints, best_step_of(attempt), attempt.folder / "model")
+    if attempt.is_main and (keep == "best" or at_best):
         name_base_model(attempt.folder / "model", attempt.experiment.model)
+    if attempt.is_main and checkpoint is None:
         drop_checkpoints(attempt.checkpoints, attempt.ranks)
-    return Outcome(stopped=False, step=step, model="model" if keep == "best" else None)
+    has_model = keep == "best" or (at_best and (attempt.folder / "model").is_dir())
+    return Outcome(stopped=False, step=step, model="model" if has_model else None, checkpoint=checkpoint)
+
+
+def best_step_of(attempt: Attempt, until: float = math.inf) -> int | None:
+    """Return the step of the best evaluation so far, or by a step; on rank 0, which writes the metrics."""
+    lines = [line for line in attempt.metrics.lines() if line["step"] <= until]
+    return summarise(lines, attempt.experiment.search).best_step

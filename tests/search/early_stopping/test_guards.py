@@ -3,7 +3,7 @@
 import pytest
 
 from grposweep.search.early_stopping import Curve, State
-from grposweep.search.early_stopping.guards import check
+from grposweep.search.early_stopping.guards import check, one_template
 
 
 def curve(held_out: list[float], start: float | None = 0.4, **signals: list[float | None]) -> Curve:
@@ -58,3 +58,16 @@ def test_a_guard_is_silent_one_evaluation_before(guard: str) -> None:
     if len(whole.held_out) > 1:
         before = {name: list(values[:-1]) for name, values in whole.signals.items()}
         assert check(curve(list(whole.held_out[:-1]), whole.start, **before)) is None
+
+
+def test_the_guard_against_templates_has_the_limit_that_is_set() -> None:
+    """Two evaluations in a row; it holds for a trial that is better than its start as well, which is what it is for."""
+    gamed = curve([0.5, 0.9, 0.95], templates=[0.1, 0.7, 0.8])
+    found = one_template(gamed, 0.5)
+    assert found is not None
+    assert (
+        found.evidence
+        == "80% of the held-out completions are one template, more than search.max_template_share=0.5 twice"
+    )
+    assert one_template(gamed, 0.75) is None
+    assert check(gamed) is None

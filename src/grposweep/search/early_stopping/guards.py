@@ -96,6 +96,15 @@ def reward_fallen(curve: Curve) -> str:
     return f"held-out reward has fallen from {curve.start:.4g} before training to {curve.held_out[-1]:.4g}"
 
 
+def one_template(curve: Curve, most: float) -> GuardTriggered | None:
+    """Return the finding that more than a share of the completions are one template; not in `GUARDS`, because it is opt-in."""
+    shares = _recent(curve, "templates", TWICE)
+    if len(shares) < TWICE or min(shares) <= most:
+        return None
+    limit = f"more than search.max_template_share={most:g} twice"
+    return GuardTriggered("one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}")
+
+
 GUARDS: dict[str, Callable[[Curve], str]] = {
     "non_finite": non_finite,
     "kl_blow_up": kl_blow_up,

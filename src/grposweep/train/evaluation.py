@@ -1,0 +1,169 @@
+"""One held-out evaluation: rewards prompt by prompt, a few completions that are kept, and how varied all of them are."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import variance
+from typing import Any
+
+import torch
+
+from grposweep.files import finite_or_none
+from grposweep.storage.completions import KeptCompletion, keep_completions
+from grposweep.train.attempt import Attempt
+from grposweep.train.diversity import Completion, choose, measure, template
+from grposweep.train.rewards import text_of
+
+KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
+
+
+@dataclass
+class HeldOutEvaluation:
+    """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this rank."""
+
+    weights: list[float]
+    ends: frozenset[int] = frozenset()  # tokens that end a completion: without one it is truncated
+    active: bool = False
+    prompts: list[list[int]] = field(default_factory=list)  # prompt_id, by call
+    values: list[list[list[float]]] = field(default_factory=list)  # by reward, call and completion
+    texts: list[list[Completion]] = field(default_factory=list)  # by call, without rewards
+
+    def start(self) -> None:
+        """A new evaluation begins."""
+        self.active, self.prompts, self.texts, self.values = True, [], [], [[] for _ in self.weights]
+
+    def hear(self, prompts: list[Any], completions: list[Any], columns: dict[str, Any]) -> None:
+        """The texts of one call."""
+        if not self.active:
+            return
+        ids, answers = (
+            columns.get("completion_ids") or [()] * len(prompts),
+            columns.get("answer") or [""] * len(prompts),
+        )
+        self.texts.append(
+            [
+                Completion(
+                    prompt_id=columns["prompt_id"][place],
+                    prompt=prompt if isinstance(prompt, str) else "\n".join(str(turn["content"]) for turn in prompt),
+                    text=text_of(completion),
+                    answer=str(answers[place]),
+                    truncated=bool(self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends),
+                )
+                for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+            ]
+        )
+
+    def record(self, reward: int, prompt_ids: list[int], values: list[float | None]) -> None:
+        """One call of one reward; the first reward's calls say which prompts they were."""
+        if not self.active:
+            return
+        if reward == 0:
+            self.prompts.append(list(prompt_ids))
+        self.values[reward].append([float("nan") if value is None else value for value in values])
+
+    def rows(self, rank: int) -> list[tuple[int, int, int, int, float]]:
+        """(call, rank, position, prompt_id, weighted reward): sorted over all ranks, the order of evaluation."""
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        rows = []
+        for call, prompt_ids in enumerate(self.prompts):
+            parts = torch.tensor([values[call] for values in self.values], dtype=torch.float64)
+            totals = (parts * weights.unsqueeze(1)).nansum(0)
+            totals[parts.isnan().all(0)] = float("nan")  # as TRL: a completion without a reward does not count
+            rows += [(call, rank, place, prompt, float(totals[place])) for place, prompt in enumerate(prompt_ids)]
+        return rows
+
+    def completions(self, rank: int) -> list[tuple[int, int, int, Completion]]:
+        """(call, rank, position, completion with its rewards), as `rows`."""
+        rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
+        return [
+            (call, rank, place, replace(said, reward=rewards[call, rank, place], parts=self._parts(call, place)))
+            for call, texts in enumerate(self.texts)
+            for place, said in enumerate(texts)
+        ]
+
+    def _parts(self, call: int, place: int) -> tuple[float | None, ...]:
+        return tuple(finite_or_none(values[call][place]) for values in self.values)
+
+
+def in_order(found: list[tuple[int, int, int, Completion]], generations: int) -> list[Completion]:
+    """Return all ranks' completions in the order of evaluation, each prompt's own only (see `mean_over_prompts`)."""
+    counts: Counter[int] = Counter()
+    kept = []
+    for _, _, _, completion in sorted(found, key=lambda row: row[:3]):
+        counts[completion.prompt_id] += 1
+        if counts[completion.prompt_id] <= generations:
+            kept.append(completion)
+    return kept
+
+
+def sampling_error(seen: list[Completion]) -> float | None:
+    """Return the standard error of the mean reward that sampling alone causes, on the same prompts.
+
+    Evaluations of one trial share their prompts, so only this part of their noise differs. None unless each prompt has two
+    completions with a reward.
+    """
+    by_prompt: dict[int, list[float]] = {}
+    for completion in seen:
+        if completion.reward is not None:
+            by_prompt.setdefault(completion.prompt_id, []).append(completion.reward)
+    if not by_prompt or min(map(len, by_prompt.values())) < 2:
+        return None
+    return math.sqrt(sum(variance(values) / len(values) for values in by_prompt.values())) / len(by_prompt)
+
+
+def mean_over_prompts(rows: list[tuple[int, int, int, int, float]], generations: int) -> tuple[float, float | None]:
+    """The mean of the prompts' mean rewards, and its standard error over the prompts.
+
+    accelerate fills the last batch of several ranks with prompts of the first; a prompt's first ``generations``
+    completions are its own, the rest is such filling.
+    """
+    by_prompt: dict[int, list[float]] = {}
+    for _, _, _, prompt, value in sorted(rows, key=lambda row: row[:3]):
+        values = by_prompt.setdefault(prompt, [])
+        if len(values) < generations:
+            values.append(value)
+    groups = [torch.tensor(values, dtype=torch.float64).nanmean() for values in by_prompt.values()]
+    means = torch.stack(groups) if groups else torch.empty(0, dtype=torch.float64)
+    means = means[~means.isnan()]
+    error = float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
+    return float(means.mean()), error
+
+
+def keep_evaluation(
+    attempt: Attempt,
+    step: int,
+    values: Mapping[str, Any],
+    seen: Sequence[Completion],
+    names: Sequence[str],
+    began: float,
+) -> dict[str, float]:
+    """Keep a few completions of an evaluation, and return how varied all of them are; on rank 0.
+
+    ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the performance counter).
+    """
+    before, search = time.perf_counter(), attempt.experiment.search
+    measured = measure(seen)
+    keys = [template(completion) for completion in seen]
+    metrics: dict[str, float] = measured.metrics
+    value = finite_or_none({**values, **metrics}.get(search.metric))
+    kept = [
+        KeptCompletion(
+            step=step,
+            attempt=attempt.number,
+            value=value,
+            prompt_id=seen[place].prompt_id,
+            prompt=seen[place].prompt,
+            completion=seen[place].text,
+            reward=seen[place].reward,
+            rewards=dict(zip(names, seen[place].parts, strict=True)),
+            truncated=seen[place].truncated,
+            template=bool(measured.template) and keys[place] == measured.template,
+        )
+        for place in choose(seen, keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+    ]
+    keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
+    attempt.tracker.log_completions(step, kept)
+    now = time.perf_counter()
+    return {**metrics, "time/diversity": (now - before) / max(now - began, 1e-9)}
