@@ -1,6 +1,7 @@
 """Attempts as launchers start them: fresh processes, several ranks, a fork of a warm one; and what the tiny model learns."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -140,3 +141,36 @@ def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial
 def own_cache() -> dict[str, str]:
     """Not the cool model's cache, which other tests of this session may have set."""
     return {"GRPOSWEEP_CACHE": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")) + "/grposweep"}
+
+
+HANGS = """
+import os, sys, time
+sys.path.insert(0, os.path.dirname(__file__))
+from dense import dense
+calls = [0]
+def hangs(prompts, completions, answer):
+    calls[0] += 1
+    if os.environ["RANK"] == "1" and calls[0] > 3:  # one evaluation, then training
+        time.sleep(600)
+    return dense(completions, answer)
+"""
+
+
+def test_of_two_ranks_that_hang_the_one_that_the_other_waits_for_is_named(
+    make_trial: MakeTrial, here: dict[str, str], tmp_path: Path
+) -> None:
+    """A reward sleeps on rank 1; rank 0 waits for its numbers in a collective. The watchdog ends both, their stacks stay."""
+    from grposweep.report.hang import hang_sentence
+
+    (tmp_path / "hangs.py").write_text(HANGS)
+    (tmp_path / "dense.py").write_text(Path(__file__).with_name("dense.py").read_text())
+    folder = make_trial(
+        "cluster.processes=2",
+        "batch.per_device_train_batch_size=4",
+        f"task.rewards=[{tmp_path / 'hangs.py'}:hangs]",
+        "cluster.stall_min=0.4",
+    )
+    assert start_ranks(folder, here) == [1, 1]
+    said = hang_sentence(folder)
+    assert re.match(r"rank 1 is in a reward function \(.*/hangs\.py:\d+\), rank 0 waits in (all_)?gather", said), said
+    assert re.search(r"after step \d+ \(.*\) since ", said), said

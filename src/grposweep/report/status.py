@@ -17,6 +17,7 @@ from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.errors import UserError
 from grposweep.labels import count, short
 from grposweep.report.completions import warning, winner_warning
+from grposweep.report.hang import hang_sentence
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, format_effect
 from grposweep.report.trial_view import State, TrialView
@@ -98,6 +99,7 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {
         **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
+        "silent_ranks": (hang_sentence(trial.path) or None) if trial.silent > WORRYING_SECONDS else None,
     }  # fmt: skip
 
 
@@ -164,7 +166,14 @@ def _running(view: SweepView) -> RenderableType | None:
     if not running:
         return None
     head = Text(f"{'running':8} {'step':>13} {'reward':>7} {'GPU h':>7} {'time':>9}", "dim")
-    return Group(head, *(_running_line(trial) for trial in running[:MOST]), *_more(len(running) - MOST))
+    lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_silent_ranks(trial)))
+    return Group(head, *lines, *_more(len(running) - MOST))
+
+
+def _silent_ranks(trial: TrialView) -> list[Text]:
+    """Return where the ranks of a trial are that has shown no sign of life for long."""
+    found = hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else ""
+    return [Text(f"    {found}", "yellow")] if found else []
 
 
 def _running_line(trial: TrialView) -> Text:

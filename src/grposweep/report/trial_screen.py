@@ -12,12 +12,13 @@ from grposweep.errors import ExitCode
 from grposweep.labels import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
+from grposweep.report.hang import hang_sentence
 from grposweep.report.tables import FOLD, build_table, draw, format_duration, format_effect, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEvent, AttemptEventKind
-from grposweep.storage.results import failure_label
+from grposweep.storage.results import Failure, failure_label
 
 LOG_LINES = 8
 
@@ -99,6 +100,10 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     if trial.reason:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
+        if trial.failure_class in (Failure.HANG, Failure.COMMUNICATION) and (
+            found := hang_sentence(trial.path, trial.ended)
+        ):
+            yield Text(f"when it was ended: {found}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
     for warning in _warnings(view, trial):

@@ -280,6 +280,46 @@ class SweepProgress:
 
 
 @dataclass(frozen=True)
+class RankStack:
+    """stacks/rank-N.json: where a rank is while it shows no sign of life; the file goes with its next one.
+
+    ``since``: clock time in seconds of its last sign of life, at optimizer step ``step``. ``frames`` are ``file:line
+    function`` of the main thread, the innermost last.
+    """
+
+    rank: int
+    ranks: int
+    attempt: int
+    step: int
+    since: float
+    frames: tuple[str, ...]
+
+    @staticmethod
+    def path(trial: Path, rank: int) -> Path:
+        """Return the file of one rank."""
+        return trial / paths.STACKS / f"rank-{rank}.json"
+
+    @classmethod
+    def read_all(cls, trial: Path) -> list[Self]:
+        """Return what the ranks of the newest attempt have written, by rank."""
+        found = []
+        for path in sorted((trial / paths.STACKS).glob("rank-*.json")):
+            content = read_json(path) or {}
+            numbers = {name: whole_or_none(content.get(name)) for name in ("rank", "ranks", "attempt", "step")}
+            frames, since = content.get("frames"), as_number(content.get("since"))
+            if None not in numbers.values() and since is not None and isinstance(frames, list):
+                known: dict[str, Any] = {**numbers, "since": since, "frames": tuple(map(str, frames))}
+                found.append(cls(**known))
+        newest = max((stack.attempt for stack in found), default=0)
+        return sorted((stack for stack in found if stack.attempt == newest), key=lambda stack: stack.rank)
+
+    def write(self, trial: Path) -> None:
+        """Replace this rank's file."""
+        (trial / paths.STACKS).mkdir(exist_ok=True)
+        write_json(self.path(trial, self.rank), asdict(self))
+
+
+@dataclass(frozen=True)
 class CallbackState:
     """callback.json: what our Callback inside another program reports; ``refused``: why it would not train."""
 

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -62,6 +63,7 @@ class Attempt:
     heartbeat: HeartbeatFile
     control: ControlFile
     tracker: Tracker
+    stacks: watchdog.StackWriter
     inputs: TrialInputs = field(default_factory=TrialInputs)
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
     began: float = field(default_factory=time.monotonic)  # the time of day may be set meanwhile
@@ -101,6 +103,7 @@ class Attempt:
     def beat(self, step: int, force: bool = False) -> None:
         """A sign of life, from every rank; the first one writes it down."""
         watchdog.feed(self.experiment.cluster.stall_min)
+        self.stacks.step = step
         if self.is_main:
             self.heartbeat.beat(step, force)
 
@@ -172,6 +175,7 @@ def load_attempt(folder: Path) -> Attempt:
         heartbeat=HeartbeatFile(folder, plan.total_steps or 0),
         control=ControlFile(folder),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
+        stacks=watchdog.StackWriter(folder, rank, ranks, number, experiment.cluster.stall_min),
         inputs=inputs,
     )
 
@@ -259,7 +263,8 @@ def _train(attempt: Attempt) -> int:
     try:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
-        outcome = train(attempt)
+        with attempt.stacks if not is_external(attempt.experiment.trainer.kind) else nullcontext():
+            outcome = train(attempt)
         # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
         if not attempt.is_main:
             return ExitCode.FINISHED

@@ -2,7 +2,8 @@
 
 The watchdog ends a rank that shows no sign of life for too long, with every thread's stack in its log. The interpreter's
 faulthandler has a thread for this that does not need the interpreter's lock, so a rank that hangs in a collective or in CUDA
-is ended too. A process that is stopped as a whole cannot notice; its controller does.
+is ended too. A process that is stopped as a whole cannot notice; its controller does. Before that, a thread writes where a
+silent rank is, so that ``grposweep status`` can name the rank that the others wait for.
 """
 
 import faulthandler
@@ -11,15 +12,20 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from urllib.parse import urlsplit
 
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import RANKS, RankPlace
 from grposweep.schema import Experiment
 from grposweep.storage import paths
+from grposweep.storage.records import RankStack
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
 WEIGHTS_PORT = 20_000  # for a server that no job started; below what systems give to outgoing connections
@@ -94,6 +100,10 @@ def devices(experiment: Experiment) -> int:
 STDERR = 2  # the descriptor: sys.stderr may be something else by now
 SPARED = 0.05  # of the time allowed: calls within it after the last one are ignored, because each starts a new thread
 
+LOOK_SECONDS = 60.0  # of silence, before a rank writes where it is; a quarter of the time allowed if that is less
+DEEPEST = 40  # frames that are written
+
+_alive = -math.inf  # the last call of `feed`, by the monotonic clock
 _fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one a process
 
 
@@ -102,11 +112,54 @@ def feed(minutes: float | None) -> None:
 
     Every thread's stack is then in its log. It may end a twentieth of that time early.
     """
-    global _fed
+    global _fed, _alive
+    _alive = time.monotonic()
     if minutes is None or time.monotonic() - _fed < SPARED * minutes * 60:
         return
     faulthandler.dump_traceback_later(minutes * 60, exit=True, file=STDERR)
     _fed = time.monotonic()
+
+
+class StackWriter:
+    """Write this rank's stack to the trial's folder while it shows no sign of life; a context manager.
+
+    The thread needs the interpreter's lock. A rank that hangs with the lock held writes nothing, and is named as such.
+    """
+
+    def __init__(self, folder: Path, rank: int, ranks: int, attempt: int, minutes: float | None) -> None:
+        self.step = 0  # of the last sign of life
+        self._folder, self._known = folder, {"rank": rank, "ranks": ranks, "attempt": attempt}
+        self._after = LOOK_SECONDS if minutes is None else min(LOOK_SECONDS, minutes * 15)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True, name="stacks")
+
+    def __enter__(self) -> "StackWriter":
+        self._path.unlink(missing_ok=True)  # of an earlier attempt
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=self._after)
+        if kind is None:  # of a failed attempt it tells where it was
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        return RankStack.path(self._folder, self._known["rank"])
+
+    def _watch(self, thread: int) -> None:
+        while not self._stop.wait(self._after / 4):
+            silent = time.monotonic() - _alive
+            with suppress(OSError):  # a full disk is reported by writes that matter
+                if silent < self._after:
+                    self._path.unlink(missing_ok=True)
+                elif (frame := sys._current_frames().get(thread)) is not None:
+                    frames = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_stack(frame, DEEPEST)]
+                    since = time.time() - silent
+                    RankStack(**self._known, step=self.step, since=since, frames=tuple(frames)).write(self._folder)
 
 
 def release() -> None:
