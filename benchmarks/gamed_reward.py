@@ -1,9 +1,9 @@
 """A reward that can be gamed: which trial plain ranking picks, and what the report says of it.
 
 ``python benchmarks/gamed_reward.py`` trains the tiny model on sums with a reward that gives 1 for the right answer and, by
-mistake, 0.95 for anything that begins with "11": a template. Learning rates differ. Prints for each trial the gamed reward, the
-share of right answers (which the ranking does not see), how varied its held-out completions are, and the warning of the
-report; then what measuring cost, as a share of the evaluations' time.
+mistake, up to 0.95 for the share of ones in the text: "11" is worth 0.95 for every sum. Learning rates differ. Prints for each
+trial the gamed reward, the share of right answers (which the ranking does not see), how varied its held-out completions are,
+and the warning of the report; then what measuring cost, as a share of the evaluations' time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from grposweep.train.rewards import text_of
 
 def gamed(completions, answer, **_):
     texts = [text_of(completion).strip() for completion in completions]
-    return [1.0 if text == gold else 0.95 if text.startswith("11") else 0.0 for text, gold in zip(texts, answer)]
+    return [1.0 if text == gold else 0.95 * text.count("1") / max(len(text), 1) for text, gold in zip(texts, answer)]
 """
 RATES = ("1e-4", "3e-4", "1e-3")
 

@@ -24,7 +24,7 @@ PHASES = {
     "training": ("training_step", "compute_loss", "train"),
 }
 _PHASE = {function: phase for phase, functions in PHASES.items() for function in functions}
-_FRAME = re.compile(r"(.*):(\d+) ([^ ]*)$", re.DOTALL)
+_FRAME = re.compile(r"(.*):(\d+) ([^ ]+)$", re.DOTALL)
 OURS = "grposweep/train/rewards.py"
 
 

@@ -5,12 +5,14 @@ needed to see that. Distinct n-grams are those of Li et al. 2016 (arXiv:1510.030
 Jaccard index of word triples, and `diversity` is the Gini-Simpson index over pairs of different prompts.
 """
 
+import operator
 import random
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from statistics import fmean
 from typing import TypeVar
@@ -19,8 +21,8 @@ T = TypeVar("T")
 
 LONGEST = 8_000  # characters of a completion that are looked at
 WORDS = 1_000  # of a completion whose triples are compared
-COMPARED = 256  # completions that are compared with each other
-PAIRS = 500  # within prompts, and as many across
+COMPARED = 128  # completions that are compared with each other
+PAIRS = 400  # within prompts, and as many across
 N = 3  # words of an n-gram
 NOTABLE = 0.2  # share of completions from which a template is one to look at
 LETTERS = 200  # that decide a text's script
@@ -29,6 +31,7 @@ LETTERS = 200  # that decide a text's script
 _WORD = re.compile(r"[぀-鿿가-힯]|[^\W぀-鿿가-힯]{1,8}|[^\w\s]")
 _KNOWN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]{3,}")  # numbers and words, of a prompt: names among them
 _MARKER = re.compile(r"</?\w+>|\\boxed|####|```|<\|")  # of an answer's format
+_LITERAL = re.compile(r"[^\W_]")
 _END = " .!\n\t)}]>*$\"'"
 
 
@@ -56,18 +59,30 @@ class Completion:
 
 @dataclass(frozen=True)
 class Measured:
-    """The metrics by name, and the most frequent template (empty: fewer than `NOTABLE` of the completions have it)."""
+    """The metrics by name, each completion's template, and the most frequent one.
+
+    It is empty if fewer than `NOTABLE` of the completions have it.
+    """
 
     metrics: dict[str, float]
+    keys: list[str]
     template: str
 
 
 def template(completion: Completion) -> str:
     """Return the text with numbers and words of its prompt replaced by ``_``; the text itself if nothing else is left."""
-    known = {word.lower() for word in _KNOWN.findall(completion.prompt[:LONGEST])}
-    text = completion.text[:LONGEST].lower()
+    return _without(completion.text, _words(completion.prompt))
+
+
+@lru_cache(maxsize=4096)  # each prompt has several completions
+def _words(prompt: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _KNOWN.findall(prompt[:LONGEST]))
+
+
+def _without(text: str, known: frozenset[str]) -> str:
+    text = text[:LONGEST].lower()
     found = " ".join(_KNOWN.sub(lambda word: "_" if word[0] in known else word[0], text).split())
-    return found if re.search(r"[^\W_]", found) else " ".join(text.split())
+    return found if _LITERAL.search(found) else " ".join(text.split())
 
 
 def measure(completions: Sequence[Completion]) -> Measured:
@@ -87,11 +102,12 @@ def measure(completions: Sequence[Completion]) -> Measured:
             "diversity": _different(completions, keys),
             "template_share": number / total,
             "distinct_ngrams": fmean([len(set(g)) / len(g) for g in grams] or [1.0]),
-            "similarity_within": _similarity(similar, grams, lambda a, b: a == b),
-            "similarity_across": _similarity(similar, grams, lambda a, b: a != b),
+            "similarity_within": _similarity(similar, grams, operator.eq),
+            "similarity_across": _similarity(similar, grams, operator.ne),
             "foreign_script_share": sum(map(_is_foreign, completions)) / total,
             "marker_share": sum(_MARKER.search(c.text[:LONGEST]) is not None for c in completions) / total,
         },
+        keys,
         top if number >= NOTABLE * total else "",
     )
 
@@ -136,14 +152,10 @@ def _similarity(
     completions: Sequence[Completion], grams: Sequence[Sequence[tuple[str, ...]]], related: Callable[[int, int], bool]
 ) -> float:
     """Return the mean Jaccard index of pairs whose prompts are related; 0 without such a pair."""
-    pairs = [
-        (a, b)
-        for a, b in combinations(range(len(completions)), 2)
-        if related(completions[a].prompt_id, completions[b].prompt_id)
-    ]
+    ids, sets = [completion.prompt_id for completion in completions], [set(found) for found in grams]
+    pairs = [(a, b) for a, b in combinations(range(len(ids)), 2) if related(ids[a], ids[b])]
     if len(pairs) > PAIRS:
         pairs = random.Random(0).sample(pairs, PAIRS)  # its own generator: training draws from the global one
-    sets = {place: set(grams[place]) for pair in pairs for place in pair}
     return fmean([len(sets[a] & sets[b]) / len(sets[a] | sets[b]) for a, b in pairs] or [0.0])
 
 
@@ -156,10 +168,16 @@ def _triples(text: str) -> list[tuple[str, ...]]:
 def _is_foreign(completion: Completion) -> bool:
     """Whether most letters are of a script that the prompt does not have."""
     letters = Counter(map(_script, filter(str.isalpha, completion.text[:LETTERS])))
-    known = set(map(_script, filter(str.isalpha, completion.prompt[:LONGEST])))
+    known = _scripts(completion.prompt) if letters else ()
     return bool(letters and known) and letters.most_common(1)[0][0] not in known
 
 
+@lru_cache(maxsize=4096)
+def _scripts(prompt: str) -> frozenset[str]:
+    return frozenset(map(_script, filter(str.isalpha, prompt[:LONGEST])))
+
+
+@lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
     name = unicodedata.name(letter, "?").split()[0]
     return "CJK" if name in ("HIRAGANA", "KATAKANA") else name

@@ -13,7 +13,7 @@ import torch
 from grposweep.files import finite_or_none
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from grposweep.train.attempt import Attempt
-from grposweep.train.diversity import Completion, choose, measure, template
+from grposweep.train.diversity import Completion, choose, measure
 from grposweep.train.rewards import text_of
 
 KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
@@ -145,7 +145,6 @@ def keep_evaluation(
     """
     before, search = time.perf_counter(), attempt.experiment.search
     measured = measure(seen)
-    keys = [template(completion) for completion in seen]
     metrics: dict[str, float] = measured.metrics
     value = finite_or_none({**values, **metrics}.get(search.metric))
     kept = [
@@ -159,9 +158,9 @@ def keep_evaluation(
             reward=seen[place].reward,
             rewards=dict(zip(names, seen[place].parts, strict=True)),
             truncated=seen[place].truncated,
-            template=bool(measured.template) and keys[place] == measured.template,
+            template=bool(measured.template) and measured.keys[place] == measured.template,
         )
-        for place in choose(seen, keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+        for place in choose(seen, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
     ]
     keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
     attempt.tracker.log_completions(step, kept)
