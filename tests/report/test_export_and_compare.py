@@ -181,7 +181,7 @@ def test_seeds_are_compared_by_welchs_test(desk: Desk, made: Path) -> None:
 def test_without_seeds_the_evaluations_errors_count_and_that_is_said() -> None:
     """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
     said = compare_values(Values([0.5], [0.01]), Values([0.53], [0.01]))
-    assert said.startswith("+0.0300 ± 0.0141, p = 0.034 (z-test from the evaluations' standard errors")
+    assert said.startswith("+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors")
     assert "nothing says whether this is chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
 
 

@@ -63,11 +63,9 @@ def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
 def _sentence(view: SweepView, best: RankedPoint) -> str:
     text = f"Use {short(best.first.point)}: {view.metric} {best.value:.4f}"
     if best.half is not None:
-        text += (
-            f" ± {best.half:.4f} (95 % over {'prompts' if best.source == 'prompts' else f'{len(best.values)} seeds'})"
-        )
-    start = best.first.start
-    return f"{text}." if start is None else f"{text}, {best.value - start:+.4f} against {start:.4f} before training."
+        text += f" ± {best.half:.4f} (95 % over {best.over})"
+    gain = best.gain
+    return f"{text}." if gain is None else f"{text}, {gain.difference:+.4f} against {gain.start:.4f} before training."
 
 
 def _tied(view: SweepView) -> list[RankedPoint]:

@@ -21,6 +21,7 @@ from grposweep.errors import UserError
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.completions import first_difference
+from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
@@ -92,7 +93,7 @@ def _from_errors(difference: float, errors: Sequence[float]) -> str:
     error = math.hypot(*errors)
     p = 2 * (1 - NormalDist().cdf(abs(difference) / error))
     return (
-        f"± {error:.4f}, {_chance(p)} (z-test from the evaluations' standard errors: the choice of prompts only; "
+        f"± {NORMAL * error:.4f} (95 %), {_chance(p)} (z-test from the evaluations' standard errors: the choice of prompts only; "
         "without several seeds a side nothing is known of others)"
     )
 

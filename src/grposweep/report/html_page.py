@@ -18,7 +18,6 @@ from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
-from grposweep.report.ranking import RankedPoint
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration, format_effect, format_estimate
 from grposweep.report.trial_view import CurvePoint, State, TrialView
@@ -112,13 +111,13 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
     if view.leaderboard:
         best = view.leaderboard[0]
-        half = "" if best.half is None else f"± {best.half:.4f} over {best.source}, "
+        half = "" if best.half is None else f"± {best.half:.4f} (95 % over {best.over}), "
         title = f"best {view.metric}" if view.further else "best"
         at_best = f"; {best.first.at_best}" if best.first.at_best else ""
         yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}"
-        gain = _gain(best)
-        if gain:
-            yield gain
+        if gain := best.gain:
+            interval = "" if gain.half is None else f"± {gain.half:.4f} (95 % over {gain.source}), "
+            yield "since the start", f"{gain.difference:+.4f}", f"{interval}from {gain.start:.4f} before training"
     if view.front:
         yield (
             "Pareto front",
@@ -134,16 +133,6 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     if view.invalid:
         total = sum(rule.count for rule in view.invalid)
         yield "points pruned", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
-
-
-def _gain(best: RankedPoint) -> tuple[str, str, str] | None:
-    start = best.first.start
-    if start is None:
-        return None
-    error = math.hypot((best.half or 0.0) / 1.96, best.first.start_error or 0.0)
-    gain = best.value - start
-    said = f"{abs(gain) / error:.1f} standard errors, " if error else ""
-    return "since the start", f"{gain:+.4f}", f"{said}from {start:.4f} before training"
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,30 @@ FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinishe
 
 
 @dataclass(frozen=True)
+class Gain:
+    """What training a point brought: its value against the same model before training, on the same prompts and seeds.
+
+    ``half`` is half of the 95 % interval, None if unknown; ``source`` what it is over.
+    """
+
+    value: float
+    start: float
+    half: float | None
+    source: str
+
+    @property
+    def difference(self) -> float:
+        """The value minus the start."""
+        return self.value - self.start
+
+    @property
+    def text(self) -> str:
+        """Return both values and their difference with its interval."""
+        half = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.source})"
+        return f"{self.value:.4f} against {self.start:.4f} before training: {self.difference:+.4f}{half}"
+
+
+@dataclass(frozen=True)
 class RankedPoint:
     """One point with its finished trials. Its value is the mean of the ``counted`` ones.
 
@@ -54,12 +78,31 @@ class RankedPoint:
         return None if error is None else NORMAL * error
 
     @property
+    def over(self) -> str:
+        """What the interval is over, with how many seeds."""
+        return f"{len(self.values)} seeds" if self.source == "seeds" else self.source
+
+    @property
     def text(self) -> str:
-        """The mean with its 95 % interval, what that is over, and the value before training."""
-        what = f"{len(self.values)} seeds" if self.source == "seeds" else self.source
-        interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {what})"
-        start = "" if self.first.start is None else f", start {self.first.start:.4f}"
-        return f"{self.value:.4f}{interval}{start}"
+        """The mean with its 95 % interval, what that is over, and the gain over the value before training."""
+        interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
+        gain = "" if self.gain is None else f", {self.gain.difference:+.4f} since the start at {self.gain.start:.4f}"
+        return f"{self.value:.4f}{interval}{gain}"
+
+    @property
+    def gain(self) -> Gain | None:
+        """The gain of the trials that count, each against its own start; None where one has no start."""
+        starts = [trial.start for trial in self.counted if trial.start is not None]
+        if len(starts) < len(self.counted):
+            return None
+        if len(starts) > 1:
+            half: float | None = estimate(
+                [value - start for value, start in zip(self.values, starts, strict=True)]
+            ).margin
+        else:
+            error, before = self.counted[0].error, self.counted[0].start_error
+            half = None if error is None else NORMAL * math.hypot(error, before or 0.0)
+        return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
 
 def rank_points(

@@ -1,6 +1,5 @@
 """What a running sweep prints: the live display, a line for each trial that ends, and the summary at the end."""
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,7 +168,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     best = view.winner
     if best is None:
         return
-    yield f"best: trial {best.number}{_gain(best)}"
+    point = next((point for point in view.leaderboard if best in point.trials), None)
+    yield f"best: trial {best.number}" + (f", {point.gain.text}" if point and point.gain else "")
     if best.at_best:
         yield f"its value is its {best.at_best}"
     if view.front:
@@ -178,16 +178,6 @@ def _winner(view: SweepView) -> Iterator[str]:
         yield f"Pareto front: {trials}, which no other equals or beats in all objectives"
     if not view.compares:
         yield from replication_note(view)
-
-
-def _gain(best: TrialView) -> str:
-    """Return the best trial's objective against the same model before training, on the same evaluation prompts."""
-    if best.objective is None or best.start is None:
-        return ""
-    gain = best.objective - best.start
-    error = math.hypot(best.error or 0.0, best.start_error or 0.0)
-    size = f" ({abs(gain) / error:.1f} standard errors)" if error else ""
-    return f", {best.objective:.4f} against {best.start:.4f} before training: {gain:+.4f}{size}"
 
 
 def replication_note(view: SweepView) -> list[str]:

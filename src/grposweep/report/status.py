@@ -76,7 +76,19 @@ def status_json(view: SweepView) -> dict[str, Any]:
 def _best_json(best: RankedPoint) -> dict[str, Any]:
     interval = {"half_interval_95": best.half, "interval_over": best.source or None}
     doubt = warning(best.first) or None
-    return {**_identity(best.first), "objective": best.value, **interval, "seeds": len(best.values), "warning": doubt}
+    return {
+        **_identity(best.first),
+        "objective": best.value,
+        **interval,
+        "seeds": len(best.values),
+        "warning": doubt,
+        **_gain_json(best),
+    }
+
+
+def _gain_json(best: RankedPoint) -> dict[str, Any]:
+    gain = best.gain
+    return {"start": gain and gain.start, "gain": gain and gain.difference, "gain_half_interval_95": gain and gain.half}
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:

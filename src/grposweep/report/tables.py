@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from grposweep.labels import label_text, short_names
+from grposweep.report.ranking import NORMAL
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Effect
@@ -51,8 +52,8 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_objective(trial: TrialView) -> str:
-    """Format a finished trial's objective with its standard error and the value before training."""
-    error = "" if trial.error is None else f" ± {trial.error:.4f}"
+    """Format a finished trial's objective with its 95 % interval over prompts and the value before training."""
+    error = "" if trial.error is None else f" ± {NORMAL * trial.error:.4f}"
     start = "" if trial.start is None else f" (start {trial.start:.4f})"
     return f"{trial.objective:.4f}{error}{start}"
 
@@ -121,7 +122,7 @@ def _columns(
     further = {trial.number: trial.further(view.further) or () for trial in finished}
     yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
     yield "trial", NUMBER, lambda trial: str(trial.number)
-    yield f"{view.metric} ± se", RIGHT, partial(_result, view)
+    yield f"{view.metric} ± 95 %", RIGHT, partial(_result, view)
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
     for index, name in enumerate(view.further if any(further.values()) else ()):
@@ -142,9 +143,9 @@ def _known(cells: Mapping[int, str], trial: TrialView) -> str:
 
 
 def _result(view: SweepView, trial: TrialView) -> str:
-    """Return a trial's objective with its standard error, or how it ended and what it had reached."""
+    """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it had reached."""
     if trial.objective is not None:
-        error = f" ± {trial.error:.4f}" if trial.error is not None else ""
+        error = f" ± {NORMAL * trial.error:.4f}" if trial.error is not None else ""
         return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
     reached = trial.last_evaluation(view.metric) if trial.state is State.PRUNED else None
     return outcome(trial) + ("" if reached is None else f" at {reached:.4f}")

@@ -1,0 +1,38 @@
+"""What training brought is one number, wherever it is shown."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from grposweep.report.html_page import write_report
+from grposweep.report.status import status_json, status_screen
+from grposweep.report.tables import build_console
+from grposweep.report.view import read_sweep
+from grposweep.storage.folders import SweepFolder
+from in_process import sweeps_in
+from support import read, trials
+
+
+def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean over the fresh seeds, each against its own start; not against the start of the search's seed."""
+    words = ("trainer=fake", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=2")
+    folder = sweeps_in(tmp_path, monkeypatch)(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
+    said = capsys.readouterr().out
+    view = read_sweep(SweepFolder(folder))
+    results = [read(trial / "result.json") for trial in trials(folder)[2:]]
+    mine = [result for result in results if result["objective"] > 0.6][:2]  # replicates of the better rate
+    expected = sum(result["objective"] - result["start"] for result in mine) / 2
+    assert f"before training: {expected:+.4f} ± " in " ".join(said.split())
+    best = status_json(view)["best"]
+    assert best["gain"] == pytest.approx(expected)
+    console = build_console(200)
+    with console.capture() as shown:
+        console.print(status_screen(view))
+    assert f"{expected:+.4f} since the start at {best['start']:.4f}" in " ".join(shown.get().split())
+    page = write_report(view, None).read_text()
+    assert re.search(rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training", page, re.DOTALL)
+    assert json.dumps(best)
