@@ -54,7 +54,7 @@ def test_best_names_the_winner_and_what_it_beat(desk: Desk, made: Path) -> None:
     """The search's best, whatever a replicate came to."""
     view, ended = read_sweep(made), desk("best", "a")
     assert view.best is not None
-    assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0120" in ended.out
+    assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0235" in ended.out
     assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
 
 
