@@ -17,7 +17,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_text
 from grposweep.launchers import build_launcher
-from grposweep.launchers.base import End, Job, Launcher
+from grposweep.launchers.base import End, Job, Launcher, LauncherBusy
 from grposweep.planning import completions_per_step
 from grposweep.schema import Batch, Experiment, Kl, Loss, Schedule, Tracker
 from grposweep.screening.summary import GROUPS, Screen
@@ -127,11 +127,11 @@ def run_screen(
 
 def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console, interrupts: Interrupted) -> End:
     """Run one attempt to its end. The first interrupt asks it to stop after this portion, the second ends it."""
-    trial = TrialFolder(folder)
-    attempt, heard = trial.next_attempt(), 0
-    trial.note_attempt(attempt, AttemptEventKind.INTENT, time=time.time())
-    job_id = launcher.submit(Job(folder, attempt, run.cluster, run.generation))
-    trial.note_attempt(attempt, AttemptEventKind.STARTED, time=time.time(), job_id=job_id)
+    trial, heard = TrialFolder(folder), 0
+    begun = _find(launcher, run, trial) or _submit(launcher, run, trial, interrupts)
+    if begun is None:
+        return End(ExitCode.STOPPED)
+    attempt, job_id = begun
     console.print(f"screening in {folder}", soft_wrap=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("prompts", total=None)
@@ -147,6 +147,30 @@ def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console
             time.sleep(POLL_SECONDS)
     trial.note_attempt(attempt, AttemptEventKind.ENDED, code=end.code)
     return end
+
+
+def _find(launcher: Launcher, run: Experiment, trial: TrialFolder) -> tuple[int, str] | None:
+    """Return the attempt and the job that an earlier process left waiting or running; None if there is none."""
+    begun = trial.open_attempt()
+    if begun is None:
+        return None
+    job_id = launcher.find(Job(trial.path, begun.number, run.cluster, run.generation), begun.job_id)
+    return None if job_id is None else (begun.number, job_id)
+
+
+def _submit(launcher: Launcher, run: Experiment, trial: TrialFolder, interrupts: Interrupted) -> tuple[int, str] | None:
+    """Submit the next attempt, again while the launcher takes none; None if the user interrupts that."""
+    attempt = trial.next_attempt()
+    trial.note_attempt(attempt, AttemptEventKind.INTENT, time=time.time())
+    while not interrupts.count:
+        try:
+            job_id = launcher.submit(Job(trial.path, attempt, run.cluster, run.generation))
+        except LauncherBusy:
+            time.sleep(run.cluster.poll_seconds)
+            continue
+        trial.note_attempt(attempt, AttemptEventKind.STARTED, time=time.time(), job_id=job_id)
+        return attempt, job_id
+    return None
 
 
 def _message(folder: Path, end: End) -> str:
