@@ -20,9 +20,9 @@ from grposweep.files import PROJECT, read_lines
 from grposweep.train.tasks.arithmetic import pairs
 
 ORDINARY, IMPOSSIBLE, LENIENT, HELD_OUT = 105, 120, 75, 128
-TARGETS = (0.5, 0.6, 0.7, 0.8)  # held-out reward
+TARGETS = (0.4, 0.5, 0.6, 0.7)  # held-out reward
+RATES = ("1e-4", "3e-4")
 COMPLETIONS = 6400  # of a training
-FIRST = 5  # optimizer steps that are compared with the prediction
 
 
 def write_prompts(folder: Path) -> None:
@@ -80,28 +80,35 @@ def calibrate(folder: Path, found: dict[str, Any]) -> None:
 
 
 def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
-    """Train on all prompts and on those that are kept, and print the completions to each held-out reward."""
+    """Train on all prompts and on those that are kept, each at two learning rates, and compare the better ones."""
     low, high = advice["keep_between"]
-    chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", "lr=1e-3", f"schedule.budget_completions={COMPLETIONS}",
+    chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", f"schedule.budget_completions={COMPLETIONS}",
               "schedule.evaluations=40", "trainer.keep=none", "search.guards=false"]  # fmt: skip
-    kept = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
-    for name, more in (("all", []), ("kept", kept)):
-        run(folder, str(PROJECT / "src" / "run.py"), *chosen, *task(), f"name={name}", *more)
-    curves = {name: [reached(lines) for lines in metrics(folder, name)] for name in ("all", "kept")}
+    filtered = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
+    best: dict[str, tuple[str, list[list[dict[str, Any]]]]] = {}
+    print(f"\n{'prompts':>8} {'lr':>6}  held-out reward at the end, by seed, and the mean")
+    for name, more in (("all", []), ("kept", filtered)):
+        for rate in RATES:
+            run(folder, str(PROJECT / "src" / "run.py"), *chosen, *task(), f"name={name}-{rate}", f"lr={rate}", *more)
+            curves = metrics(folder, f"{name}-{rate}")
+            values = [last(lines) for lines in curves]
+            print(f"{name:>8} {rate:>6}  {' '.join(f'{value:.3f}' for value in values)}  {fmean(values):.3f}")
+            if name not in best or fmean(values) > fmean(map(last, best[name][1])):
+                best[name] = rate, curves
+    counts = {name: [reached(lines) for lines in curves] for name, (_, curves) in best.items()}
     print(
         f"\n{'held-out reward':>15} {'all prompts':>12} {'kept prompts':>13} {'share':>6}  completions, mean of {seeds} seeds"
     )
     for i, target in enumerate(TARGETS):
-        means = [fmean(curve[i] for curve in curves[name]) for name in ("all", "kept")]
-        never = [sum(curve[i] > COMPLETIONS for curve in curves[name]) for name in ("all", "kept")]
-        note = f"  never reached: {never[0]} and {never[1]}, counted as {COMPLETIONS}" if any(never) else ""
-        means = [min(mean, COMPLETIONS) for mean in means]
+        means = [fmean(min(count[i], COMPLETIONS) for count in counts[name]) for name in ("all", "kept")]
+        never = [sum(count[i] > COMPLETIONS for count in counts[name]) for name in ("all", "kept")]
+        note = f"  not reached by {never[0]} and {never[1]} seeds, which count as {COMPLETIONS}" if any(never) else ""
         print(f"{target:15.1f} {means[0]:12.0f} {means[1]:13.0f} {means[1] / means[0]:6.0%}{note}")
-    for name in ("all", "kept"):
-        last = [[line["eval_reward"] for line in lines if "eval_reward" in line][-1] for lines in metrics(folder, name)]
-        print(
-            f"{name}: held-out reward at the end {fmean(last):.3f}, by seed {' '.join(f'{value:.3f}' for value in last)}"
-        )
+
+
+def last(lines: list[dict[str, Any]]) -> float:
+    """Return the last held-out reward."""
+    return float([line["eval_reward"] for line in lines if "eval_reward" in line][-1])
 
 
 def reached(lines: list[dict[str, Any]]) -> list[float]:
@@ -114,7 +121,7 @@ def main() -> None:
     """Run all parts."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     write_prompts(given.folder)

@@ -102,6 +102,12 @@ def test_a_batch_whose_groups_are_dead_is_invalid_with_the_numbers(base: Experim
         assert all("of 4 prompts a step, 0.0" in problem.message for problem in problems)
 
 
+def test_the_prompts_that_a_filter_leaves_are_unknown_before_preparation(base: Experiment) -> None:
+    """Steps of an epoch follow from those that are left."""
+    assert read_setting(base).train_prompts == 240
+    assert read_setting(changed(base, "task", keep_between=[0.2, 0.8])).train_prompts is None
+
+
 def test_without_a_screen_that_matches_nothing_is_judged(base: Experiment) -> None:
     """A screen at another temperature says nothing about this one."""
     screen_of(changed(base, "generation", temperature=0.5), [make_prompt(i, [0.0] * 16) for i in range(240)])

@@ -187,7 +187,8 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
         "eval_strategy": None,  # evaluations are placed by us
-        "train_prompts": counted.get("train_prompts", task.train_prompts),
+        # A filter leaves fewer, and only preparation counts them.
+        "train_prompts": counted.get("train_prompts", None if task.keep_between else task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "has_chat_template": counted.get("has_chat_template"),
         "loads_on_every_rank": not loads_once(experiment),
