@@ -53,6 +53,7 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     "no_update": {"reward": flat, "update_size": lambda _: 0.0},
     "best_step": {"reward": lambda step: 0.3 + 0.005 * min(step, 60) - 0.008 * max(step - 60, 0)},
     "flat": {"reward": flat},
+    "falling": {"reward": lambda step: 0.6 - 0.0015 * step},
     "few_groups": {"reward": flat, "frac_reward_zero_std": lambda _: 0.9},
     "kl_drift": {"reward": flat, "kl": lambda step: step / 40},
     "kl_spikes": {"reward": flat, "kl": lambda step: 5.0 if step % 25 == 0 else 0.01},
@@ -71,6 +72,15 @@ def test_each_problem_is_found_and_says_where(name: str) -> None:
     assert 0 <= finding.steps[0] < finding.steps[1] <= 100
     assert finding.evidence
     assert finding.advice
+
+
+def test_a_reward_that_falls_is_not_told_to_train_faster() -> None:
+    """It was called flat, whose advice is a higher learning rate."""
+    diagnosis = judge(run(100, **BROKEN["falling"]))
+    assert "flat" not in found(diagnosis)
+    advice = " ".join(finding.advice for finding in diagnosis.findings)
+    assert "raise the learning rate" not in advice
+    assert "Lower the learning rate" in advice
 
 
 def test_bfloat16_weights_lose_updates_of_a_small_learning_rate() -> None:

@@ -77,18 +77,33 @@ def non_finite(evidence: Evidence) -> Said | None:
 
 def flat(evidence: Evidence) -> Said | None:
     """Look for a reward without a gain, where the interval of its change excludes one."""
+    if _has_fallen(evidence) or (said := _no_gain(evidence, "has not risen")) is None:
+        return None
+    return said._replace(level=Level.NOTE) if _is_high(evidence) else said
+
+
+def falling(evidence: Evidence) -> Said | None:
+    """Look for a reward that falls, where the interval of its change excludes a standstill."""
+    return _no_gain(evidence, "has fallen") if _has_fallen(evidence) else None
+
+
+def _has_fallen(evidence: Evidence) -> bool:
+    trend, scale = evidence.trend, evidence.scale
+    return trend is not None and scale is not None and trend.high < 0 and trend.change < -FLAT * scale
+
+
+def _no_gain(evidence: Evidence, words: str) -> Said | None:
+    """Return the change of a reward that has not risen and is not about to; None for any other."""
     trend, scale, log = evidence.trend, evidence.scale, evidence.log
     if trend is None or scale is None or evidence.risen or (log.total and log.end < EARLY * log.total):
         return None
     if trend.low > 0 or max(trend.high, evidence.early_gain()) >= FLAT * scale or _still_warming(evidence):
         return None
-    words = "has fallen" if trend.high < 0 and trend.change < -FLAT * scale else "has not risen"
     return Said(
         f"the {trend.name} {words}: {trend.change:+.3g} from step {trend.first} to {trend.last} "
         f"(95 % interval {trend.low:+.3g} to {trend.high:+.3g}; rewards of a group differ by {scale:.2g})",
         (trend.first, trend.last),
         {"change": trend.change, "low": trend.low, "high": trend.high},
-        Level.NOTE if _is_high(evidence) else None,
     )
 
 

@@ -130,8 +130,11 @@ CHECKS = (
     Check("flat", W, ("trend",), checks.flat, "The reward is flat.",
           "Look at completions and their rewards: can the model earn the reward at all, and does it differ in a group? If so, "
           "raise the learning rate (3 to 10 times) or the number of prompts a step."),
+    Check("falling", W, ("trend",), checks.falling, "The reward falls.",
+          "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL term."),
     Check("few_groups", W, ("zero_std",), checks.few_groups, "Few groups carry signal.",
-          "Most completions are generated for nothing. Drop prompts that are always or never solved, or raise num_generations."),
+          "Most completions are generated for nothing. Drop prompts that are always or never solved ('grposweep screen' finds "
+          "them), or raise num_generations."),
     Check("kl_drift", W, ("kl",), checks.kl_drift, "The policy drifts far from its reference.",
           "Without a gain in reward this is noise: lower the learning rate or raise beta."),
     Check("kl_spikes", W, ("kl",), checks.spikes("kl", checks.KL_WARN), "KL has spikes.",
@@ -168,6 +171,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = dict.fromkeys(COLLAPSE, ("collapse",))
 EXPLAINED_BY = {  # a finding that another one explains is not shown
     "no_variance": {"reward_fallen"},  # all rewards are 0: its own advice would mislead
     "flat": {*COLLAPSE, "learning_rate_zero", "no_gradient", "no_update", "below_start", "precision", "few_groups"},
+    "falling": {*COLLAPSE, "below_start"},
     "below_start": {"reward_fallen"},
     "best_step": {"below_start"},
     "few_groups": {"no_variance", "reward_fallen"},
