@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from grposweep.files import append_line
+from grposweep.report.advice import advise
 from grposweep.report.completions import Signs
 from grposweep.report.html_page import page_data, render_report
 from grposweep.report.view import read_sweep
@@ -73,6 +74,16 @@ def test_the_page_holds_both_evaluations_and_nothing_of_them_as_code(sweep: Path
     assert "<script>alert" not in text
     assert 'id="doubt"' in text
     assert text.count("20 of 64 samples are one template") >= 3
+
+
+def test_the_reports_advice_is_the_best_point_without_a_sign_of_a_gamed_reward(sweep: Path) -> None:
+    """The first sentence names both, and the command repeats the sound one."""
+    view = read_sweep(sweep)
+    found = advise(view)
+    assert found is not None
+    assert found.sentence.startswith("Read its completions before you use ")
+    assert "Without such a sign: Use " in found.sentence
+    assert [step.command for step in found.uses] == [view.leaderboard[1].first.command]
 
 
 def test_a_page_without_completions_has_no_section_of_them(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from grposweep.files import as_number
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
+from grposweep.report.completions import warning
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
@@ -49,13 +50,25 @@ def advise(view: SweepView) -> Advice | None:
     edges = list(_edges(view, best.first))
     limits = [*_uncertainty(view, tied), *(text for text, _ in edges), *_collapses(view)]
     steps = [*(step for _, step in edges), *_further_steps(view, best, tied)]
-    return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
+    if not (doubt := warning(best.first)):
+        return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
+    sentence = (
+        f"Read its completions before you use {short(best.first.point)}: {view.metric} {best.value:.4f}, but {doubt}."
+    )
+    sound = next((point for point in view.leaderboard if not warning(point.first)), None)
+    if sound is None:
+        return Advice(sentence, limits, [], steps)
+    return Advice(
+        f"{sentence} Without such a sign: {_sentence(view, sound)}", limits, list(_uses(view, sound.first)), steps
+    )
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
     name = shlex.quote(view.name)
     if best.command:
         yield Step("Train it again", best.command)
+    if view.best is not best:  # 'grposweep best' writes the leaderboard's first point only
+        return
     yield Step("Write it as a configuration", f"grposweep best {name} --export best.yaml")
     yield Step("Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl")
 
