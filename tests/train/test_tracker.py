@@ -1,5 +1,6 @@
 """W&B for real, offline; and a W&B that fails late must not cost a training."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from grposweep import schema
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_json
+from grposweep.storage.completions import KeptCompletion, keep_completions
 from grposweep.train import tracker
-from grposweep.train.attempt import run_attempt
+from grposweep.train.attempt import load_attempt, run_attempt
 
 from .conftest import MakeTrial, metrics_of, result_of
 
@@ -40,6 +42,25 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
     assert [line["step"] for line in written] == [line["step"] for line in metrics_of(folder)]
     assert {line["attempt"] for line in written} == {0, 1}
+
+
+def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(make_fake: MakeTrial) -> None:
+    """Read from W&B's own files: a row a completion, with its prompt, rewards and whether it was cut off."""
+    folder = make_fake("tracker.kind=wandb")
+    for step in (0, 2):
+        attempt = load_attempt(folder)
+        kept = [KeptCompletion(step, 0, 0.5, 1, "1+1=", f"{step}<b>", 0.7, {"exact": 0.7}, truncated=True)]
+        keep_completions(folder, kept)
+        attempt.tracker.start(attempt.experiment, attempt.plan)
+        attempt.tracker.log_completions(step, kept)
+        attempt.log("eval", step, {"eval_reward": 0.5})
+        attempt.tracker.finish()
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    tables = [json.loads(path.read_text()) for path in run.glob("files/media/table/*.table.json")]
+    assert sorted(row for table in tables for row in table["data"]) == [
+        [step, "1+1=", f"{step}<b>", 0.7, 0.7, True] for step in (0, 2)
+    ]
+    assert tables[0]["columns"] == ["step", "prompt", "completion", "reward", "rewards/exact", "truncated"]
 
 
 def test_the_run_is_the_same_for_every_attempt_and_another_in_another_sweep(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from grposweep.labels import short_names
 from grposweep.planning import Plan
 from grposweep.registries import TRACKERS
 from grposweep.storage import paths
-from grposweep.storage.completions import KeptCompletion
+from grposweep.storage.completions import KeptCompletion, read_completions
 from grposweep.storage.records import TrialRecord
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ class WandbTracker(Tracker):
             self.behind = False
             for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
                 self._log(earlier)
+            for step, kept in read_completions(self.folder).items():
+                if step < line["step"]:  # this evaluation's table is logged already
+                    self.log_completions(step, kept)
         self._log(line)
 
     def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
