@@ -83,6 +83,16 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
     assert attempts(sweep(*more)) == [1, 3]  # the choice has been made
 
 
+def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None:
+    """As a single run is; the earlier results stay beside the new ones."""
+    words = (*FAKE, "lr=1e-3,2e-3")
+    folder = sweep(*words)
+    assert attempts(sweep(*words, "force=true")) == [1, 1, 1, 1]
+    points = [read(trial / "trial.json")["point"]["lr"] for trial in trials(folder)]
+    assert sorted(points) == [1e-3, 1e-3, 2e-3, 2e-3]
+    assert attempts(sweep(*words)) == [1, 1, 1, 1]
+
+
 def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_path: Path) -> None:
     """The copy is found by the trial; one that looks for files beside itself runs where it is, and must not have changed."""
     from grposweep.schema import Trainer

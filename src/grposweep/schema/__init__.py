@@ -65,7 +65,7 @@ class Experiment:
     """One resolved configuration: the parameters at the root, then one section a group.
 
     ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
-    the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs a recorded single run again.
+    the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs every recorded point again.
     ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """
 

@@ -101,16 +101,19 @@ def validate_space(console: Console, space: Space, points: Points) -> ValidatedS
 def _sampler(base: Experiment, space: Space) -> str:
     """The sampler's name, ``auto`` resolved.
 
-    Raises UserError where it does not go with the space, or ``force`` not with a sweep.
+    Raises UserError where it does not go with the space, or ``force`` not with it.
     """
-    if space.parameters and base.force:
-        raise UserError("force=true: only a single run can be repeated. Give the sweep another name=... instead.")
     if base.search.seeds and any(parameter.name == "seed" for parameter in space.parameters):
         raise UserError(
             "seed is a parameter and search.seeds is set: both would set the seed. "
             "Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
+    if base.force and not lists_points(sampler):
+        raise UserError(
+            f"force=true with search={sampler}: only a list of points can be run once more. "
+            "Set a larger search.trials, or another name=..."
+        )
     if sampler == "one_factor" and not space.parameters:
         raise UserError(
             "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "

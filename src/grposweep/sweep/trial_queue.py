@@ -108,7 +108,7 @@ class TrialQueue:
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
     valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
-    repeat: bool = False  # run a recorded experiment again
+    repeat: bool = False  # run recorded points once more
     known_oom: Callable[[ValidationResult], int | None] = lambda _verdict: (
         None
     )  # the trial that ran out of memory with less
@@ -122,6 +122,11 @@ class TrialQueue:
     _done: set[str] = field(default_factory=set)  # their experiments,
     _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
     _looked: int = 0  # and how many these are
+    _before: int = 0  # trials that do not count, because their points are run once more
+
+    def __post_init__(self) -> None:
+        if self.repeat:
+            self._before = self._looked = len(self.study.searched)
 
     @property
     def target(self) -> int:
@@ -129,7 +134,7 @@ class TrialQueue:
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
-        return max(wanted, self._repeats)
+        return self._before + wanted
 
     @property
     def planned(self) -> int:
@@ -140,11 +145,6 @@ class TrialQueue:
         is_over = len(self.study.searched) >= self.target and not standing.wanted
         replicates = len(self.study.started) - len(self.study.searched)
         return self.target + (replicates if is_over else max(replication.most(self.target), replicates))
-
-    @cached_property
-    def _repeats(self) -> int:
-        """With ``force``, one trial more than there are."""
-        return len(self.study.searched) + 1 if self.repeat else 0
 
     @property
     def has_points(self) -> bool:
@@ -161,7 +161,7 @@ class TrialQueue:
 
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
-        used = {trial.user_attrs.get("enqueued") for trial in self.study.searched}
+        used = {trial.user_attrs.get("enqueued") for trial in self.study.searched[self._before :]}
         self._look()
         for index, wanted in enumerate(self.enqueued):
             if index not in used and freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
@@ -192,7 +192,7 @@ class TrialQueue:
 
         def is_new(point: Point) -> bool:
             if self.repeat:
-                return True
+                return freeze(point) not in self._known
             if freeze(point) in self._known or freeze(point) in self.doubles or point in self._drawn:
                 return False
             verdict = self.validator.validate(point)
@@ -207,7 +207,7 @@ class TrialQueue:
             return True
 
         if lists_points(self.sampler):
-            left = (p for p, name in self._frozen if self.repeat or name not in self._known)
+            left = (p for p, name in self._frozen if name not in self._known)
             agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
             return next((point for point in self._in_order(agreeing) if is_new(point)), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
