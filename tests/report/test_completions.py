@@ -62,7 +62,9 @@ def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off
     """Prompt, start and now."""
     text = desk("show", str(best_of(sweep))).out
     assert text.count("prompt   What is") == 3
-    assert text.count("cut off") == 2
+    joined = " ".join(text.split())
+    assert joined.count("[reward 0.7, cut off]") == 2
+    assert "one template 0.312 (0.05), distinct triples 0.9 (0.9)" in joined
 
 
 def test_the_page_holds_both_evaluations_and_nothing_of_them_as_code(sweep: Path) -> None:

@@ -39,6 +39,15 @@ def test_an_evaluation_carries_the_means_of_the_training_steps_before_it(metrics
     assert curve.signals["broken"] == (0.0, 0.0)
 
 
+def test_the_share_of_one_template_is_that_of_the_evaluation_itself(metrics: MetricsFile) -> None:
+    """It is a measurement of held-out completions, not a mean over training steps."""
+    for step, share in ((2, 0.1), (4, 0.8)):
+        metrics.write("eval", step, 8 * step, {"eval_reward": 0.5, "template_share": share})
+    reader = CurveReader(metrics.path, "eval_reward")
+    reader.update()
+    assert reader.curve(7, {}, State.RUNNING, 80.0).signals["templates"] == (0.1, 0.8)
+
+
 def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a file that has not changed opens nothing; half a line waits for its end."""
     reader = CurveReader(metrics.path, "eval_reward")

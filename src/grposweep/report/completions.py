@@ -98,6 +98,28 @@ def signs(trial: TrialView) -> Signs:
     return Signs({} if now is start else now, start)
 
 
+MEASURES = {
+    "diversity": "diversity", "template_share": "one template", "distinct_ngrams": "distinct triples",
+    "similarity_across": "similar across prompts", "eval_completions/mean_length": "tokens",
+    "eval_completions/clipped_ratio": "cut off",
+}  # fmt: skip
+
+
+def measures(trial: TrialView) -> str:
+    """Return how varied and long the completions are with the values before training, and the KL to the reference if logged."""
+    found = signs(trial)
+    said = []
+    for name, label in MEASURES.items():
+        now, start = finite_or_none(found.now.get(name)), finite_or_none(found.start.get(name))
+        if now is not None:
+            said.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
+    step = found.now.get("step", 0)
+    kl = [
+        value for line in trial.lines if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
+    ]
+    return ", ".join([*said, *([f"KL to the reference {kl[-1]:.3g}"] if said and kl else [])])
+
+
 def warning(trial: TrialView) -> str:
     """Return one sentence about a degenerate policy; empty without a sign of one."""
     return "; ".join(signs(trial).found)
@@ -124,6 +146,8 @@ def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
     yield Text(f"\nheld-out completions at step {step}", "bold")
     if text := warning(trial):
         yield Text(text, "yellow")
+    if text := measures(trial):
+        yield Text(f"{text} (before training in brackets)", "dim")
     for start, now in found[:SHOWN]:
         yield Text.assemble(("prompt   ", "dim"), _line(now.prompt))
         if start is not None:

@@ -127,12 +127,13 @@ def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: 
     trained = parameters // 100 if experiment.model.lora.enabled else parameters
     weight_bytes = 4 if read_precision(experiment.model).weights == "float32" else 2
     checkpoint = trained * BYTES_TRAINED
-    running = 2 * checkpoint * slots  # the next one is written before the last is deleted
+    at_best = parameters * weight_bytes if experiment.search.at == "best" and experiment.trainer.keep != "none" else 0
+    running = 2 * (checkpoint + at_best) * slots  # the next one is written before the last is deleted
     kept = {
         "none": 0,
         "best": 2 * parameters * weight_bytes,  # a new winner is saved before the old one is deleted
-        "last": checkpoint * trials,
-        "all": checkpoint * trials * max(experiment.schedule.checkpoints, 1),
+        "last": (checkpoint + at_best) * trials,
+        "all": (checkpoint * max(experiment.schedule.checkpoints, 1) + at_best) * trials,
     }[experiment.trainer.keep]
     return running + kept + LOG_BYTES * trials
 
