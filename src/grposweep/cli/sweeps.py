@@ -1,4 +1,4 @@
-"""Commands that show sweeps and trainings from their files alone: status, show, diagnose, list, report."""
+"""Commands that show sweeps and trainings from their files alone: status, show, diagnose, list, report, serve."""
 
 from json import dumps
 from pathlib import Path
@@ -132,3 +132,25 @@ def report(
     path = write_report(view, output)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
     build_console(SCREEN_COLUMNS).print(f"{path} ({size})", markup=False, soft_wrap=True)
+
+
+@command("grposweep serve", "grposweep serve lr_batch --port 8000")
+def serve(
+    sweep: Named = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.", show_default=False)] = 0,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Serve a sweep's report on this machine, updated while the sweep runs, until Ctrl-C. Read only.
+
+    The address holds a secret; on a remote machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    """
+    from grposweep.report.serve import ReportServer
+    from grposweep.report.view import SweepReader
+    from grposweep.storage.folders import find_sweep
+
+    with ReportServer(SweepReader(find_sweep(sweep, outputs)), port) as server:
+        print(f"{server.url}\nCtrl-C ends it.", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()

@@ -26,7 +26,7 @@ from grposweep.search.analysis import Effect
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
-SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js")
+SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
 DIFF_LINES = 400  # of uncommitted changes on the page
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
@@ -55,18 +55,22 @@ def write_report(view: SweepView, output: Path | None = None) -> Path:
     return path
 
 
-def render_report(view: SweepView) -> str:
-    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running."""
+def render_report(view: SweepView, stamp: str = "") -> str:
+    """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running.
+
+    With a ``stamp`` the page asks its server for the present one, and loads itself again if that is another.
+    """
     environment = Environment(
         loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    content = page_data(view)
+    content = {**page_data(view), "stamp": stamp}
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
         has_completions=bool(content["completions"]),
         **{function.__name__: function for function in (format_estimate, format_effect, label_text, short)},
         nonce=secrets.token_urlsafe(16),
+        is_live=bool(stamp),
         style=Markup(_part("style.css")),
         plotly=Markup((files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")),
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
