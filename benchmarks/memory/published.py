@@ -22,10 +22,17 @@ from typing import Any
 from grposweep.memory.catalog import find_model
 from grposweep.memory.estimate import GIB, estimate
 from grposweep.memory.fit import judge
+from grposweep.memory.host import find_host_memory
 from grposweep.setting import Runtime, Setting
 
 HERE = Path(__file__).resolve().parent
 HELD_BACK = 85  # of 256
+BISECTIONS = {  # what fits, and what does not (verl examples/tuning, April 2025, H100)
+    "Qwen2.5-7B-Instruct": (100, 101),
+    "Qwen2.5-14B-Instruct": (58, 59),
+    "Qwen2.5-32B-Instruct": (44, 45),
+    "Qwen2.5-72B-Instruct": (22, 23),
+}
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,32 @@ def summary(found: Iterable[Comparison]) -> str:
     return "\n".join(lines)
 
 
+def compare_host(rows: Iterable[dict[str, Any]]) -> str:
+    """Return a line a run whose main memory a node was logged."""
+    lines = ["| run | main memory GiB | estimate | error |", "|---|---|---|---|"]
+    for row in rows:
+        s, logged = read_setting(row), row["outcome"].get("host_gib")
+        host = None if s is None or logged is None else find_host_memory(s)
+        if host is not None:
+            gib = host.peak / GIB
+            lines.append(f"| {row['id']} | {logged:.0f} | {gib:.0f} | {gib / logged - 1:+.0%} |")
+    return "\n".join(lines)
+
+
+def largest_batch(row: dict[str, Any]) -> int:
+    """Return how many sequences a GPU a run could have by the estimate, the other sizes as they are."""
+    s = read_setting(row)
+    assert s is not None
+    assert s.gpu_memory_gib is not None
+    sizes = {"per_device_train_batch_size", "experience_batch_size"}
+    size = 1
+    while True:
+        memory = estimate(s.replace(dict.fromkeys(sizes, (size + 1) * s.sequence_parallel_size)))
+        if memory is None or memory.peak > s.gpu_memory_gib * GIB:
+            return size
+        size += 1
+
+
 def main() -> int:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -146,6 +179,14 @@ def main() -> int:
         ("incomplete: sizes are assumed", [each for each in found if not each.complete]),
     ):
         print(f"\n{title}\n\n{summary(runs)}")
+    print(f"\nmain memory of a node\n\n{compare_host(read_rows())}")
+    print(
+        "\nverl's bisections, in sequences a GPU\n\n| model | fits | does not fit | estimate | error |\n|---|---|---|---|---|"
+    )
+    by_id = {row["id"]: row for row in read_rows()}
+    for model, (fits, too_many) in BISECTIONS.items():
+        found = largest_batch(next(row for name, row in by_id.items() if name.startswith(f"verl-tuning-{model}-")))
+        print(f"| {model} | {fits} | {too_many} | {found} | {found / fits - 1:+.0%} |")
     return 0
 
 

@@ -13,7 +13,7 @@ from grposweep.check import REGISTRY, Problem, check, errors
 from grposweep.config.to_setting import KEYS
 from grposweep.fixes import find_fixes, render_problem
 from grposweep.rules import registry as registry_module
-from grposweep.setting import TRL_FRAMEWORK, Setting
+from grposweep.setting import TRL_FRAMEWORK, Runtime, Setting
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,
@@ -180,6 +180,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GM101", ON_GPU | {"lora": False, "gpu_memory_gib": 4.0}, ON_GPU | {"architecture": None}),
     ("GM102", SHARED_GPU | {"vllm_max_model_length": 65_536}, SHARED_GPU),
     ("GM102", SHARED_GPU | {"vllm_gpu_memory_utilization": 0.05}, SHARED_GPU | {"vllm_mode": "server"}),
+    ("GM206", {"architecture": QWEN, "processes": 8, "sharding": "zero2", "host_memory_gib": 4,
+                        "runtime": Runtime(offloads=frozenset({"optimizer"}), computes_offloaded=True)},
+     {"architecture": QWEN, "processes": 8, "sharding": "zero2", "host_memory_gib": 64,
+               "runtime": Runtime(offloads=frozenset({"optimizer"}), computes_offloaded=True)}),
     ("GM201", ON_GPU | {"prompt_tokens": 128, "gpu_memory_gib": 21.0}, ON_GPU | {"prompt_tokens": 128, "gpu_memory_gib": 30.0}),
     ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
     ("GM204", LOADED | {"host_memory_gib": 14}, LOADED | {"host_memory_gib": 15}),

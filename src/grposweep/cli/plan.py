@@ -15,16 +15,18 @@ from grposweep.check import check
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
+from grposweep.frameworks.base import text
 from grposweep.frameworks.memory import READERS, describe
 from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.linting.linter import build_plan
 from grposweep.linting.output import place_of
 from grposweep.memory.estimate import estimate, memory_gib
-from grposweep.memory.fit import fit, fit_gpus
+from grposweep.memory.fit import find_savings, fit, fit_gpus
+from grposweep.memory.host import find_host_memory
 from grposweep.planning import evaluation_share, total_steps
-from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, memory_bars, notes, plan_table
+from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, host_line, memory_bars, notes, plan_table, savings_line
 from grposweep.report.tables import RIGHT, build_console, build_table
-from grposweep.setting import Setting
+from grposweep.setting import TRL, Setting
 
 
 def show_plan(
@@ -78,13 +80,21 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
             "model.shape, or give a recipe whose model is in docs/memory.md or a folder with a config.json."
         )
     found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
+    savings, host = find_savings(setting), find_host_memory(setting)
     if as_json:
+        more = {"savings": {saving.change: saving.gib for saving in savings}, "host": host and host.as_gib()}
         for name, fitted in found:
-            print(json.dumps({"gpu": name or None, **fitted.as_dict()}))
+            print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
         console = build_console()
-        console.print(gpu_table(found) if setting.gpu_memory_gib is None else fit_table(setting, found[0][1]))
+        one = None if setting.gpu_memory_gib is None else found[0][1]
+        console.print(gpu_table(found) if one is None else fit_table(setting, one))
+        if one is not None:
+            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.", highlight=False)
         console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
+        for line in (savings_line(savings), host_line(host)):
+            if line:
+                console.print(line, highlight=False)
     return int(not any(fitted.fits for _, fitted in found))
 
 
@@ -171,6 +181,12 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
 
 
 def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
+    asked = options.own_version or options.trl_version
+    if asked is not None:
+        raise UserError(
+            f"--framework-version {asked}: overrides are of our own trainer, which runs TRL {text(TRL)}. Name a recipe, or "
+            "leave the option out."
+        )
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.to_setting import read_setting

@@ -213,8 +213,9 @@ def fit(
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Say how large a batch, how long a completion and how many generations fit a GPU, or each of the common ones.
+    """Say whether a recipe fits a GPU, or each of the common ones, how far its sizes can go, and what saves most.
 
     Exit code: 0 it fits, 1 it fits nowhere as it is, 2 unusable input.
     """
@@ -222,7 +223,7 @@ def fit(
     from grposweep.frameworks.parsing.load import Options
 
     options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
-    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), format is Format.json)
+    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json)
 
 
 @command(

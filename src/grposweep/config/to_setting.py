@@ -18,7 +18,7 @@ from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import memory_of
 from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
-from grposweep.setting import TRL, Setting
+from grposweep.setting import OF_TRL, TRL, Runtime, Setting
 
 # A field of the setting -> where its value stands in an Experiment.
 PATHS = {
@@ -109,6 +109,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "parameters": ("model.shape.parameters",),
     "architecture": ("model", "task"),  # as configured, or as prepared
     "lora_targets": ("model.lora.target_modules",),
+    "runtime": ("model.quantization", "model.attn_implementation", "trainer.offload", "trainer.fsdp_config"),
     "weights_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
     "autocast_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
     "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
@@ -197,6 +198,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "parameters": experiment.model.shape.parameters or None,
         "architecture": read_model(experiment, counted),
         "lora_targets": tuple(experiment.model.lora.target_modules),
+        "runtime": read_runtime(experiment),
         "weights_dtype": precision.weights,
         "autocast_dtype": precision.autocast,
         "gpu_memory_gib": read_gpu(experiment.cluster),
@@ -253,15 +255,30 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, 
 def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture as configured or prepared.
 
-    None if the memory of what is trained cannot be estimated: quantized weights, and states in main memory.
+    None if the memory of what is trained cannot be estimated: with a configuration of DeepSpeed that is a file.
     """
-    model, trainer = experiment.model, experiment.trainer
-    offloads = (
-        trainer.offload != "none" or trainer.deepspeed_config is not None or trainer.fsdp_config.get("cpu_offload")
-    )
-    if model.quantization or offloads:
+    if experiment.trainer.deepspeed_config is not None:
         return None
-    return read_architecture(model.shape) or prepared_architecture(counted)
+    return read_architecture(experiment.model.shape) or prepared_architecture(counted)
+
+
+OFFLOADED = {"none": (), "optimizer": ("optimizer",), "all": ("weights", "optimizer")}
+BITS = {"4bit": 4, "8bit": 8}
+
+
+def read_runtime(experiment: Experiment) -> Runtime:
+    """Return how our own trainer uses memory: TRL's way, with quantized weights and states in main memory."""
+    model, trainer = experiment.model, experiment.trainer
+    offloads = frozenset(OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload])
+    bits = BITS.get(model.quantization or "", 0)
+    if not offloads and not bits and model.attn_implementation is None:
+        return OF_TRL
+    return Runtime(
+        flash="flash" in (model.attn_implementation or ""),
+        offloads=offloads,
+        computes_offloaded=bool(offloads),
+        weight_bits=bits,
+    )
 
 
 def loads_once(experiment: Experiment) -> bool:
@@ -284,11 +301,15 @@ def read_architecture(shape: Shape) -> Architecture | None:
     return Architecture(**{**given, "head_dim": shape.head_dim or shape.hidden // shape.heads})
 
 
+WRITTEN = 10  # fields of a shape that every version has written
+
+
 def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture that preparation read from the model itself, or None before that."""
     shape = counted.get("model")
-    names = {field.name for field in fields_of(Architecture)}
-    known = isinstance(shape, dict) and names - {"positions"} <= shape.keys() <= names  # earlier versions wrote none
+    fields = fields_of(Architecture)
+    names, needed = {field.name for field in fields}, {field.name for field in fields[:WRITTEN]}
+    known = isinstance(shape, dict) and needed <= shape.keys() <= names
     return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
 
 

@@ -212,7 +212,9 @@ def find_states(n: Need) -> States:
     whole = n.model.weights * (n.stored if n.sharding == "fsdp" else n.width)
     frozen = n.frozen
     parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
-    reference = whole / parts if n.has_reference else 0
+    # verl and EasyR1 load the reference in half precision (fsdp_workers.py: float32 for the actor only).
+    held = whole if n.runtime.upcasts else n.model.weights * HALF
+    reference = held / parts if n.has_reference else 0
     if n.sharding in ZERO:
         return _zero(n, frozen, reference)
     if n.sharding == "fsdp":

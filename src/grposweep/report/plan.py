@@ -11,6 +11,7 @@ from rich.table import Table
 from grposweep import planning
 from grposweep.memory.estimate import GIB, Memory
 from grposweep.memory.fit import Fit, Saving
+from grposweep.memory.host import HostMemory
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 from grposweep.setting import Setting
 
@@ -187,10 +188,9 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
     room = max(min(width, 80) - NAMES - NUMBERS, 10)
     head = f"{name}: " if name else ""
     of = f" of {gpu_gib:g}" if gpu_gib else ""
-    interval = f"{memory.low / GIB:.1f} to {memory.high / GIB:.1f}"
     lines = [
         f"{head}GPU memory a rank, estimated: {memory.peak / GIB:.1f}{of} GiB at the peak ({PHASES[memory.peak_phase]})",
-        f"between {interval} GiB",
+        f"between {memory.low / GIB:.1f} and {memory.high / GIB:.1f} GiB",
     ]
     for phase, label in PHASES.items():
         if phase not in memory.phases:
@@ -207,6 +207,14 @@ def savings_line(savings: Sequence[Saving]) -> str:
     """Return which single changes free most memory; empty where none does."""
     found = ", ".join(f"{saving.change} -{saving.gib:.1f}" for saving in savings[:6])
     return f"Single changes, in GiB: {found}." if found else ""
+
+
+def host_line(host: HostMemory | None) -> str:
+    """Return the main memory of a node and what it is made of; empty if it is not known."""
+    if host is None:
+        return ""
+    parts = ", ".join(f"{name} {gib:.0f}" for name, gib in host.as_gib().items() if name != "peak" and gib >= 0.5)
+    return f"Main memory of a node: about {host.peak / GIB:.0f} GiB ({parts})."
 
 
 def fit_table(s: Setting, fit: Fit) -> Table:

@@ -9,11 +9,12 @@ from typing import Any
 from grposweep.memory.catalog import has_bfloat16
 from grposweep.memory.engine import ENGINE, OWN_LENGTH, find_engine
 from grposweep.memory.estimate import GIB, Memory, estimate
+from grposweep.memory.host import HOST_READS, find_host_memory
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grposweep.planning import realise
 from grposweep.rules.helpers import ALL_COUNTS
 from grposweep.rules.registry import by_trial, rule
-from grposweep.setting import Setting
+from grposweep.setting import EVERY, Setting
 
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "auto", "num_generations")
@@ -29,7 +30,7 @@ def _fitting_counts(s: Setting) -> int:
     return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
 
-@rule("GM101", "error", SEARCHED, _fitting_counts, blames=BLAMED, what="{what}",
+@rule("GM101", "error", SEARCHED, _fitting_counts, of=EVERY, blames=BLAMED, what="{what}",
       why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB", to=lambda s: _suggest(s),
       instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.")  # fmt: skip
 def a_point_fits_the_gpu(s: Setting) -> Facts | None:
@@ -81,7 +82,7 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
     yield from ({"vllm_tensor_parallel_size": n} for n in (2, 4, 8) if n > s.vllm_tensor_parallel_size)
 
 
-@rule("GM201", "warning", SEARCHED, blames=BLAMED, what="{what}",
+@rule("GM201", "warning", SEARCHED, of=EVERY, blames=BLAMED, what="{what}",
       why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB",
       instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
@@ -128,6 +129,25 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
     return {"ranks": loading, "models": loaded, "weights": weights, "needed": needed, "enough": needed * 1.2}
 
 
+@rule("GM206", "warning", (*HOST_READS, "host_memory_gib"), blames=("host_memory_gib",),
+      why="a node keeps about {needed:.0f} GiB in main memory ({parts}), apart from what its processes need",
+      instead="Set {host_memory_gib}={enough:.0f} or more, or keep less in main memory.")  # fmt: skip
+def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
+    """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of a node.
+
+    ``trainer.offload`` keeps optimizer states (8 bytes a parameter in float32) and weights there. vLLM's sleep mode copies its
+    weights there. Beyond the job's memory the kernel kills it. See docs/memory.md; loading is GM204's.
+    """
+    if s.host_memory_gib is None:
+        return None
+    host = find_host_memory(s)
+    if host is None or host.kept <= s.host_memory_gib * GIB:
+        return None
+    named = {"offloaded": host.offloaded, "vLLM asleep": host.asleep, "swap space": host.swap}
+    parts = ", ".join(f"{name} {size / GIB:.0f}" for name, size in named.items() if size)
+    return {"needed": host.kept / GIB, "parts": parts, "enough": host.peak / GIB * 1.1}
+
+
 @rule("GM205", "warning", ("gpu", "weights_dtype", "autocast_dtype"), blames=("weights_dtype", "gpu"),
       what="{weights_dtype=}{under}",
       why="a {s.gpu} has no bfloat16 arithmetic: torch emulates it, many times slower, and vLLM refuses it",
@@ -172,7 +192,11 @@ def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _changes(s: Setting) -> Iterator[dict[str, Any]]:
-    """Alone first, then with smaller micro-batches."""
+    """Alone first, then with smaller micro-batches; where a step is sized in prompts, these alone keep it."""
+    if s.framework.unit == "prompts":
+        sizes = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
+        yield from ({"per_device_train_batch_size": n} for n in sizes)
+        return
     sizes = list(_smaller(s))
     others = [change for change in ({"gradient_checkpointing": True}, {"lora": True}) if not _has(s, change)]
     yield from sizes

@@ -1,0 +1,84 @@
+"""Main memory of a node: models as they load, states that are offloaded, vLLM asleep, processes and their workers.
+
+Sources: transformers 5.23 modeling_utils.py (a rank loads a whole model unless it is told to divide it), accelerate 1.15
+utils/fsdp_utils.py (float32 before it is divided), vLLM device_allocator/cumem.py (sleep level 1 copies the
+weights to pinned memory).
+"""
+
+from dataclasses import dataclass
+
+from grposweep.memory.estimate import GIB
+from grposweep.memory.parts import FLOAT, HALF, READS, WEIGHTS_SHARDED, Need, find_states, read_need
+from grposweep.setting import Setting
+
+PROCESS = 4.0 * GIB  # a rank with torch and CUDA's libraries, its tokenizer and data: 3-5 GiB resident
+WORKER = 1.0 * GIB  # of a dataloader; Ray's own processes count as one a rank
+SWAP = 4.0 * GIB  # a GPU: vLLM's swap_space until 0.10
+HOST_READS = (*READS, "gpus_per_node", "loads_on_every_rank", "framework", "version")
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Bytes of main memory of one node; loading ends before training begins, so the peak is the larger of both."""
+
+    loading: float
+    offloaded: float
+    asleep: float
+    swap: float
+    processes: float
+
+    @property
+    def kept(self) -> float:
+        """Return what stays there while the run trains, apart from its processes."""
+        return self.offloaded + self.asleep + self.swap
+
+    @property
+    def peak(self) -> float:
+        """Return what the node needs at its largest."""
+        return self.processes + max(self.loading, self.kept)
+
+    def as_gib(self) -> dict[str, float]:
+        """Return the parts and the peak in GiB."""
+        names = ("loading", "offloaded", "asleep", "swap", "processes", "peak")
+        return {name: round(getattr(self, name) / GIB, 1) for name in names}
+
+
+def find_host_memory(s: Setting) -> HostMemory | None:
+    """Return the main memory of a node; None if the model or the number of ranks is not known."""
+    need = read_need(s)
+    if need is None or s.processes is None:
+        return None
+    ranks = min(s.processes, s.gpus_per_node or (8 if s.processes >= 8 else s.processes))
+    states = find_states(need)
+    kept = {"weights": states.weights, "optimizer": states.optimizer, "reference": states.reference}
+    offloaded = sum(size for part, size in kept.items() if need.is_offloaded(part))
+    if need.runtime.computes_offloaded:  # ZeRO-Offload: gradients are copied there as well
+        offloaded += states.gradients
+    return HostMemory(
+        loading=_loading(s, need, ranks),
+        offloaded=ranks * offloaded,
+        asleep=ranks * need.model.weights * HALF / need.engine_ranks
+        if need.engine_sleeps and need.engine_share
+        else 0.0,
+        swap=ranks * SWAP if _swaps(s) else 0.0,
+        processes=ranks * (PROCESS + WORKER),
+    )
+
+
+def _loading(s: Setting, n: Need, ranks: int) -> float:
+    """A whole model on each rank of a node that loads it, in its type; with FSDP in float32. ZeRO-3 divides as it loads.
+
+    verl and EasyR1 load on the first rank only (``sync_module_states``); the others make empty weights.
+    """
+    width = FLOAT if n.sharding == "fsdp" else n.stored
+    models = 2 if n.has_reference else 1
+    if n.sharding == "zero3":
+        return models * n.model.weights * width / n.shards * ranks
+    loading = ranks if n.sharding not in WEIGHTS_SHARDED or s.loads_on_every_rank else 1
+    if n.runtime.head == "packed":
+        loading, models = 1, 1
+    return loading * models * n.model.weights * width
+
+
+def _swaps(s: Setting) -> bool:
+    return s.use_vllm and s.vllm_mode == "colocate" and s.framework.follows_trl and s.version < (0, 20, 0)
