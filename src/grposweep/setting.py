@@ -60,7 +60,8 @@ class Runtime:
 
     ``head`` says how logits are held in a backward pass: in "tiles", "whole" (float32 copies of those of completions), or
     "packed" (of all tokens, in half precision). ``packs``: sequences stand one after another without padding; then a
-    micro-batch has ``mean_tokens`` a sequence (None: as many as it may have), or is filled up to ``tokens_per_batch``.
+    micro-batch has ``mean_tokens`` a sequence (None: as many as it may have), or is filled up to ``tokens_per_batch``, or
+    (``fills``) up to what its sequences may have.
     ``flash``: attention without a mask and without repeated keys.
 
     ``offloads`` names what is in main memory while it is not used: "weights", "optimizer", "reference". It returns to the GPU
@@ -73,6 +74,7 @@ class Runtime:
     head: Literal["tiles", "whole", "packed"] = "tiles"
     has_entropy_loss: bool = False
     packs: bool = False
+    fills: bool = False
     mean_tokens: int | None = None
     tokens_per_batch: int | None = None
     flash: bool = False

@@ -21,7 +21,7 @@ from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.linting.linter import build_plan
 from grposweep.linting.output import place_of
 from grposweep.memory.estimate import estimate, memory_gib
-from grposweep.memory.fit import find_savings, fit, fit_gpus
+from grposweep.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grposweep.memory.host import find_host_memory
 from grposweep.planning import evaluation_share, total_steps
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, host_line, memory_bars, notes, plan_table, savings_line
@@ -95,7 +95,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
         for line in (savings_line(savings), host_line(host)):
             if line:
                 console.print(line, highlight=False)
-    return int(not any(fitted.fits for _, fitted in found))
+    return int(all(fitted.verdict == VERDICTS[False] for _, fitted in found))
 
 
 def _rates(sweep: str) -> Rates:

@@ -217,7 +217,7 @@ def fit(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Say whether a recipe fits a GPU, or each of the common ones, how far its sizes can go, and what saves most.
 
-    Exit code: 0 it fits, 1 it fits nowhere as it is, 2 unusable input.
+    Exit code: 0 it fits or may fit, 1 it fits nowhere as it is, 2 unusable input.
     """
     from grposweep.cli.plan import show_fit
     from grposweep.frameworks.parsing.load import Options

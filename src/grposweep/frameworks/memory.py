@@ -103,7 +103,7 @@ def _verl(found: Values, s: Setting) -> Fields | None:
 
 def _easyr1(found: Values, s: Setting) -> Fields:
     """EasyR1: as verl. A dynamic micro-batch is filled up to as many tokens as its sequences may have."""
-    actor, length = "worker.actor", (s.max_prompt_length or 0) + s.max_completion_length
+    actor = "worker.actor"
     is_half = found.word(f"{actor}.fsdp.torch_dtype") in HALF
     pixels = found.whole("data.max_pixels")
     return {
@@ -112,7 +112,7 @@ def _easyr1(found: Values, s: Setting) -> Fields:
         "vllm_enable_sleep_mode": True,
         "runtime": Runtime(
             head="packed", flash=True, packs=found.flag(f"{actor}.padding_free", True), upcasts=False,
-            mean_tokens=length if s.dynamic_batching else None, saved_hidden=2 if s.lora else 1,
+            fills=s.dynamic_batching, saved_hidden=2 if s.lora else 1,
             image_tokens=pixels // PIXELS, eager=found.flag("worker.rollout.enforce_eager"),
             offloads=_named(found, weights=f"{actor}.offload.offload_params",
                             optimizer=f"{actor}.offload.offload_optimizer", reference="worker.ref.fsdp.enable_cpu_offload"),

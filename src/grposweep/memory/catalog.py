@@ -121,5 +121,5 @@ def _read_folder(folder: Path) -> Architecture | None:
 
 def find_bits(name: str) -> int:
     """Return the bits of a model's quantized weights by its name; 0 where it says nothing."""
-    found = WORDS.search(name.lower())
-    return 0 if found is None else 8 if "8" in found[0] else 4
+    found = WORDS.findall(name.lower())
+    return 0 if not found else 8 if any("8" in word for word in found) else 4

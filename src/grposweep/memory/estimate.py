@@ -170,9 +170,10 @@ def _shortened(n: Need) -> Need | None:
 
     A limit cuts prompts and completions. It does not make them longer: padding goes to the longest of a batch.
     """
-    if n.runtime.packs and n.runtime.mean_tokens is None and n.runtime.tokens_per_batch is None:
+    runtime = n.runtime
+    if runtime.packs and not runtime.fills and runtime.mean_tokens is None and runtime.tokens_per_batch is None:
         tokens = max(int(n.length * FEWEST_TOKENS), 1)
-        return replace(n, runtime=replace(n.runtime, mean_tokens=tokens), is_limit=False)
+        return replace(n, runtime=replace(runtime, mean_tokens=tokens), is_limit=False)
     return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False) if n.is_limit else None
 
 

@@ -105,7 +105,8 @@ class Need:
             return sequences * self.length
         if runtime.tokens_per_batch is not None:
             return max(runtime.tokens_per_batch, ceil(self.length / self.sequence_ranks))
-        return ceil(sequences * min(runtime.mean_tokens or self.length, self.length) / self.sequence_ranks)
+        tokens = self.length if runtime.fills else min(runtime.mean_tokens or self.length, self.length)
+        return ceil(sequences * tokens / self.sequence_ranks)
 
     def is_offloaded(self, part: str) -> bool:
         """Return whether a part is in main memory while it is not used."""

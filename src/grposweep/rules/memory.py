@@ -194,8 +194,8 @@ def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
 def _changes(s: Setting) -> Iterator[dict[str, Any]]:
     """Alone first, then with smaller micro-batches; where a step is sized in prompts, these alone keep it."""
     if s.framework.unit == "prompts":
-        sizes = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
-        yield from ({"per_device_train_batch_size": n} for n in sizes)
+        smaller = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
+        yield from ({"per_device_train_batch_size": n} for n in smaller)
         return
     sizes = list(_smaller(s))
     others = [change for change in ({"gradient_checkpointing": True}, {"lora": True}) if not _has(s, change)]
