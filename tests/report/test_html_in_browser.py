@@ -9,6 +9,7 @@ import pytest
 
 from grposweep.report.html_page import write_report
 from grposweep.report.view import read_sweep
+from grposweep.storage.completions import KeptCompletion, keep_completions
 from made import Made, make_comparison, make_sweep
 
 from .browser import FIGURES, open_page, start_browser
@@ -171,6 +172,24 @@ def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_pat
         assert page.locator("img").count() == 0
         assert HOSTILE in page.inner_text("#failures")
         assert "<img" in page.inner_text("h1")
+
+
+def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Browser", tmp_path: Path) -> None:
+    """Before training beside an evaluation; on a phone the page is no wider than the screen."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=5))
+    best = read_sweep(sweep).best
+    assert best is not None
+    for step in (0, 50, 100):
+        said = f"{step} {HOSTILE} {'long' * 200}"
+        keep_completions(best.path, [KeptCompletion(step, 0, 0.5, 1, HOSTILE, said, 1.0, {HOSTILE: 1.0, "b": None})])
+    with open_page(browser, write_report(read_sweep(sweep)), width=420) as page:
+        shown = page.locator("#said .said-block pre")
+        assert [text.split()[0] for text in shown.all_inner_texts()] == ["0", "100"]
+        page.locator("#said-back").click()
+        assert [text.split()[0] for text in shown.all_inner_texts()] == ["0", "50"]
+        assert HOSTILE in page.inner_text("#said")
+        assert page.evaluate("window.taken") is None
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
 def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Path) -> None:
