@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from grposweep.errors import UserError
+from grposweep.report.hang import hang_sentence
 from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
@@ -22,6 +23,24 @@ EXAMPLES = 40  # of each file; an example reads the whole sweep
 OUTLOOK = {"v": 1, "target": 4, "at_once": 2, "sampler": "tpe", "waiting": {"0": "(Priority)"}, "notice": ""}
 INVALID = {"v": 1, "point": {"batch": "small"}, "problems": [{"code": "GB101", "message": "no", "fixes": [{"a.b": 3}]}]}
 BEAT = {"step": 3, "total": 9, "counter": 3}
+KEPT = {
+    "step": 3,
+    "value": 0.5,
+    "prompt_id": 1,
+    "prompt": "1+1=",
+    "completion": "2",
+    "reward": 1.0,
+    "rewards": {"exact": 1.0},
+}
+SEEN = {
+    "kind": "eval",
+    "step": 3,
+    "samples": 64,
+    "template_share": 0.5,
+    "distinct_ngrams": 0.1,
+    "similarity_across": 0.9,
+}
+STACK = {"rank": 0, "ranks": 2, "attempt": 0, "step": 3, "since": 5.0, "frames": ["a.py:3 _generate"]}
 OF_SWEEP = {
     "outlook.json": object_file(OUTLOOK),
     "invalid.jsonl": lines(INVALID),
@@ -29,7 +48,8 @@ OF_SWEEP = {
 }
 OF_TRIAL = {
     "result.json": object_file(RESULT), "trial.json": object_file(RECORD), "attempts.jsonl": lines(*ATTEMPTS),
-    "runs.jsonl": lines(*RUNS), "metrics.jsonl": lines(*METRICS), "heartbeat": object_file(BEAT),
+    "runs.jsonl": lines(*RUNS), "metrics.jsonl": lines(*METRICS, SEEN | {"step": 0}, SEEN), "heartbeat": object_file(BEAT),
+    "completions.jsonl": lines(KEPT | {"step": 0}, KEPT), "stacks/rank-0.json": object_file(STACK),
     "config.yaml": damaged("lr: 0.001\nbatch: {num_generations: 8}\n"), "command.sh": damaged("#!/bin/sh\npython run.py\n"),
 }  # fmt: skip
 
@@ -44,6 +64,7 @@ def look(folder: Path) -> None:
     console.print(status_screen(view))
     for trial in view.trials:
         console.print(trial_screen(view, trial))
+        hang_sentence(trial.path)
     json.dumps(status_json(view))
     json.loads(script_json(page_data(view)))
     page_content(view)
@@ -54,7 +75,13 @@ def test_a_trials_damaged_file_hides_nothing_else(name: str, sweep: object) -> N
     """One at a time, beside sound ones."""
     folder: Path = sweep.path  # type: ignore[attr-defined]
     trial = next((folder / "trials").iterdir())
-    for other, content in (("metrics.jsonl", METRICS), ("attempts.jsonl", ATTEMPTS), ("runs.jsonl", RUNS)):
+    (trial / "stacks").mkdir(exist_ok=True)
+    put(trial / "completions.jsonl", "".join(json.dumps(KEPT | {"step": step}) + "\n" for step in (0, 3)))
+    for other, content in (
+        ("metrics.jsonl", [*METRICS, SEEN | {"step": 0}, SEEN]),
+        ("attempts.jsonl", ATTEMPTS),
+        ("runs.jsonl", RUNS),
+    ):
         put(trial / other, "".join(json.dumps(line) + "\n" for line in content))
 
     def check(text: str) -> None:

@@ -49,7 +49,7 @@ def best_of(sweep: Path) -> int:
 
 
 @pytest.mark.parametrize("command", ["status", "show"])
-def test_a_degenerate_winner_is_told_with_its_text_beside_the_starts(desk: Desk, sweep: Path, command: str) -> None:
+def test_a_degenerate_winner_is_told_with_its_text_and_the_starts(desk: Desk, sweep: Path, command: str) -> None:
     """What a terminal would obey is shown as it is written."""
     text = desk(command, *(["best"] if command == "show" else [])).out
     assert "20 of 64 samples are one template (3 of 64 before training)" in " ".join(text.split())

@@ -17,7 +17,7 @@ def ask(text: str, prompts: int = 8, each: int = 2, answer: str = "") -> list[Co
     return found
 
 
-def test_a_template_is_found_whatever_it_copies_from_its_prompt() -> None:
+def test_a_template_is_found_although_it_copies_parts_of_its_prompt() -> None:
     """Names and numbers of the prompt make no new text."""
     found = measure(ask("Great question, {name}! {n} apples are a lot."))
     assert found.metrics["template_share"] == 1.0

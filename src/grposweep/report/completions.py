@@ -138,7 +138,7 @@ def winner_warning(trial: TrialView | None) -> list[str]:
 
 
 def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
-    """Yield three completions of a trial beside those of the same prompts before training, and the signs above them."""
+    """Yield three completions of a trial with those of the same prompts before training, and the signs above them."""
     found = _pairs(trial)
     if not found:
         return

@@ -1,8 +1,8 @@
 """Measure how varied the held-out completions of one evaluation are, from their texts alone.
 
-A reward can be gamed: a policy that says the same whatever it is asked may earn more than one that answers. No second model is
-needed to see that. Distinct n-grams are those of Li et al. 2016 (arXiv:1510.03055) within one completion, self-similarity is the
-Jaccard index of word triples, and `diversity` is the Gini-Simpson index over pairs of different prompts.
+A policy that answers every prompt with the same text may earn more than one that solves them. No second model is needed to see
+that. Distinct n-grams are those of Li et al. 2016 (arXiv:1510.03055) within one completion, self-similarity is the Jaccard index
+of word triples, and `diversity` is the Gini-Simpson index over pairs of different prompts.
 """
 
 import operator

@@ -1,4 +1,4 @@
-// Completions of one trial: before training beside those of an evaluation. Texts are a model's: only ever textContent.
+// Completions of one trial: before training next to those of an evaluation. Texts are a model's: only ever textContent.
 
 const element = (name, text, kind = "") => Object.assign(document.createElement(name), { textContent: text, className: kind });
 const reward = (value) => (value === null ? "none" : String(Number(value.toPrecision(3))));
