@@ -10,7 +10,7 @@ import pytest
 
 from grposweep.external import NodeContext, Trial
 from grposweep.files import PROJECT
-from grposweep.frameworks.ms_swift.external import NAME, MsSwiftLogTail, build
+from grposweep.frameworks.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
 from support import Ended

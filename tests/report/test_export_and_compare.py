@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote, split
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -94,31 +95,51 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(desk: Desk, 
     assert list(differences(setting, again)) == []
 
 
-EASYR1 = """\
-data: {train_files: math.parquet, rollout_batch_size: 64}
-worker:
-  actor:
-    global_batch_size: 16
-    model: {model_path: Qwen/Qwen2.5-7B, lora: {rank: 24, alpha: 48}, freeze_vision_tower: true}
-    optim: {lr: 3.0e-6}
-  rollout: {n: 8}
-trainer: {total_epochs: 1, n_gpus_per_node: 8}
-"""
+# The recipe that a trial of another trainer was started with: a target, keys of it, and what is listed.
+OTHERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "easyr1": (
+        "data: {train_files: math.parquet, rollout_batch_size: 64}\n"
+        "worker: {actor: {global_batch_size: 16, optim: {lr: 3.0e-6}, model: {lora: {rank: 24, alpha: 48}, "
+        "freeze_vision_tower: true}}, rollout: {n: 8}}\ntrainer: {total_epochs: 1, n_gpus_per_node: 8}\n",
+        "verl",
+        {"actor_rollout_ref.model.lora_rank": 24, "actor_rollout_ref.model.lora_alpha": 48,
+         "actor_rollout_ref.actor.optim.lr": 3e-6, "data.train_files": "math.parquet"},
+        "worker.actor.model.freeze_vision_tower=true",
+    ),
+    "verl": (
+        "data: {train_files: math.parquet, train_batch_size: 64}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 16, "
+        "ppo_micro_batch_size_per_gpu: 4, optim: {lr: 3.0e-6}}, model: {lora_rank: 24, target_modules: [q_proj, o_proj]}, "
+        "rollout: {n: 8, name: vllm}}\ntrainer: {n_gpus_per_node: 8, total_epochs: 1, project_name: ours}\n",
+        "trl",
+        {"lora_r": 24, "lora_alpha": 16, "lora_target_modules": ["q_proj", "o_proj"], "learning_rate": 3e-6,
+         "dataset_name": "math.parquet"},
+        "trainer.project_name=ours",
+    ),
+    "ms-swift": (
+        "rlhf_type: grpo\nmodel: Qwen/Qwen2.5-7B\ndataset: [a/b]\ntuner_type: lora\nlora_rank: 24\nlearning_rate: 3.0e-6\n"
+        "num_generations: 8\nreward_funcs: [accuracy]\nper_device_train_batch_size: 8\nmax_steps: 10\nlogging_steps: 3\n",
+        "trl",
+        {"lora_r": 24, "lora_alpha": 32, "lora_target_modules": ["all-linear"], "learning_rate": 3e-6, "dataset_name": "a/b",
+         "logging_steps": 3},
+        'reward_funcs=["accuracy"]',
+    ),
+}  # fmt: skip
 
 
-def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(desk: Desk, made: Path) -> None:
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(desk: Desk, made: Path, kind: str) -> None:
     """With what no key of ours holds: adapters, data, and keys without a counterpart, which are listed."""
+    recipe, target, wanted, listed = OTHERS[kind]
     best = read_sweep(Path("outputs/b")).best
     assert best is not None
-    (best.path / "recipe.yaml").write_text(EASYR1)
+    (best.path / "recipe.yaml").write_text(recipe)
     config = OmegaConf.load(best.path / "config.yaml")
-    config.trainer.kind, config.trainer.recipe, config.cluster.processes = "easyr1", str(best.path / "recipe.yaml"), 8
+    config.trainer.kind, config.trainer.recipe, config.cluster.processes = kind, str(best.path / "recipe.yaml"), 8
     OmegaConf.save(config, best.path / "config.yaml")
-    out = desk("best", "b", "--as", "verl").out
-    written = OmegaConf.create(out)
-    assert (written.actor_rollout_ref.model.lora_rank, written.actor_rollout_ref.model.lora_alpha) == (24, 48)
-    assert (written.actor_rollout_ref.actor.optim.lr, written.data.train_files) == (3e-6, "math.parquet")
-    assert "worker.actor.model.freeze_vision_tower=true" in out
+    ended = desk("best", "b", "--as", target)
+    written = OmegaConf.create(ended.out)
+    assert {key: OmegaConf.select(written, key) for key in wanted} == wanted
+    assert listed in ended.out
 
 
 def test_a_shell_script_holds_the_winners_command(desk: Desk, made: Path) -> None:

@@ -16,7 +16,7 @@ from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
 from grposweep.frameworks.base import text
-from grposweep.frameworks.memory import READERS, describe
+from grposweep.frameworks.memory import describe
 from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.linting.linter import build_plan
 from grposweep.linting.output import place_of
@@ -69,7 +69,7 @@ def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_j
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
-    if memory is None and setting.framework.name not in READERS:
+    if memory is None and frameworks.FRAMEWORKS[setting.framework.name].memory is None:
         raise UserError(
             f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Translate it "
             "(grposweep translate --to trl) for an estimate of the same sizes in TRL."

@@ -178,6 +178,7 @@ class Framework:
         passed_on: keys that a recipe may set for its launcher, in addition to those of any release.
         packages: the distributions that a repository pins for it, by their names on PyPI.
         vendor: how its own source is found and read where a repository contains it.
+        memory: returns the fields that memory depends on, from a recipe's values and its setting; None where they do not say.
         counts_itself: its recipes state the GPUs that train, and the command that starts them does not.
         trainer: what starts it as an external trainer.
 
@@ -210,6 +211,7 @@ class Framework:
     passed_on: frozenset[str] = frozenset()
     packages: tuple[str, ...] = ()
     vendor: "Vendor | None" = None
+    memory: "Callable[..., dict[str, Any] | None] | None" = None
     counts_itself: bool = False
     trainer: ExternalTrainer | None = None
 

@@ -14,7 +14,6 @@ from difflib import get_close_matches
 
 from grposweep import frameworks
 from grposweep.frameworks.base import text
-from grposweep.frameworks.memory import READERS
 from grposweep.frameworks.parsing.yaml_text import convert
 from grposweep.memory.catalog import find_model
 from grposweep.recipe import KeySpec, Recipe
@@ -87,7 +86,7 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
     name, key = setting.model_name_or_path, setting.key("model_name_or_path")
     if setting.architecture is not None:
         return
-    if recipe.framework not in READERS or (name and find_model(name)):
+    if frameworks.FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
         why = f"the memory of this recipe of {setting.trainer} is not estimated"
         yield Violation(
             what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."

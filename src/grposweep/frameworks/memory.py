@@ -4,10 +4,11 @@ Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/conf
 verl/workers/config.py, workers/actor/dp_actor.py, fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.lora import PEFT_TARGETS
 from grposweep.frameworks.reading import Values, values_of
 from grposweep.memory.catalog import find_bits, find_model
@@ -26,7 +27,7 @@ Fields = dict[str, Any]
 def describe(recipe: Recipe, s: Setting) -> Setting:
     """Return the setting with what its memory depends on; unchanged where model or trainer is not known."""
     name = str(s.model_name_or_path or "")
-    model, read = find_model(name), READERS.get(s.framework.name)
+    model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
     if model is None or read is None:
         return s
     fields = read(values_of(recipe), s)
@@ -37,7 +38,7 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
     return s.replace({"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields})
 
 
-def _trl(found: Values, s: Setting) -> Fields:
+def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     """TRL, Open-R1 and Unsloth: weights are float32 unless the recipe says otherwise.
 
     Gradient checkpointing is on from 0.22, and ``bf16`` from 0.19, where nothing else is said.
@@ -45,7 +46,6 @@ def _trl(found: Values, s: Setting) -> Fields:
     config = found.recipe.config
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
-    is_unsloth = s.framework.name == "unsloth"
     head: Literal["tiles", "whole"] = "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
     return {
@@ -61,7 +61,7 @@ def _trl(found: Values, s: Setting) -> Fields:
     }  # fmt: skip
 
 
-def _ms_swift(found: Values, s: Setting) -> Fields:
+def read_ms_swift(found: Values, s: Setting) -> Fields:
     """ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as TRL 0.x."""
     stage = found.word("deepspeed")
     bits = str(found.get("quant_bits") or 0)
@@ -78,7 +78,7 @@ def _ms_swift(found: Values, s: Setting) -> Fields:
     }  # fmt: skip
 
 
-def _verl(found: Values, s: Setting) -> Fields | None:
+def read_verl(found: Values, s: Setting) -> Fields | None:
     """verl with FSDP: float32 shards, half precision in between, sequences without padding."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     if s.engine not in (None, "dp", "fsdp", "fsdp2"):
@@ -101,7 +101,7 @@ def _verl(found: Values, s: Setting) -> Fields | None:
     }  # fmt: skip
 
 
-def _easyr1(found: Values, s: Setting) -> Fields:
+def read_easyr1(found: Values, s: Setting) -> Fields:
     """EasyR1: as verl. A dynamic micro-batch is filled up to as many tokens as its sequences may have."""
     actor = "worker.actor"
     is_half = found.word(f"{actor}.fsdp.torch_dtype") in HALF
@@ -118,16 +118,6 @@ def _easyr1(found: Values, s: Setting) -> Fields:
                             optimizer=f"{actor}.offload.offload_optimizer", reference="worker.ref.fsdp.enable_cpu_offload"),
         ),
     }  # fmt: skip
-
-
-READERS: dict[str, Callable[[Values, Setting], Fields | None]] = {
-    "trl": _trl,
-    "open-r1": _trl,
-    "unsloth": _trl,
-    "ms-swift": _ms_swift,
-    "verl": _verl,
-    "easyr1": _easyr1,
-}
 
 
 def _fsdp(s: Setting, dtype: str) -> Fields:

@@ -41,6 +41,7 @@ from grposweep.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, on
 from grposweep.frameworks.reading import Values
 from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grposweep.recipe import Recipe
+from grposweep.registries import Lazy
 from grposweep.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
@@ -328,5 +329,6 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     base_config=base_config,
+    memory=Lazy("frameworks.memory:read_easyr1"),
     trainer=ExternalTrainer(build, output="trainer.save_checkpoint_path", ray_cpus=3),
 )

@@ -1,11 +1,19 @@
-"""ms-swift: the keys of its parser, how its recipes are read and written, and how it is started."""
+"""ms-swift: the keys of its parser, how its recipes are read and written, and how it is started.
+
+Its own command trains in its own environment, and its log is read as it grows. Sources: ms-swift 4.6.0 cli/main.py
+(``swift rlhf FILE``; NPROC_PER_NODE, NNODES and the like are variables), trainers/patcher.py (``logging.jsonl`` in the output
+folder, a line each time that the trainer logs).
+"""
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from grposweep.external import ExternalTrainer
+from grposweep.external import Entry, ExternalProgram, ExternalTrainer, Trial, interpreter
+from grposweep.files import parse_json
 from grposweep.frameworks.base import Command, Framework
 from grposweep.frameworks.ms_swift import keys
-from grposweep.frameworks.ms_swift.external import build
 from grposweep.frameworks.ms_swift.recipes import (
     DERIVED,
     FIELDS,
@@ -16,6 +24,95 @@ from grposweep.frameworks.ms_swift.recipes import (
     render,
     unsaid,
 )
+from grposweep.registries import Lazy
+
+NAME = "logging.jsonl"
+STEP = "global_step/max_steps"  # "7/20"
+PLUGIN = Path(__file__).resolve().parent / "plugin" / "grposweep_in_ms_swift.py"
+CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; cli_main()"
+
+
+def build(trial: Trial) -> ExternalProgram:
+    """`swift rlhf` on the point's recipe; what is said on the command line comes last and wins."""
+    trainer, place = trial.trainer, trial.place
+    # Its folder for each start would hide checkpoints and log from us.
+    own = ["--add_version", "false", "--output_dir", str(trial.output)]
+    ours = with_callback(trial.recipe) if not {"--external_plugins", "--callbacks"} & set(trainer.arguments) else []
+    again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
+    command = [
+        interpreter(trainer),
+        "-c",
+        CODE,
+        "rlhf",
+        str(trial.file),
+        *own,
+        *ours,
+        *again,
+        *trainer.arguments,
+    ]
+    environment = (
+        {"NPROC_PER_NODE": str(place.ranks)} if place.processes > 1 else {}
+    )  # a single process needs no torchrun
+    if place.nodes > 1:
+        environment |= {"NNODES": str(place.nodes), "NODE_RANK": str(place.node), "MASTER_ADDR": place.address,
+                        "MASTER_PORT": str(place.port)}  # fmt: skip
+    resumed_at = int(trial.checkpoint.name.rpartition("-")[2]) if trial.checkpoint else 0
+    return ExternalProgram(tuple(command), MsSwiftLogTail(trial.output / NAME, resumed_at), environment)
+
+
+def with_callback(recipe: Mapping[str, Any]) -> list[str]:
+    """Our Callback beside the plugins and callbacks of the recipe, which the command line would replace."""
+    plugins, callbacks = (as_list(recipe.get(name)) for name in ("external_plugins", "callbacks"))
+    return ["--external_plugins", *plugins, str(PLUGIN), "--callbacks", *callbacks, "grposweep"]
+
+
+def as_list(value: Any) -> list[str]:
+    """One name or several."""
+    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+class MsSwiftLogTail:
+    """The lines of ``logging.jsonl``; of what earlier attempts left there, those up to the checkpoint gone on from."""
+
+    def __init__(self, path: Path, resumed_at: int) -> None:
+        self.path, self.resumed_at = path, resumed_at
+        self.past = path.stat().st_size if path.is_file() else 0  # bytes
+        self.read = 0  # bytes
+
+    def __call__(self) -> list[Entry]:
+        """The whole lines since the last call; the past first, once something new is there."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.read)
+                data = file.read()
+        except OSError:  # not there yet
+            return []
+        data = data[: data.rfind(b"\n") + 1]
+        if self.read + len(data) <= self.past:
+            return []
+        found, at = [], self.read
+        for line in data.splitlines(keepends=True):
+            entry = as_entry(line)
+            if entry is not None and (at >= self.past or 0 < entry.step <= self.resumed_at):
+                found.append(entry)
+            at += len(line)
+        self.read = at
+        return found
+
+
+def as_entry(line: bytes) -> Entry | None:
+    """A line that a step or an evaluation left; None for the summaries at start and end."""
+    try:
+        values: dict[str, Any] = parse_json(line)
+    except ValueError:
+        return None
+    step = str(values.get(STEP, "")).partition("/")[0]
+    if not step.isdigit() or "train_runtime" in values:
+        return None
+    kind = "eval" if any(name.startswith("eval_") for name in values) else "train"
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return Entry(kind, int(step), numbers)
+
 
 FRAMEWORK = Framework(
     traits=keys.TRAITS,
@@ -42,5 +139,6 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     packages=("ms-swift",),
     environment_key=keys.ENVIRONMENT,
+    memory=Lazy("frameworks.memory:read_ms_swift"),
     trainer=ExternalTrainer(build),
 )

@@ -37,5 +37,6 @@ FRAMEWORK = Framework(
     passed_on=keys.PASSED_ON,
     packages=("trl",),
     vendor=Vendor("trl/trainer/grpo_config.py", Lazy("frameworks.trl.source:read_source")),
+    memory=Lazy("frameworks.memory:read_trl"),
     trainer=ExternalTrainer(Lazy("external.script:build"), kind="script", needs_script=True),
 )

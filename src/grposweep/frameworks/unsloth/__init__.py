@@ -7,7 +7,7 @@ batch, the loss), rl_replacements.py (top_k), rl_config_compat.py (keys that TRL
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from grposweep.frameworks.base import Framework, KeyTable, TranslatedRecipe
@@ -16,6 +16,7 @@ from grposweep.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grposweep.frameworks.trl import keys as trl_keys
 from grposweep.frameworks.trl.recipes import render as render_trl
 from grposweep.recipe import KeySpec
+from grposweep.registries import Lazy
 from grposweep.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
@@ -103,5 +104,6 @@ FRAMEWORK = replace(
     commands={},
     derived=(*TRL_FRAMEWORK.derived, derive_own),
     render=render,
+    memory=partial(Lazy("frameworks.memory:read_trl"), is_unsloth=True),
     trainer=None,
 )

@@ -41,5 +41,6 @@ FRAMEWORK = Framework(
     vendor=Vendor("verl/trainer/config/ppo_trainer.yaml", Lazy("frameworks.verl.source:read_source")),
     base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
     config_defaults=("ppo_trainer", "_self_"),
+    memory=Lazy("frameworks.memory:read_verl"),
     trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),
 )
