@@ -1,4 +1,4 @@
-"""Whatever is valid in one framework's words is the same training in another's, up to what the translation says is lost."""
+"""What is valid in one framework's words is the same training in another's, up to what the translation says is lost."""
 
 from math import gcd
 
@@ -58,6 +58,9 @@ def valid_settings(draw: st.DrawFn) -> Setting:
         temperature=draw(st.sampled_from([0.7, 1.0])),
         max_completion_length=draw(st.sampled_from([64, 1024])),
         save_steps=draw(st.sampled_from([None, 50.0])),
+        lora=draw(st.booleans()),
+        lora_rank=draw(st.sampled_from([8, 64])),
+        lora_alpha=draw(st.sampled_from([16.0, 24.0])),
     )
     assume(not errors(check(s)))
     return s

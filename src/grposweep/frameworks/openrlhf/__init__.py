@@ -112,7 +112,6 @@ ESTIMATORS = {"group_norm": "grpo", "dr_grpo": "grpo", "reinforce": "reinforce_p
               "reinforce_baseline": "reinforce_plus_plus_baseline"}  # fmt: skip
 WRITTEN = {"rloo": "rloo", "gae": "gae", "reinforce_plus_plus": "reinforce",
            "reinforce_plus_plus_baseline": "reinforce_baseline"}  # fmt: skip
-DR_GRPO = (0, 8, 4)
 COMMAND = ("bash", "recipe.sh")
 PROGRAM = "python3 -m openrlhf.cli.train_ppo_ray"
 LONGEST = 2048  # tokens of prompt and completion, OpenRLHF's default
@@ -344,9 +343,6 @@ def _losses(s: Setting) -> Iterator[str]:
     yield from unwritten("OpenRLHF", s, FIELDS)
     if s.framework != TRAITS:
         yield "rewards: name reward.remote_url (a file with a reward function), and the columns of the data"
-
-
-__all__ = ["DERIVED", "DOTTED", "SPECIAL", "render"]
 
 
 FRAMEWORK = Framework(
