@@ -68,7 +68,7 @@ def test_what_lint_returns_prints_as_a_line_a_problem() -> None:
     assert len(repr(found)) < 200
 
 
-@pytest.mark.parametrize(("folder", "wanted"), [("open_r1", []), ("pictures", ["GV102"])])
+@pytest.mark.parametrize(("folder", "wanted"), [("open_r1", []), ("scripts", ["GV102"])])
 def test_a_fork_that_renamed_the_launched_file_may_have_keys_of_its_own(
     tmp_path: Path, folder: str, wanted: list[str]
 ) -> None:

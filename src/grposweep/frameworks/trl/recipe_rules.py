@@ -55,7 +55,8 @@ def is_own_script(recipe: Recipe) -> bool:
         return False
     if recipe.code is not None and recipe.code.declares and recipe.code.other_keys:
         return False
-    return not launch.program.endswith(OWN_PROGRAMS) or _is_missing(recipe, PurePosixPath(launch.program))
+    own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
+    return not own or _is_missing(recipe, PurePosixPath(own))
 
 
 def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
@@ -63,7 +64,8 @@ def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
     repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
     if repository is None or program.suffix != ".py":
         return False
-    return any(folder.name == program.parent.name for folder in repository.folders)
+    parts = program.parent.parts
+    return any(folder.parts[-len(parts) :] == parts for folder in repository.folders)
 
 
 def fate(recipe: Recipe, key: str) -> Fate:
