@@ -22,7 +22,7 @@ from grposweep.errors import UserError
 from grposweep.files import PROJECT, parse_yaml, write_text
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.lora import PEFT_TARGETS, lora_losses
-from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
 from grposweep.frameworks.reading import release_defaults
 from grposweep.frameworks.trl.keys import span
 from grposweep.frameworks.trl.recipes import NAMES, SAME, fitted
@@ -193,12 +193,16 @@ class Translation:
 def translate_file(path: Path, target: str, options: Options, folder: Path | None) -> int:
     """Translate one recipe; the exit code: 1 where its plan could not be kept, or it is broken as it is."""
     try:
-        recipe = load_recipe(path, options)
+        recipe, others = load_recipe(path, options), len(load_recipes(path, options)) - 1
         setting = frameworks.read(recipe).setting
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     broken = errors(check(setting))
     translation = translate(setting, target, recipe)
+    if others:
+        where = f", the one on line {min(recipe.lines.values())}," if recipe.lines else ""
+        lost = f"{others} more in this file: one recipe{where} is translated"
+        translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
         sys.stdout.write(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
     else:

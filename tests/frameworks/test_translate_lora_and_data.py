@@ -17,7 +17,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, parse_recipe
 from grposweep.setting import Setting
-from grposweep.translate import native_keys, read_back, translate
+from grposweep.translate import native_keys, read_back, translate, translate_file
 
 Compose = Callable[[list[str]], DictConfig]
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}
@@ -105,6 +105,17 @@ def test_a_framework_on_trl_takes_them_as_they_are() -> None:
     assert {name: written.get(name) for name in OWN} == OWN
     assert written["torch_dtype"] == "bfloat16"
     assert not any(loss.startswith(LISTED) for loss in done.losses)
+
+
+def test_the_other_launches_of_a_script_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One recipe is written, the last."""
+    launch = "accelerate launch --num_processes 8 -m trl.scripts.grpo --max_steps 10 --num_generations {}\n"
+    script = tmp_path / "run.sh"
+    script.write_text(launch.format(8) + launch.format(4))
+    assert translate_file(script, "ms-swift", Options(), None) == 0
+    out = capsys.readouterr().out
+    assert "1 more in this file: one recipe, the one on line 2, is translated" in out
+    assert "num_generations: 4" in out
 
 
 def test_ms_swift_takes_the_keys_of_transformers() -> None:
