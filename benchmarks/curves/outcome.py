@@ -14,6 +14,8 @@ class Outcome:
     completions: float = 0.0
     seconds: float = 0.0
     started: list[int] = field(default_factory=list)  # places
+    slot_seconds: float = 0.0  # of all slots until the end
+    idle_seconds: float = 0.0
     resumed: int = 0  # how often a paused trial went on
 
     def arrival(self, pool: Pool) -> tuple[float, float] | None:

@@ -9,6 +9,8 @@ DEFAULT = "default"
 REFERENCE = "tpe"
 POLICIES = {
     DEFAULT: Policy(ADAPTIVE, stopping.DEFAULT),  # what a sweep does that sets neither
+    "curve_ei": Policy("curve_ei", "curve_ei"),
+    "tpe_curve_ei": Policy("tpe", "curve_ei"),  # what its stopping does by itself
     "random": Policy("random"),
     REFERENCE: Policy("tpe"),
     "random_curve": Policy("random", "curve"),  # what stopping does by itself

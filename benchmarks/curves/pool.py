@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from grposweep.errors import UserError
+from grposweep.search.early_stopping import PlannedTraining
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 SIGNALS = ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
@@ -26,6 +27,7 @@ class Recorded:
     seconds: float
     errors: list[float | None]
     signals: dict[str, list[float | None]]
+    per_step: float = 1.0  # completions an optimizer step
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,21 @@ class Pool:
     def seconds(self) -> float:
         """Likewise."""
         return sum(fmean(training.seconds for training in place.trainings) for place in self.places)
+
+    @cached_property
+    def _usual(self) -> PlannedTraining:
+        trainings = [training for place in self.places for training in place.trainings]
+        per_step = fmean(training.per_step for training in trainings)
+        return PlannedTraining(0.0, per_step, 1.0, fmean(training.completions[-1] for training in trainings))
+
+    def plan(self, point: Point) -> PlannedTraining:
+        """What a sweep's plan would say of a point, as far as its parameters tell."""
+        usual = self._usual
+        sizes = [point.get(name) for name in ("num_generations", "prompts_per_step")]
+        per_step = usual.completions_per_step
+        if all(isinstance(size, int) for size in sizes):
+            per_step = math.prod(sizes) / float(point.get("num_iterations") or 1)  # type: ignore[type-var]  # numbers
+        return PlannedTraining(float(point.get("lr") or 0.0), per_step, float(sizes[0] or 1), usual.total)
 
     def regret(self, finished: Iterable[int]) -> float:
         """How far the best of these points is from the best of all; with none, the worst there is."""
@@ -165,6 +182,7 @@ def _read_line(where: str, line: str) -> tuple[Point, Recorded]:
             seconds=float(content.get("seconds") or 0.0),
             errors=list(content.get("held_out_se") or ()),
             signals={name: list(content[name]) for name in SIGNALS if content.get(name)},
+            per_step=per_step,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

@@ -5,17 +5,20 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
+from grposweep.registries import SAMPLERS
 from grposweep.search.early_stopping import (
     CONTINUE,
     Action,
     Curve,
     Decision,
     NoStopping,
+    SearchContext,
     State,
     StoppingPolicy,
     build_policy,
@@ -62,34 +65,60 @@ class Oracle(NoStopping):
 
 
 class Rehearsal:
-    """A sweep with one slot over a pool, in which each place has one training, drawn from its seeds."""
+    """A sweep with some slots over a pool, in which each place has one training, drawn from its seeds."""
 
-    def __init__(self, pool: Pool, policy: Policy, seed: int, journal: Path) -> None:
-        self.pool, self.policy, self.seed = pool, policy, seed
+    def __init__(self, pool: Pool, policy: Policy, seed: int, journal: Path, slots: int = 1) -> None:
+        self.pool, self.policy, self.seed, self.slots = pool, policy, seed, slots
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.study = SweepStudy(journal, pool.space, "maximize")
         self.stopping: StoppingPolicy = (
             Oracle(self._end) if policy.stopping == ORACLE else build_policy(policy.stopping)
         )
+        self.stopping.begin(SearchContext(pool.space, pool.plan, seed=seed, has_points=lambda: self.more))
         self.trials: list[RunningAttempt] = []
         self.outcome = Outcome()
+        self.budget, self.now = 0.0, 0.0
+        self.ends: list[tuple[float, int]] = []  # when each running trial's next evaluation ends, on a simulated clock
+        self.waiting = 0  # points of a batch still to start
+        self.untold: list[int] = []
 
     def run(self, budget: float) -> Outcome:
         """New points are started until the budget is spent and one close to the best has finished; then the sweep ends."""
+        self.budget = budget
         while True:
-            more = bool(self.left) and not self._is_enough(budget)
-            number = self.stopping.promote(self._curves(), more)
-            if number is not None:
-                self.outcome.resumed += 1
-                self._train([number])
-            elif more:
-                self._train([self._start() for _ in range(min(self.policy.batch, len(self.left)))])
-            else:
+            while len(self.ends) < self.slots and self._fill():
+                pass
+            if not self.ends:
                 return self.outcome
+            idle = self.slots - len(self.ends)
+            now, number = heappop(self.ends)
+            self.outcome.slot_seconds += self.slots * (now - self.now)
+            self.outcome.idle_seconds += idle * (now - self.now)
+            self.now = now
+            self._evaluate(self.trials[number])
 
-    def _is_enough(self, budget: float) -> bool:
-        return self.outcome.completions >= budget and self.outcome.arrival(self.pool) is not None
+    @property
+    def more(self) -> bool:
+        """Whether new points may be started."""
+        is_enough = self.outcome.completions >= self.budget and self.outcome.arrival(self.pool) is not None
+        return bool(self.left) and not is_enough
+
+    def _fill(self) -> bool:
+        """Promote or start a trial in a free slot; whether there was one."""
+        number = self.stopping.promote(self._curves(), self.more)
+        if number is not None:
+            self.outcome.resumed += 1
+            self._train(number)
+            return True
+        if not self.waiting and not self.ends:  # a batch is told when all of it has ended
+            self._tell()
+            self.waiting = self.policy.batch
+        if not self.more or not self.waiting:
+            return False
+        self.waiting -= self.policy.batch > 1
+        self._train(self._start())
+        return True
 
     def _end(self, number: int) -> float:
         return self.trials[number].recorded.held_out[-1]
@@ -98,10 +127,13 @@ class Rehearsal:
         return [trial.curve for trial in self.trials]
 
     def _start(self) -> int:
-        """SamplerRequest for a point, and start the recorded one that is nearest to it."""
+        """Ask for a point, and start the recorded one that is nearest to it."""
         curves = self._curves()
-        foreseen = self.stopping.predict(curves)
-        point = self.study.ask(ValidPoints(lambda _: True, ()), self.policy.sampler, self.seed, predicted=foreseen)
+        is_ranked = SAMPLERS[self.policy.sampler].is_ranked
+        ranked = self.stopping.propose(curves) if is_ranked else ()
+        foreseen = {} if is_ranked else self.stopping.predict(curves)
+        valid = ValidPoints(lambda _: True, ())
+        point = self.study.ask(valid, self.policy.sampler, self.seed, predicted=foreseen, ranked=ranked)
         assert point is not None
         place = self.pool.nearest(point, self.left)
         self.left.remove(place)
@@ -113,19 +145,19 @@ class Rehearsal:
         self.outcome.started.append(place)
         return number
 
-    def _train(self, numbers: Sequence[int]) -> None:
-        """Train these until each has finished or is stopped, then tell the study."""
-        for number in numbers:
-            trial = self.trials[number]
-            trial.curve = replace(trial.curve, state=State.RUNNING)
-            while trial.curve.state == State.RUNNING:
-                self._evaluate(trial)
-        for number in numbers:
-            self._tell(self.trials[number])
+    def _train(self, number: int) -> None:
+        """Begin the stretch until a trial's next evaluation, which is paid for at once."""
+        trial = self.trials[number]
+        recorded, seen = trial.recorded, trial.seen
+        trial.curve = replace(trial.curve, state=State.RUNNING)
+        before = recorded.completions[seen - 1] if seen else 0.0
+        share = (recorded.completions[seen] - before) / recorded.completions[-1]
+        self.outcome.completions += share * trial.curve.total
+        heappush(self.ends, (self.now + share * (recorded.seconds or 1.0), number))
 
     def _evaluate(self, trial: RunningAttempt) -> None:
-        """Go on to the next evaluation and act upon it."""
-        recorded, before = trial.recorded, trial.curve.share
+        """Note the evaluation and act upon it."""
+        recorded = trial.recorded
         trial.seen += 1
         trial.curve = replace(
             trial.curve,
@@ -134,29 +166,34 @@ class Rehearsal:
             errors=recorded.errors[: trial.seen],
             signals={name: values[: trial.seen] for name, values in recorded.signals.items()},
         )
-        share = trial.curve.share - before
-        self.outcome.completions += share * trial.curve.total
-        self.outcome.seconds += share * recorded.seconds
+        number = trial.curve.number
         if trial.seen == len(recorded.held_out):
             trial.curve = replace(trial.curve, state=State.FINISHED)
-            self.outcome.finished.append((self.outcome.completions, self.outcome.seconds, trial.place))
-            return
-        others = [curve for curve in self._curves() if curve.number != trial.curve.number]
-        action = self.stopping.decide(trial.curve, others).action
-        state = {Action.CONTINUE: State.RUNNING, Action.PAUSE: State.PAUSED, Action.STOP: State.STOPPED}[action]
-        trial.curve = replace(trial.curve, state=state)
+            self.outcome.finished.append((self.outcome.completions, self.now, trial.place))
+        else:
+            others = [curve for curve in self._curves() if curve.number != number]
+            action = self.stopping.decide(trial.curve, others).action
+            if action == Action.CONTINUE:
+                self._train(number)
+                return
+            trial.curve = replace(trial.curve, state=State.PAUSED if action == Action.PAUSE else State.STOPPED)
+        self.untold.append(number)
+        if self.policy.batch == 1:
+            self._tell()
 
-    def _tell(self, trial: RunningAttempt) -> None:
-        curve = trial.curve
-        evaluations = dict(enumerate(curve.held_out, 1))
-        if curve.state == State.FINISHED:
-            self.study.tell(curve.number, curve.held_out[-1], evaluations)
-        elif curve.state == State.STOPPED:
-            self.study.tell(curve.number, None, evaluations, pruned=True)
+    def _tell(self) -> None:
+        for number in self.untold:
+            curve = self.trials[number].curve
+            evaluations = dict(enumerate(curve.held_out, 1))
+            if curve.state == State.FINISHED:
+                self.study.tell(number, curve.held_out[-1], evaluations)
+            elif curve.state == State.STOPPED:
+                self.study.tell(number, None, evaluations, pruned=True)
+        self.untold.clear()
 
 
-def rehearse(pool: Pool, policy: Policy, seed: int, budget: float) -> Outcome:
+def rehearse(pool: Pool, policy: Policy, seed: int, budget: float, slots: int = 1) -> Outcome:
     """One repeat."""
     memory = Path("/dev/shm")  # where there is one, the journal's fsync costs nothing
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        return Rehearsal(pool, policy, seed, Path(folder) / "journal").run(budget)
+        return Rehearsal(pool, policy, seed, Path(folder) / "journal", slots).run(budget)

@@ -47,7 +47,8 @@ class Sampler:
 
     ``lists_points``: every point is known before the first trial and every trial is wanted to its end, so nothing stops
     early. ``several_objectives``: the sampler can search for a Pareto front. ``draws`` is how many free candidates are
-    drawn before the list of valid combinations. ``imports_torch``: it runs in a helper process.
+    drawn before the list of valid combinations. ``imports_torch``: it runs in a helper process. ``is_ranked``: the
+    early-stopping policy of the same name proposes the points.
     """
 
     build: Callable[..., Any] | None = None
@@ -55,6 +56,7 @@ class Sampler:
     several_objectives: bool = False
     draws: int = 64
     imports_torch: bool = False
+    is_ranked: bool = False
 
 
 # search.sampler (``auto`` chooses one)
@@ -62,6 +64,7 @@ SAMPLERS: dict[str, Sampler] = {
     "grid": Sampler(lists_points=True, several_objectives=True),
     "one_factor": Sampler(lists_points=True),
     "tpe": Sampler(Lazy("search.sampler:build_tpe"), several_objectives=True),
+    "curve_ei": Sampler(is_ranked=True),
     "random": Sampler(Lazy("search.sampler:build_random"), several_objectives=True),
     "gp": Sampler(
         Lazy("search.sampler:build_gp"), draws=2, imports_torch=True
@@ -75,6 +78,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "asha": Lazy("search.early_stopping.optuna_pruners:AshaPolicy"),
     "hyperband": Lazy("search.early_stopping.optuna_pruners:HyperbandPolicy"),
     "curve": Lazy("search.early_stopping.curve:CurvePolicy"),
+    "curve_ei": Lazy("search.early_stopping.curve_ei:CurveEiPolicy"),
 }
 
 # task.kind: a function from schema.Task to training and held-out rows

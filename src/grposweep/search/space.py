@@ -1,8 +1,9 @@
 """What a sweep searches: parameters with their values, and the points that they span. No Hydra, no Optuna."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from random import Random
 from typing import Any
 
 Label = str | int | float | bool | None
@@ -88,6 +89,18 @@ class Space:
             return
         for label in parameter.domain.labels:
             yield from self._extend(point | {parameter.name: label}, index + 1)
+
+    def draw(self, random: Random, finite: Sequence[Point] = ()) -> Point:
+        """Return a random point; its finite part is one of ``finite`` where these are given."""
+        point = dict(random.choice(finite)) if finite else {}
+        for parameter in self.parameters:
+            if parameter.name not in point and parameter.is_active(point):
+                domain = parameter.domain
+                if isinstance(domain, Choice):
+                    point[parameter.name] = random.choice(domain.labels)
+                else:
+                    point[parameter.name] = domain.at(random.random())
+        return point
 
     def finite_part(self, point: Point) -> Point:
         """Return the point without its continuous parameters."""

@@ -5,15 +5,16 @@ sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is
 line in ``grposweep.registries.POLICIES``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Protocol
 
 from grposweep.errors import UserError
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
-from grposweep.search.space import Point
+from grposweep.search.space import Point, Space
 
 DEFAULT = "curve"  # of searches that look for the best point only
 
@@ -72,8 +73,39 @@ class Decision:
 CONTINUE = Decision(Action.CONTINUE)
 
 
+@dataclass(frozen=True)
+class PlannedTraining:
+    """What the plan of a point says before its training; 0 is unknown. ``completions_per_step`` counts an optimizer step's."""
+
+    learning_rate: float = 0.0
+    completions_per_step: float = 0.0
+    num_generations: float = 0.0
+    total: float = 0.0  # completions
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """What a policy may know of the search: its space, the plans of points, valid finite combinations, and the seed.
+
+    ``has_points`` says whether new points may still be started.
+    """
+
+    space: Space
+    plan: Callable[[Point], PlannedTraining] = lambda _point: PlannedTraining()
+    finite: Sequence[Point] = ()
+    seed: int = 0
+    has_points: Callable[[], bool] = lambda: True
+
+    def draw(self, random: Random, count: int) -> list[Point]:
+        """Return random points whose finite part is valid."""
+        return [self.space.draw(random, self.finite) for _ in range(count)]
+
+
 class StoppingPolicy(Protocol):
     """An early-stopping policy."""
+
+    def begin(self, context: SearchContext) -> None:
+        """Take note of the search, before anything else is asked."""
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
@@ -87,9 +119,15 @@ class StoppingPolicy(Protocol):
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the final values to tell a sampler for unfinished trials, by number; it ignores all others."""
 
+    def propose(self, curves: Sequence[Curve]) -> Sequence[Point]:
+        """Return new points, the best first, for the sampler of the policy's name; empty if it has none."""
+
 
 class NoStopping:
     """No early stopping."""
+
+    def begin(self, context: SearchContext) -> None:
+        """Ignore the search: learning curves suffice."""
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Continue."""
@@ -102,6 +140,10 @@ class NoStopping:
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """Return nothing: only finished trials count."""
         return {}
+
+    def propose(self, curves: Sequence[Curve]) -> Sequence[Point]:  # noqa: ARG002 - the contract's arguments
+        """Return nothing: the sampler asks for points by itself."""
+        return ()
 
 
 def choose_policy(name: str, sampler: str, objectives: int = 1) -> str:

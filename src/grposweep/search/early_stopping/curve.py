@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.space import Label, Point, freeze
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ KEPT = 160  # curves that a forecast is made from; of more, the highest and the 
 NEW = 64  # unseen points whose chances say what a new trial is worth
 
 
-class CurvePolicy:
+class CurvePolicy(NoStopping):
     """Pause by the forecast of all curves, and promote trials that become promising."""
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
@@ -33,7 +33,7 @@ class CurvePolicy:
         begun = [other for other in others if other.held_out]
         if len(curve.held_out) < FEWEST or len(begun) < KNOWN or _leads(curve, begun):
             return CONTINUE
-        begun = _kept(begun)
+        begun = keep(begun)
         known = forecast([*begun, curve])
         bar = _bar(known, begun)
         chance = known.finals([curve])[0].chance(bar)
@@ -45,7 +45,7 @@ class CurvePolicy:
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that is most likely to end among the best, unless a new one is more likely to."""
-        begun = _kept([curve for curve in curves if curve.held_out])
+        begun = keep([curve for curve in curves if curve.held_out])
         paused = [curve for curve in begun if curve.state == State.PAUSED]
         if not paused:
             return None
@@ -58,7 +58,7 @@ class CurvePolicy:
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the expected final values of unfinished trials with an evaluation; of many, the highest and the latest."""
-        begun = _kept([curve for curve in curves if curve.held_out])
+        begun = keep([curve for curve in curves if curve.held_out])
         unfinished = [curve for curve in begun if curve.state != State.FINISHED]
         if not unfinished:
             return {}
@@ -67,7 +67,7 @@ class CurvePolicy:
         return {curve.number: known.value(mean) for curve, mean in zip(unfinished, means, strict=True)}
 
 
-def _kept(curves: Sequence[Curve]) -> list[Curve]:
+def keep(curves: Sequence[Curve]) -> list[Curve]:
     """Return at most ``KEPT`` curves by number: half the highest ones and half the latest."""
     ordered = sorted(curves, key=lambda curve: curve.number)
     if len(ordered) <= KEPT:

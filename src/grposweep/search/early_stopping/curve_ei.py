@@ -1,0 +1,260 @@
+"""Give the next evaluation to the trial or new point with the largest expected improvement per remaining cost.
+
+A Gaussian process forecasts the final value of every unfinished trial and of random new points from all learning curves
+(``freeze_thaw.py``). Each is scored by its expected improvement over the best that has finished, divided by the completions
+that it still has to generate. A trial goes on while no paused trial and no new point scores higher; otherwise it is paused
+and may be promoted later. The sampler of the same name takes the new point with the highest score.
+
+With several slots, running trials count as if they had finished with their predicted values. So no two slots follow the
+same idea. Every answer is a pure function of the curves and of the search's seed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import TYPE_CHECKING
+
+from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, SearchContext, State
+from grposweep.search.early_stopping.curve import OutputTransform, keep, landmark
+from grposweep.search.early_stopping.freeze_thaw import BOUNDARY, DOUBT, Features, Process, Rows, fit
+from grposweep.search.space import Point, freeze
+
+if TYPE_CHECKING:
+    from grposweep.search.early_stopping.freeze_thaw import Array
+
+START = 4  # points that fill the space before anything is forecast
+STRATA = 4  # equal parts of each coordinate that these points are spread over
+CANDIDATES = 200  # random new points
+CHEAPEST = 0.05  # of a usual training: what less remaining cost is taken for
+LAST = 0.02  # chance to end best from which a paused trial is resumed if nothing new will be started
+MOST = 140  # observations of the forecast,
+FITTED = 70  # and of its kernel
+
+
+class CurveEiPolicy(NoStopping):
+    """Pause, promote and propose by expected improvement per remaining cost."""
+
+    def begin(self, context: SearchContext) -> None:
+        """Take note of the space."""
+        self._context = context
+        self._features: Features | None = None
+        self._made: dict[object, Outlook] = {}
+
+    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+        """Pause a trial if a paused one or a new point promises more."""
+        begun = [other for other in others if other.held_out]
+        more = self._context.has_points()
+        if len(begun) + 1 < START:
+            is_start = more and len(others) + 1 < START
+            return Decision(Action.PAUSE, "the first points are compared") if is_start else CONTINUE
+        outlook = self._outlook([*others, curve], curve.number)
+        if not more:
+            chance = outlook.chances([curve])[0]
+            return CONTINUE if chance >= LAST else Decision(Action.PAUSE, f"chance to end best {chance:.1%}")
+        own = outlook.scores([curve])[0]
+        rival = max([*outlook.scores(outlook.paused), *outlook.worths], default=0.0)
+        if own >= rival:
+            return CONTINUE
+        share = own / rival
+        return Decision(Action.PAUSE, f"it promises {share:.0%} of the best other choice for its remaining cost")
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
+        """Return the most promising paused trial, unless a new point promises more."""
+        if (more and len(curves) < START) or not any(curve.held_out for curve in curves):
+            return None
+        outlook = self._outlook(curves)
+        if not outlook.paused:
+            return None
+        if not more:
+            best = max(zip(outlook.chances(outlook.paused), outlook.paused, strict=True), key=lambda pair: pair[0])
+            return best[1].number if best[0] >= LAST else None
+        score, trial = max(zip(outlook.scores(outlook.paused), outlook.paused, strict=True), key=lambda pair: pair[0])
+        return trial.number if score >= max(outlook.worths, default=0.0) else None
+
+    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """Return the expected final values of unfinished trials with an evaluation."""
+        unfinished = [c for c in keep([c for c in curves if c.held_out]) if c.state != State.FINISHED]
+        return self._outlook(curves).values(unfinished) if unfinished else {}
+
+    def propose(self, curves: Sequence[Curve]) -> list[Point]:
+        """Return new points, the most promising first; the first ones of a search fill the space."""
+        if sum(bool(curve.held_out) for curve in curves) >= START:
+            outlook = self._outlook(curves)
+            return ranked(outlook.candidates, outlook.worths)
+        drawn = self._draw(curves)
+        return ranked(drawn, self._spread(curves, drawn))
+
+    def _spread(self, curves: Sequence[Curve], points: Sequence[Point]) -> list[float]:
+        """Count the coordinates, negated, in which earlier trials lie in the same part."""
+        known = self._known_features()
+        parts = [[int(value * STRATA * 0.999) for value in known.place(curve.point)[0]] for curve in curves]
+        rows = [[int(value * STRATA * 0.999) for value in known.place(point)[0]] for point in points]
+        return [-float(sum(a == b for part in parts for a, b in zip(part, row, strict=True))) for row in rows]
+
+    def _draw(self, curves: Sequence[Curve]) -> list[Point]:
+        """Return random new points, the same ones for the same curves."""
+        context = self._context
+        random = Random(f"{context.seed}:{len(curves)}:{sum(len(curve.held_out) for curve in curves)}")
+        drawn = context.draw(random, CANDIDATES)
+        if not context.space.is_finite:
+            return drawn
+        started = {freeze(curve.point) for curve in curves}
+        return [point for point in drawn if freeze(point) not in started]
+
+    def _known_features(self) -> Features:
+        if self._features is None:
+            self._features = Features(self._context)
+        return self._features
+
+    def _outlook(self, curves: Sequence[Curve], judged: int | None = None) -> "Outlook":
+        """Return the forecast from these curves, of which the last is kept; their order does not matter."""
+        ordered = sorted(curves, key=lambda curve: curve.number)
+        key = (judged, *((c.number, c.state, len(c.held_out), *c.held_out[-1:], c.total) for c in ordered))
+        if key not in self._made:
+            self._made = {key: Outlook(self._known_features(), ordered, judged, self._draw(ordered))}
+        return self._made[key]
+
+
+class Outlook:
+    """What is known at one moment: forecasts of final values, and what each choice is worth.
+
+    ``judged`` is the running trial that is about to be judged. The other running ones are taken as finished.
+    ``candidates`` are new points.
+    """
+
+    def __init__(
+        self, features: Features, curves: Sequence[Curve], judged: int | None, candidates: Sequence[Point]
+    ) -> None:
+        self.candidates, self._features = candidates, features
+        self._begun = keep([curve for curve in curves if curve.held_out])
+        self.paused = [curve for curve in self._begun if curve.state == State.PAUSED]
+        self._pending = [c for c in curves if c.state == State.RUNNING and c.number != judged]
+        self._warp = choose_warp(self._begun)
+
+    @cached_property
+    def _process(self) -> Process:
+        looks = [(curve, index) for curve in self._begun for index in range(len(curve.held_out))]
+        fitted = looks
+        if len(looks) > FITTED:  # then a new evaluation changes little
+            fitted = [(c, i) for c in self._begun[: landmark(len(self._begun))] for i in _milestones(c)]
+        kernel = fit(*self._observed(fitted, FITTED), self._features.groups)
+        process = Process(*self._observed(looks, MOST), self._features.groups, kernel)
+        return process.with_guesses(self._finals([c.point for c in self._pending])) if self._pending else process
+
+    def _observed(self, looks: Sequence[tuple[Curve, int]], most: int) -> "tuple[Rows, Array]":
+        """Return these evaluations; of too many each curve's last, and of too many curves those with the highest values."""
+        import numpy as np
+
+        if len(looks) > most:
+            looks = list({curve.number: (curve, index) for curve, index in looks}.values())
+        if len(looks) > most:
+            looks = sorted(looks, key=lambda look: -look[0].held_out[look[1]])[:most]
+        values = np.array([self._warp(curve.held_out[index]) for curve, index in looks])
+        shares = [min(curve.completions[index] / curve.total, 1.0) for curve, index in looks]
+        return self._rows([c.point for c, _ in looks], shares, [c.number for c, _ in looks]), values
+
+    def _rows(self, points: Sequence[Point], shares: Sequence[float], trials: Sequence[int]) -> Rows:
+        import numpy as np
+
+        places = [self._features.place(point) for point in points]
+        times = [self._features.times(end, share) for (_, end), share in zip(places, shares, strict=True)]
+        features = np.array([coordinates for coordinates, _ in places]).reshape(len(points), -1)
+        return Rows(features, np.array(times).reshape(-1, 2), np.array(trials, dtype=float))
+
+    def _finals(self, points: Sequence[Point]) -> Rows:
+        return self._rows(points, [1.0] * len(points), [-1] * len(points))
+
+    def _predict(self, points: Sequence[Point]) -> "tuple[Array, Array]":
+        mean, deviation = self._process.predict(self._finals(points))
+        # a handful of curves say less about the kernel than its most probable parameters pretend
+        return mean, deviation * math.sqrt(1 + DOUBT / max(len(self._begun), 1))
+
+    @cached_property
+    def _bar(self) -> float:
+        """The best forecast of what has finished or is taken as finished; before that, the middle of all."""
+        import numpy as np
+
+        ended = [c for c in self._begun if c.state == State.FINISHED] + self._pending
+        means, _ = self._predict([curve.point for curve in ended or self._begun])
+        return float(means.max() if ended else np.median(means))
+
+    @cached_property
+    def _usual(self) -> float:
+        """The completions of a usual training."""
+        totals = sorted(curve.total for curve in self._begun)
+        return max(totals[len(totals) // 2], 1e-9)
+
+    def scores(self, curves: Sequence[Curve]) -> list[float]:
+        """Return the expected improvement per remaining cost of unfinished trials."""
+        return self._score([curve.point for curve in curves], [curve.total * (1 - curve.share) for curve in curves])
+
+    @cached_property
+    def worths(self) -> list[float]:
+        """The expected improvement per cost of each candidate."""
+        totals = [self._features.total(point) or self._usual for point in self.candidates]
+        return self._score(self.candidates, totals)
+
+    def _score(self, points: Sequence[Point], remaining: Sequence[float]) -> list[float]:
+        import numpy as np
+
+        if not points:
+            return []
+        mean, deviation = self._predict(points)
+        costs = np.maximum(np.array(remaining) / self._usual, CHEAPEST)
+        return [float(gain) for gain in expected_improvement(mean, deviation, self._bar) / costs]
+
+    def chances(self, curves: Sequence[Curve]) -> list[float]:
+        """Return the chance of each trial to end above the best that has finished."""
+        mean, deviation = self._predict([curve.point for curve in curves])
+        return [0.5 * math.erfc((self._bar - m) / (d * math.sqrt(2))) for m, d in zip(mean, deviation, strict=True)]
+
+    def values(self, curves: Sequence[Curve]) -> dict[int, float]:
+        """Return the predicted final values of trials, in the objective's own unit."""
+        mean, _ = self._predict([curve.point for curve in curves])
+        return {curve.number: self._warp.undo(float(value)) for curve, value in zip(curves, mean, strict=True)}
+
+
+def ranked(points: Sequence[Point], worths: Sequence[float]) -> list[Point]:
+    """Return points by their worth, the highest first."""
+    return [points[index] for index in sorted(range(len(points)), key=lambda index: -worths[index])]
+
+
+def expected_improvement(mean: "Array", deviation: "Array", bar: float) -> "Array":
+    """Return the mean of max(value - bar, 0) of normal values. Source: Jones, Schonlau and Welch 1998."""
+    import numpy as np
+    from scipy.special import ndtr
+
+    apart = (mean - bar) / deviation
+    result: Array = deviation * (apart * ndtr(apart) + np.exp(-apart * apart / 2) / math.sqrt(2 * math.pi))
+    return result
+
+
+@dataclass(frozen=True)
+class Logit:
+    """Stretch a share near 0 and 1, where equal steps are not equally hard."""
+
+    def __call__(self, value: float) -> float:
+        """Return a value on this scale."""
+        return math.log((value + BOUNDARY) / (1 - value + BOUNDARY))
+
+    def undo(self, value: float) -> float:
+        """Return the original value."""
+        odds = math.exp(min(value, 700.0))
+        return min(max((odds * (1 + BOUNDARY) - BOUNDARY) / (1 + odds), 0.0), 1.0)
+
+
+def choose_warp(curves: Sequence[Curve]) -> Logit | OutputTransform:
+    """Return the scale of the forecast: logits if all values are shares, otherwise one that compresses low values."""
+    values = [value for curve in curves for value in curve.held_out]
+    if not values or all(0 <= value <= 1 for value in values):
+        return Logit()
+    return OutputTransform(values, [curve.held_out[-1] for curve in curves])
+
+
+def _milestones(curve: Curve) -> list[int]:
+    """Return the indices of evaluations 1, 4, 16, ... and of a finished curve's last: kernels are fitted to few changes."""
+    count = len(curve.held_out)
+    powers = {4**power - 1 for power in range(count.bit_length()) if 4**power <= count}
+    return sorted(powers | ({count - 1} if curve.state == State.FINISHED else set()))
