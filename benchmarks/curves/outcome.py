@@ -1,5 +1,6 @@
 """What one rehearsed sweep cost, and what it had found when; knows nothing of how it searched."""
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -26,6 +27,12 @@ class Outcome:
     def regret(self, pool: Pool, budget: float) -> float:
         """Of the best point that had finished within a budget in completions."""
         return pool.regret(place for completions, _, place in self.finished if completions <= budget)
+
+    def is_won(self, pool: Pool, budget: float) -> bool:
+        """Whether the best that had finished within a budget is the best of all, or within noise of it."""
+        done = [place for completions, _, place in self.finished if completions <= budget]
+        found = max((pool.places[place].truth for place in done), default=-math.inf)
+        return found >= pool.best - max(pool.tolerance, 2 * pool.error)
 
     def stopped_best(self, pool: Pool) -> bool:
         """Whether the best of the points that were started did not get to finish."""

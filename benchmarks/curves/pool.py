@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from grposweep.errors import UserError
@@ -63,6 +63,13 @@ class Pool:
     def tolerance(self) -> float:
         """One per cent of it."""
         return 0.01 * abs(self.best)
+
+    @cached_property
+    def error(self) -> float:
+        """The standard error of a point's worth, as the best quarter of the points shows it."""
+        best = sorted((p for p in self.places if len(p.trainings) > 1), key=lambda p: -p.truth)
+        ends = [[training.held_out[-1] for training in place.trainings] for place in best[: len(best) // 4 + 1]]
+        return math.sqrt(fmean([variance(values) / len(values) for values in ends])) if ends else 0.0
 
     @property
     def close(self) -> int:

@@ -1,5 +1,7 @@
 """Replay searches over recorded learning curves, in seconds: python benchmarks/curves/replay.py FILE... [--policy NAME,...].
 
+    python benchmarks/curves/replay.py FILE... --policy curve_ei,default --repeats 100 --slots 4 --keep FOLDER
+
 A sweep's own classes ask and stop; a recording stands for each training. The recorded points are the space: a suggestion
 becomes the nearest one that is not used yet, with one of its seeds. Cost is completions generated. A point is worth its
 final held-out reward, the mean over its seeds, and regret is what the best finished one lacks of the best of all.
@@ -9,17 +11,18 @@ a sweep starts nothing new, but for one that is not there yet, which goes on, an
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
@@ -35,6 +38,8 @@ WORKERS = 2  # processes
 FEW = 2  # repeats that are not worth starting them for
 BOOTSTRAPS = 1000  # for the interval of a ratio
 
+Spread = Callable[..., Iterable[Outcome]]
+
 
 @dataclass(frozen=True)
 class Repeats:
@@ -46,6 +51,8 @@ class Repeats:
     false_stops: list[bool]
     spent: list[float]  # completions in all
     resumed: list[int]
+    idle: list[float]  # share of the slots' time until the end
+    won: list[bool]  # whether the best of what had finished at the budget is the best of all, or tied with it
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,6 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recorded curves, JSON lines (record.py)")
     parser.add_argument("--policy", default="all", help=f"any of {','.join((*POLICIES, *PEERS))}; or all (default)")
     parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--slots", type=int, default=1, help="trials at once (default 1)")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder that keeps each repeat; what is there is not replayed again"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     try:
@@ -61,13 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.repeats < 1:
             raise UserError(f"--repeats {options.repeats}: at least one repeat is needed. Set --repeats 50.")
         pools = [read_pool(path) for path in options.files]
-        results = {pool.name: replay(pool, names, options.repeats) for pool in pools}
+        results = {pool.name: replay(pool, names, options.repeats, options.slots, options.keep) for pool in pools}
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     if options.format == "json":
-        single = results[pools[0].name] if len(pools) == 1 else merge(list(results.values()))
-        print(json.dumps(describe(single, names), indent=2))
+        one = results[pools[0].name] if len(pools) == 1 else merge(list(results.values()))
+        print(json.dumps(describe(one, names), indent=2))
         return 0
     for pool in pools:
         print_table(pool, results[pool.name], names)
@@ -88,22 +99,36 @@ def choose(text: str) -> list[str]:
     return names
 
 
-def replay(pool: Pool, names: list[str], repeats: int) -> dict[str, Repeats]:
+def replay(pool: Pool, names: list[str], repeats: int, slots: int, keep: Path | None) -> dict[str, Repeats]:
     """All policies on one pool, the reference first: it sets the budget."""
     os.environ["OMP_NUM_THREADS"] = "1"  # matrices are small; for the workers, which import numpy afterwards
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as workers:
         spread = workers.map if repeats > FEW else map
-        reference = measure(pool, REFERENCE, repeats, 0.0, spread)
+        run = partial(measure, pool, slots=slots, repeats=repeats, spread=spread, keep=keep)
+        reference = run(REFERENCE, budget=0.0)
         budget = median(reference.arrivals)
-        return {name: measure(pool, name, repeats, budget, spread) for name in dict.fromkeys((REFERENCE, *names))}
+        return {name: run(name, budget=budget) for name in dict.fromkeys((REFERENCE, *names))}
 
 
-def measure(pool: Pool, name: str, repeats: int, budget: float, spread: Callable[..., Iterable[Outcome]]) -> Repeats:
-    """One policy's repeats."""
+def measure(
+    pool: Pool, name: str, budget: float, slots: int, repeats: int, spread: Spread, keep: Path | None
+) -> Repeats:
+    """One policy's repeats; those in the folder ``keep`` are read from there."""
+    file = keep / f"{pool.name}.{name}.{slots}.{budget:.0f}.jsonl" if keep else None
+    known = [Outcome(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
+    outcomes, wanted = known[:repeats], range(len(known), repeats)
     if name in PEERS:
-        outcomes = rehearse_peer(pool, PEERS[name], range(repeats), budget)
+        if slots > 1:
+            raise UserError(f"--policy {name} --slots {slots}: it runs with one slot. Leave --slots out.")
+        found: Iterable[Outcome] = rehearse_peer(pool, PEERS[name], wanted, budget) if wanted else ()
     else:
-        outcomes = list(spread(partial(rehearse, pool, POLICIES[name], budget=budget), range(repeats)))
+        found = spread(partial(rehearse, pool, POLICIES[name], budget=budget, slots=slots), wanted)
+    for outcome in found:
+        outcomes.append(outcome)
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a") as lines:
+                lines.write(json.dumps(asdict(outcome)) + "\n")
     return summarize(pool, outcomes, budget)
 
 
@@ -117,6 +142,8 @@ def summarize(pool: Pool, outcomes: list[Outcome], budget: float) -> Repeats:
         false_stops=[outcome.stopped_best(pool) for outcome in outcomes],
         spent=[outcome.completions for outcome in outcomes],
         resumed=[outcome.resumed for outcome in outcomes],
+        idle=[outcome.idle_seconds / max(outcome.slot_seconds, 1e-9) for outcome in outcomes],
+        won=[outcome.is_won(pool, budget) for outcome in outcomes],
     )
 
 
@@ -137,12 +164,19 @@ def describe(results: dict[str, Repeats], names: list[str]) -> dict[str, dict[st
 def figures(mine: Repeats, reference: Repeats) -> dict[str, Any]:
     """Medians with their 95 % intervals, and means of regrets and shares."""
     ratios = bootstrap(mine.arrivals, reference.arrivals)
+    pairs = [math.log(a / b) for a, b in zip(mine.arrivals, reference.arrivals, strict=True)]
+    error = 1.96 * stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.inf
     return {
         "completions_to_1pct": interval(mine.arrivals),
         "cost_ratio_to_tpe": median(mine.arrivals) / median(reference.arrivals),
         "regret_at_equal_budget": fmean(mine.regrets),
         "false_stops": fmean(mine.false_stops),
         "cost_ratio_interval": ratios,
+        "paired_ratio": math.exp(fmean(pairs)),
+        "paired_ratio_interval": {"low": math.exp(fmean(pairs) - error), "high": math.exp(fmean(pairs) + error)},
+        "seconds_ratio_to_tpe": median(mine.seconds) / max(median(reference.seconds), 1e-9),
+        "idle_share": fmean(mine.idle),
+        "best_or_tied": fmean(mine.won),
         "seconds_to_1pct": interval(mine.seconds),
         "completions_in_all": median(mine.spent),
         "resumed": fmean(mine.resumed),
@@ -178,16 +212,18 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
         f"each; the best point {pool.best:.4g}, {pool.close} within 1 %; budget {budget:,.0f} completions\n"
     )
     print(
-        "| policy | completions to 1 % (95 %) | of TPE's (95 %) | seconds | regret at budget | false stops | resumed |"
+        "| policy | completions to 1 % (95 %) | of TPE's, medians (95 %) | paired (95 %) | time, of TPE's "
+        "| regret at budget | best or tied | false stops | idle | resumed |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name, row in describe(results, names).items():
-        cost, ratio = row["completions_to_1pct"], row["cost_ratio_interval"]
+        cost, ratio, paired = row["completions_to_1pct"], row["cost_ratio_interval"], row["paired_ratio_interval"]
         print(
             f"| {name} | {cost['median']:,.0f} ({cost['low']:,.0f}-{cost['high']:,.0f}) "
             f"| {row['cost_ratio_to_tpe']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f}) "
-            f"| {row['seconds_to_1pct']['median']:.0f} | {row['regret_at_equal_budget']:.4f} "
-            f"| {row['false_stops']:.0%} | {row['resumed']:.0f} |"
+            f"| {row['paired_ratio']:.2f} ({paired['low']:.2f}-{paired['high']:.2f}) | {row['seconds_ratio_to_tpe']:.2f} "
+            f"| {row['regret_at_equal_budget']:.4f} | {row['best_or_tied']:.0%} | {row['false_stops']:.0%} "
+            f"| {row['idle_share']:.1%} | {row['resumed']:.0f} |"
         )
 
 

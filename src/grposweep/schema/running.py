@@ -149,8 +149,9 @@ class Search:
     ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
     results tell the sampler where the space, the objective and the training are the same.
     ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null: none) is a further one: at two evaluations
-    in a row more than this share of the held-out completions are one template. ``stopping`` none|median|asha|hyperband|curve
-    ends or pauses trials that promise less than others; ``auto`` decides by the sampler (a grid's trials all run to their end).
+    in a row more than this share of the held-out completions are one template. ``stopping``
+    none|median|asha|hyperband|curve|curve_ei ends or pauses trials that promise less than others; ``auto`` decides by the sampler
+    (a grid's trials all run to their end).
     ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points
     with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:

@@ -50,10 +50,11 @@ class SamplerRequest:
         return Random(f"{self.seed}:{self.number}")
 
 
-def choose_sampler(name: str, space: Space, objectives: int = 1) -> str:
-    """Resolve ``auto``: a grid if the space is finite, otherwise the adaptive sampler (TPE for several objectives)."""
+def choose_sampler(name: str, space: Space, objectives: int = 1, stopping: str = AUTO) -> str:
+    """Resolve ``auto``: a grid if the space is finite, the sampler of the early-stopping policy's name, or the adaptive one."""
     if name == AUTO:
-        return "grid" if space.is_finite else ADAPTIVE if objectives == 1 else "tpe"
+        adaptive = stopping if stopping in SAMPLERS else ADAPTIVE
+        return "grid" if space.is_finite else adaptive if objectives == 1 else "tpe"
     return name
 
 
@@ -127,9 +128,7 @@ def build_ranked(points: Sequence[Point], distributions: Common, seed: int) -> "
         def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
             return dict(distributions)
 
-        def sample_relative(
-            self, study: "Study", trial: "FrozenTrial", search_space: dict[str, "BaseDistribution"]  # noqa: ARG002
-        ) -> dict[str, Any]:
+        def sample_relative(self, _study: "Study", _trial: "FrozenTrial", search_space: Common) -> dict[str, Any]:
             point = next(left, {})
             return {name: point[name] for name in search_space if name in point}
 

@@ -254,6 +254,10 @@ class EarlyStoppingMonitor:
             values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
         return {number: self.sign * value for number, value in values.items()}
 
+    def proposed(self) -> Sequence[Point]:
+        """Return new points for the sampler, the best first; empty if the policy has none."""
+        return self.stopping.propose(self.curves())
+
     def _decide(self, trial: FrozenTrial) -> tuple[ControlAction, str, str] | None:
         """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)

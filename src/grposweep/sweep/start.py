@@ -21,9 +21,10 @@ from grposweep.errors import ExitCode, UserError
 from grposweep.files import VERSION, read_json, write_json, write_text
 from grposweep.fixes import render_problem
 from grposweep.launchers.base import Launcher
+from grposweep.registries import SAMPLERS
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import Experiment
-from grposweep.search.early_stopping import build_policy, choose_policy
+from grposweep.schema import AUTO, Experiment
+from grposweep.search.early_stopping import SearchContext, build_policy, choose_policy
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
 from grposweep.search.replication import build_replication
@@ -108,7 +109,7 @@ def _sampler(base: Experiment, space: Space) -> str:
             "seed is a parameter and search.seeds is set: both would set the seed. "
             "Take seed out of the space, or set search.seeds=0."
         )
-    sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further))
+    sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further), base.search.stopping)
     if base.force and not lists_points(sampler):
         raise UserError(
             f"force=true with search={sampler}: only a list of points can be run once more. "
@@ -118,6 +119,11 @@ def _sampler(base: Experiment, space: Space) -> str:
         raise UserError(
             "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "
             "single one lr=choice(1e-3)."
+        )
+    if SAMPLERS[sampler].is_ranked and base.search.stopping not in (AUTO, sampler):
+        raise UserError(
+            f"search.sampler={sampler} takes its points from the early-stopping policy of that name, and search.stopping="
+            f"{base.search.stopping}. Set search.stopping={sampler}, or search.sampler=tpe."
         )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
@@ -248,8 +254,11 @@ def build_controller(
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died between an end and this
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
+    finite = tuple(study.space.finite_part(point) for point in queue.valid_points)
+    has_points = lambda: queue.has_points  # noqa: E731 - a property of what changes
+    stopping.begin(SearchContext(study.space, queue.validator.planned, finite, base.search.seed, has_points))
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
-    queue.foreseen = monitor.foreseen
+    queue.foreseen, queue.proposed = monitor.foreseen, monitor.proposed
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
 

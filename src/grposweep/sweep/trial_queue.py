@@ -15,6 +15,7 @@ from grposweep.check import errors
 from grposweep.config.identity import experiment_id
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
+from grposweep.registries import SAMPLERS
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import ValidPoints, lists_points
@@ -113,6 +114,7 @@ class TrialQueue:
         None
     )  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
+    proposed: Callable[[], Sequence[Point]] = tuple  # new points that the early-stopping policy chose, the best first
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
@@ -214,8 +216,9 @@ class TrialQueue:
 
         def draw(ahead: int = 0) -> Point | None:
             valid = ValidPoints(is_new, finite)
-            foreseen = {} if self.sampler == "random" else self.foreseen()
-            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
+            ranked = self.proposed() if SAMPLERS[self.sampler].is_ranked else ()
+            foreseen = {} if ranked or self.sampler == "random" else self.foreseen()
+            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead, ranked)
 
         return draw() if fixed or not self._draws_ahead else self._ahead(draw)
 

@@ -150,7 +150,9 @@ def choose_policy(name: str, sampler: str, objectives: int = 1) -> str:
     """Resolve ``auto``: no early stopping if every point is compared, or if several objectives give no order."""
     if objectives > 1 or (name == AUTO and SAMPLERS[sampler].lists_points):
         return "none"
-    return DEFAULT if name == AUTO else name
+    if name == AUTO:
+        return sampler if SAMPLERS[sampler].is_ranked else DEFAULT
+    return name
 
 
 def build_policy(name: str) -> StoppingPolicy:

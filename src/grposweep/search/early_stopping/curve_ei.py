@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, SearchContext, State
 from grposweep.search.early_stopping.curve import OutputTransform, keep, landmark
 from grposweep.search.early_stopping.freeze_thaw import BOUNDARY, DOUBT, Features, Process, Rows, fit
-from grposweep.search.space import Point, freeze
+from grposweep.search.space import Point, Space, freeze
 
 if TYPE_CHECKING:
     from grposweep.search.early_stopping.freeze_thaw import Array
@@ -35,6 +35,9 @@ FITTED = 70  # and of its kernel
 
 class CurveEiPolicy(NoStopping):
     """Pause, promote and propose by expected improvement per remaining cost."""
+
+    def __init__(self) -> None:
+        self.begin(SearchContext(Space(), has_points=lambda: False))
 
     def begin(self, context: SearchContext) -> None:
         """Take note of the space."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING
 
-from grposweep.search.early_stopping import Curve, PlannedTraining, SearchContext
+from grposweep.search.early_stopping import PlannedTraining, SearchContext
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 LENGTHS = (0.1, 0.15, 0.22, 0.33, 0.5, 0.75, 1.1, 1.7, 2.5, 4.0, 8.0)  # shares of a feature's range; 8: no influence
 SEEDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # variance between trainings of one point, relative to that of the curves
 NOISES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # variance of an evaluation, likewise
-TYPICAL, SPREAD = 1.1, 1.0  # of a feature's length before anything is known: its median, and the deviation of its logarithm
+TYPICAL, SPREAD = (
+    1.1,
+    1.0,
+)  # of a feature's length before anything is known: its median, and the deviation of its logarithm
 TYPICAL_TIMES, SPREAD_TIME = (0.5, 1.1), 0.5  # of progress, and of the share
 TYPICAL_SEED, TYPICAL_NOISE = 0.03, 0.01
 PASSES = 2  # over all kernel parameters
@@ -224,7 +227,7 @@ class Process:
     def _lengths(self) -> "Array":
         import numpy as np
 
-        lengths: Array = np.array(self.kernel.lengths)[self._groups]
+        lengths: Array = np.array(self.kernel.lengths)[np.array(self._groups, dtype=int)]
         return lengths
 
     def _covariance(self, a: Rows, b: Rows) -> "Array":
