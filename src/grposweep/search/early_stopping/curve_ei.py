@@ -158,16 +158,16 @@ class Outlook:
         shares = [min(curve.completions[index] / curve.total, 1.0) for curve, index in looks]
         return self._rows([c.point for c, _ in looks], shares, [c.number for c, _ in looks]), values
 
-    def _rows(self, points: Sequence[Point], shares: Sequence[float], trials: Sequence[int]) -> Rows:
+    def _rows(self, points: Sequence[Point], shares: Sequence[float], trials: Sequence[float]) -> Rows:
         import numpy as np
 
         places = [self._features.place(point) for point in points]
-        times = [self._features.times(end, share) for (_, end), share in zip(places, shares, strict=True)]
-        features = np.array([coordinates for coordinates, _ in places]).reshape(len(points), -1)
+        times = [self._features.times(end, share) for (_, end, _), share in zip(places, shares, strict=True)]
+        features = np.array([coordinates for coordinates, _, _ in places]).reshape(len(points), -1)
         return Rows(features, np.array(times).reshape(-1, 2), np.array(trials, dtype=float))
 
     def _finals(self, points: Sequence[Point]) -> Rows:
-        return self._rows(points, [1.0] * len(points), [-1] * len(points))
+        return self._rows(points, [1.0] * len(points), [math.nan] * len(points))
 
     def _predict(self, points: Sequence[Point]) -> "tuple[Array, Array]":
         mean, deviation = self._process.predict(self._finals(points))
@@ -196,7 +196,7 @@ class Outlook:
     @cached_property
     def worths(self) -> list[float]:
         """The expected improvement per cost of each candidate."""
-        totals = [self._features.total(point) or self._usual for point in self.candidates]
+        totals = [self._features.place(point)[2] or self._usual for point in self.candidates]
         return self._score(self.candidates, totals)
 
     def _score(self, points: Sequence[Point], remaining: Sequence[float]) -> list[float]:

@@ -34,7 +34,9 @@ TYPICAL_SEED, TYPICAL_NOISE = 0.03, 0.01
 PASSES = 2  # over all kernel parameters
 FEWEST = 4  # observations to fit anything to
 DOUBT = 6  # curves at which a prediction's variance is taken for twice as large as the process says
+JITTER = 1e-4  # variance of a guess, relative to that of the curves
 BOUNDARY = 0.02  # keeps logits of 0 and 1 finite
+REMEMBERED_PLACES = 2000
 SAMPLE = 256  # points that say how far the features of a space reach
 WIDE = 8.0  # positive numbers over at least this ratio are compared by their logarithms
 PLANNED = {  # parameters that the learning rate, the completions of a step and the group size stand for
@@ -50,7 +52,8 @@ class Features:
         import numpy as np
 
         self._context = context
-        sample = [self._planned(point) for point in context.draw(Random(0), SAMPLE)]
+        self._places: dict[object, tuple[list[float], float, float]] = {}
+        sample = [context.plan(point) for point in context.draw(Random(0), SAMPLE)]
         self.is_planned = all(plan.learning_rate > 0 and plan.completions_per_step > 0 for plan in sample)
         logs = np.array([self._logarithms(plan) for plan in sample])
         self._low, spread = logs.min(0), np.ptp(logs, axis=0)
@@ -66,24 +69,25 @@ class Features:
         groups = [[index] * other.width for index, other in enumerate(self._others, len(self._varied))]
         self.groups = [*range(len(self._varied)), *(index for group in groups for index in group)]
 
-    def place(self, point: Point) -> tuple[list[float], float]:
-        """Return a point's coordinates, and its progress at the end of the training."""
-        plan = self._planned(point)
+    def place(self, point: Point) -> tuple[list[float], float, float]:
+        """Return a point's coordinates, its progress at the end of the training, and its completions in all (0: unknown)."""
+        key = tuple(point.items())
+        if key not in self._places:
+            if len(self._places) >= REMEMBERED_PLACES:
+                self._places.clear()
+            self._places[key] = self._place(point)
+        return self._places[key]
+
+    def _place(self, point: Point) -> tuple[list[float], float, float]:
+        plan = self._context.plan(point)
         logs = self._logarithms(plan)
         planned = [(logs[column] - float(self._low[column])) / float(self._spread[column]) for column in self._varied]
         others = [value for other in self._others for value in other.values(point)]
-        return [*planned, *others], (self._steps(plan) - self._most) / self._unit
+        return [*planned, *others], (self._steps(plan) - self._most) / self._unit, plan.total
 
     def times(self, end: float, share: float) -> tuple[float, float]:
         """Return the two times of an evaluation after a share of a training with this progress at its end."""
         return end + math.log(max(share, 1e-3)) / self._unit, math.log1p(9 * share) / math.log(10)
-
-    def total(self, point: Point) -> float:
-        """Return the completions of a whole training; 0 if unknown."""
-        return self._planned(point).total
-
-    def _planned(self, point: Point) -> PlannedTraining:
-        return self._context.plan(point)
 
     def _logarithms(self, plan: PlannedTraining) -> tuple[float, float, float]:
         numbers = plan.learning_rate, plan.completions_per_step, plan.num_generations
@@ -155,7 +159,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Rows:
-    """Evaluations, seen or wanted: coordinates of the point, two times, and the trial (any number)."""
+    """Evaluations, seen or wanted: coordinates of the point, two times, and the trial (not a number: it has none)."""
 
     features: "Array"
     times: "Array"
@@ -173,17 +177,19 @@ class Process:
     """The posterior given values at rows; ``groups`` says which length belongs to each column."""
 
     def __init__(
-        self, seen: Rows, value: "Array", groups: Sequence[int], kernel: Kernel, middle: float | None = None
+        self, seen: Rows, value: "Array", groups: Sequence[int], kernel: Kernel, guesses: int = 0, middle: float = 0.0
     ) -> None:
         import numpy as np
         from scipy.linalg import cho_factor, cho_solve
 
         self.seen, self.value, self.kernel, self._groups = seen, value, kernel, list(groups)
-        self._middle = float(value.mean()) if middle is None else middle
+        self._middle = middle if guesses else float(value.mean())
         covariance = self._covariance(seen, seen)
         time = _matern(_distance(seen.times, seen.times, np.array(kernel.times)))
         covariance += kernel.seed * (seen.trial[:, None] == seen.trial[None]) * time
-        covariance[np.diag_indices_from(covariance)] += kernel.noise
+        noise = np.full(len(value), kernel.noise)
+        noise[len(value) - guesses :] = JITTER
+        covariance[np.diag_indices_from(covariance)] += noise
         self._factor = cho_factor(covariance, lower=True, check_finite=False)
         centred = value - self._middle
         self._weights = cho_solve(self._factor, centred, check_finite=False)
@@ -209,12 +215,12 @@ class Process:
         return self._middle + across @ self._weights, np.sqrt(variance)
 
     def with_guesses(self, rows: Rows) -> "Process":
-        """Return the posterior as if these rows had been seen with their predicted values: it stays less unsure there."""
+        """Return the posterior as if these rows had their predicted values for certain, so that none promises anything."""
         import numpy as np
 
         guessed, _ = self.predict(rows)
         values = np.concatenate([self.value, guessed])
-        more = Process(self.seen.joined(rows), values, self._groups, self.kernel, self._middle)
+        more = Process(self.seen.joined(rows), values, self._groups, self.kernel, len(guessed), self._middle)
         more.scale = self.scale
         return more
 
