@@ -4,7 +4,8 @@
 how far the figures are off. ``--json`` prints the rows as JSON lines. The runs are in published.jsonl, each with its source.
 
 A run is used for reporting only (held back) if the first byte of the SHA-256 of its id is below 85: about a third. No constant
-was chosen by those. A run whose source does not state a size that its memory depends on is incomplete, and counted apart.
+was chosen by those, but they were seen: RESULTS.md says what followed. A run whose source does not state a size that its memory
+depends on is incomplete, and counted apart.
 """
 
 import argparse

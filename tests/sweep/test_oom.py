@@ -9,9 +9,10 @@ import pytest
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.files import append_line
+from grposweep.memory.calibration import LARGEST, SMALLEST, VARIABLE, calibrate
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.oom import LARGEST, SMALLEST, correction, known_oom, record_oom, record_peak
+from grposweep.sweep.oom import corrections, known_oom, record_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
@@ -66,8 +67,7 @@ def test_the_trial_that_needed_most_for_its_estimate_corrects_it(sweep: SweepFol
     verdict = ValidatedSpace(24.0)
     for number, ratio in enumerate((1.1, 1.3, 1.2)):
         finish(sweep, verdict, verdict.gib * ratio - CONTEXT / GIB, number)
-    found = correction(sweep)
-    assert found is not None
+    (found,) = corrections(sweep).values()
     assert found == (pytest.approx(1.3), 1)
 
 
@@ -76,7 +76,8 @@ def test_a_correction_stays_within_bounds(sweep: SweepFolder, ratio: float, boun
     """A shared GPU, or a model that is not the one of the shape, says nothing about other points."""
     verdict = ValidatedSpace(24.0)
     finish(sweep, verdict, verdict.gib * ratio)
-    assert (correction(sweep) or (0, 0))[0] == bounded
+    ((factor, _),) = corrections(sweep).values()
+    assert factor == bounded
 
 
 def test_a_point_that_does_not_fit_by_what_was_seen_is_left_out(sweep: SweepFolder) -> None:
@@ -91,7 +92,7 @@ def test_a_point_that_does_not_fit_by_what_was_seen_is_left_out(sweep: SweepFold
 def test_without_a_known_gpu_nothing_is_noted(sweep: SweepFolder) -> None:
     """On a CPU the peak is the process's, which is no GPU's."""
     finish(sweep, ValidatedSpace(None), 3.0)
-    assert correction(sweep) is None
+    assert corrections(sweep) == {}
 
 
 def test_a_point_that_an_earlier_release_saw_run_out_is_still_left_out(sweep: SweepFolder) -> None:
@@ -103,3 +104,30 @@ def test_a_point_that_an_earlier_release_saw_run_out_is_still_left_out(sweep: Sw
     del line["same"]["generation"]["vllm_server_args"]
     path.write_text(json.dumps(line) + "\n")
     assert known_oom(sweep, verdict) == 7  # type: ignore[arg-type]
+
+
+def test_a_peak_corrects_the_phase_that_it_was_in(sweep: SweepFolder) -> None:
+    """A trial whose peak was in one phase says nothing of a point whose peak is in another."""
+    verdict = ValidatedSpace(24.0)
+    finish(sweep, verdict, verdict.gib * 1.4)
+    memory = estimate(verdict.setting)
+    assert memory is not None
+    assert list(corrections(sweep)) == [memory.peak_phase]
+
+
+def test_peaks_are_shared_between_sweeps_only_if_a_file_is_named(
+    sweep: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same GPU with the same versions; another GPU is not corrected."""
+    verdict, other = ValidatedSpace(24.0), ValidatedSpace(48.0)
+    finish(sweep, verdict, verdict.gib)
+    assert calibrate(verdict.setting).memory_factors == ()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "peaks.jsonl"))
+    finish(sweep, verdict, verdict.gib * 1.2 - CONTEXT / GIB, number=1)
+    ((_, factor),) = calibrate(verdict.setting).memory_factors
+    assert factor == pytest.approx(1.2)
+    assert calibrate(other.setting).memory_factors == ()
+    before, after = estimate(verdict.setting), estimate(calibrate(verdict.setting))
+    assert before is not None
+    assert after is not None
+    assert after.peak == pytest.approx(1.2 * before.peak)

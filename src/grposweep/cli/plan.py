@@ -20,6 +20,7 @@ from grposweep.frameworks.memory import describe
 from grposweep.frameworks.parsing.load import Options, load_recipes
 from grposweep.linting.linter import build_plan
 from grposweep.linting.output import place_of
+from grposweep.memory.calibration import calibrate
 from grposweep.memory.estimate import estimate, memory_gib
 from grposweep.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grposweep.memory.host import find_host_memory
@@ -122,9 +123,9 @@ def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> 
             f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
         )
     named = [pair for name in files for pair in _of_file(name, options)] or [("", _of_overrides(items, options))]
-    if gpu_gib is None:
-        return named
-    return [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
+    if gpu_gib is not None:
+        named = [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
+    return [(name, calibrate(setting)) for name, setting in named]
 
 
 def training_processes(gpus: int | None, server_gpus: int) -> int | None:

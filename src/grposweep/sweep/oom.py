@@ -15,6 +15,7 @@ from typing import Any
 from grposweep import planning
 from grposweep.check import check, errors
 from grposweep.files import append_line, read_lines
+from grposweep.memory.calibration import find_factors, find_trial_too_large, peak_line, share
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.planning import build_plan
 from grposweep.schema import Experiment
@@ -54,9 +55,6 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     )
 
 
-SMALLEST, LARGEST = 0.7, 1.5  # how far trials may move the estimate: beyond, something else is being measured
-
-
 def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:
     """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
     batch = apply_oom_fix(trial.path, verdict.experiment).batch
@@ -73,10 +71,9 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
     peaks = (row.line.get("memory/peak") for row in read_metrics(trial.path))
     reserved = max((peak for peak in peaks if isinstance(peak, float)), default=None)
     if reserved is not None:
-        seen = reserved + CONTEXT / GIB  # which torch does not count
-        append_line(
-            sweep.path / paths.MEMORY, {"trial": trial.number, "seen_gib": seen, "estimate_gib": memory.peak / GIB}
-        )
+        line = peak_line(memory, reserved + CONTEXT / GIB)  # which torch does not count
+        append_line(sweep.path / paths.MEMORY, {"trial": trial.number, **line})
+        share(verdict.setting, line)
 
 
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
@@ -85,23 +82,14 @@ def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
         if _complete(line["same"]) == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
     memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
-    found = None if memory is None or limit is None else correction(sweep)
-    if found is None or memory is None or limit is None:
+    if memory is None or limit is None:
         return None
-    return found[1] if memory.peak * found[0] > limit * GIB else None
+    return find_trial_too_large(memory, corrections(sweep), limit * GIB)
 
 
-def correction(sweep: SweepFolder) -> tuple[float, int] | None:
-    """Return the largest measured/estimated ratio and its trial.
-
-    The largest ratio, not the mean: calling a point safe that fails costs more than leaving one out.
-    """
-    lines = read_lines(sweep.path / paths.MEMORY, seen_gib=float, estimate_gib=float, trial=int)
-    ratios = [(line["seen_gib"] / line["estimate_gib"], line["trial"]) for line in lines if line["estimate_gib"] > 0]
-    if not ratios:
-        return None
-    ratio, trial = max(ratios)
-    return min(max(ratio, SMALLEST), LARGEST), trial
+def corrections(sweep: SweepFolder) -> dict[str, tuple[float, int]]:
+    """Return what the peaks of the sweep's trials say of each phase: the factor of the estimate, and the trial."""
+    return find_factors(read_lines(sweep.path / paths.MEMORY, seen_gib=float, estimate_gib=float, trial=int))
 
 
 def _sizes(verdict: ValidationResult) -> dict[str, int]:

@@ -1,0 +1,86 @@
+"""Correct the estimate of a phase by peaks that trials have logged: in one sweep, and in a local file across sweeps.
+
+A logged peak is one number a trial, so it says something of the phase that the estimate has as the largest. The largest ratio
+counts, not the mean: calling a point safe that fails costs more than leaving one out.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from grposweep.files import append_line, read_lines
+from grposweep.memory.estimate import GIB, Memory
+from grposweep.setting import Setting
+
+SMALLEST, LARGEST = 0.7, 1.5  # how far peaks may move the estimate: beyond, something else is being measured
+VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # names the local file; without it nothing is shared between sweeps
+PACKAGES = ("torch", "transformers", "trl", "vllm")
+EVERY_PHASE = ""  # of lines that earlier versions wrote
+SHAPE = {"seen_gib": float, "estimate_gib": float}
+
+
+def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """Return for each measured phase its largest ratio of seen to estimated, within bounds, and the trial that had it."""
+    found: dict[str, tuple[float, int]] = {}
+    for line in lines:
+        if line["estimate_gib"] > 0:
+            ratio = min(max(line["seen_gib"] / line["estimate_gib"], SMALLEST), LARGEST)
+            phase = str(line.get("phase", EVERY_PHASE))
+            found[phase] = max(found.get(phase, (0.0, 0)), (ratio, int(line.get("trial", 0))))
+    return found
+
+
+def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
+    """Return the trial by whose peak a point would need more than the limit in bytes; None if it fits by all of them.
+
+    A phase that was never measured is left to the estimate's own verdict.
+    """
+    for phase, size in memory.phases.items():
+        found = factors.get(phase) or factors.get(EVERY_PHASE)
+        if found is not None and size * found[0] > limit:
+            return found[1]
+    return None
+
+
+def share(s: Setting, line: Mapping[str, Any]) -> None:
+    """Append a measured peak to the local file, with the GPU and the versions that it holds for; nothing without a file."""
+    if path := _shared_file():
+        append_line(path, {**line, "on": _place(s)})
+
+
+def calibrate(s: Setting) -> Setting:
+    """Return a setting whose estimate is corrected by the local file, by peaks on the same GPU with the same versions."""
+    path = _shared_file()
+    if path is None:
+        return s
+    place = _place(s)
+    factors = find_factors(line for line in read_lines(path, **SHAPE, phase=str, on=dict) if line["on"] == place)
+    return s.replace({"memory_factors": tuple((phase, ratio) for phase, (ratio, _) in sorted(factors.items()))})
+
+
+def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
+    """Return what is recorded of a trial's peak in GiB: with the phase that the estimate has as the largest."""
+    return {"seen_gib": seen_gib, "estimate_gib": memory.peak / GIB, "phase": memory.peak_phase}
+
+
+def _shared_file() -> Path | None:
+    name = os.environ.get(VARIABLE)
+    return Path(name) if name else None
+
+
+def _place(s: Setting) -> dict[str, Any]:
+    """Return what a peak holds for: the framework, the GPU's memory, and the packages that are installed here."""
+    return {
+        "framework": s.framework.name,
+        "gpu_memory_gib": s.gpu_memory_gib,
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
