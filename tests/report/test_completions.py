@@ -48,7 +48,7 @@ def best_of(sweep: Path) -> int:
     return best.number
 
 
-@pytest.mark.parametrize("command", ["status", "show"])
+@pytest.mark.parametrize("command", ["status", "show", "best"])
 def test_a_degenerate_winner_is_told_with_its_text_and_the_starts(desk: Desk, sweep: Path, command: str) -> None:
     """What a terminal would obey is shown as it is written."""
     text = desk(command, *(["best"] if command == "show" else [])).out

@@ -15,6 +15,7 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.labels import count, short
+from grposweep.report.completions import winner_warning
 from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -71,6 +72,8 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
         return
     console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, best), soft_wrap=True)
+    for line in (*filter(None, [best.at_best]), *winner_warning(best)):
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if file is not None:
         form = form or default_form(best, file)
         try:
