@@ -171,7 +171,7 @@ def _winner(view: SweepView) -> Iterator[str]:
     point = next((point for point in view.leaderboard if best in point.trials), None)
     yield f"best: trial {best.number}" + (f", {point.gain.text}" if point and point.gain else "")
     if best.at_best:
-        yield f"its value is its {best.at_best}"
+        yield f"trial {best.number}: {best.at_best}"
     if view.front:
         named = ", ".join(map(str, view.front))
         trials = f"trial{'s' * (len(view.front) > 1)} {named}"
