@@ -59,7 +59,7 @@ def test_the_rank_that_the_others_wait_for_is_named_first(
 ) -> None:
     """With what it is busy with, the collective of the others, the step and for how long."""
     write(tmp_path, places, ranks)
-    assert hang_sentence(tmp_path, now=1000.0) == f"{said} since 14:00"
+    assert hang_sentence(tmp_path, now=1000.0) == f"{said} for 14 min"
 
 
 def test_status_shows_it_under_a_running_trial_that_is_silent(desk: Desk) -> None:

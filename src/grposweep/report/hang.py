@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grposweep.labels import count
-from grposweep.report.tables import format_duration
 from grposweep.storage.records import RankStack
 
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
@@ -68,7 +67,11 @@ def hang_sentence(trial: Path, now: float | None = None) -> str:
     if silent:
         parts.insert(0, f"{_ranks(silent)} {'has' if len(silent) == 1 else 'have'} written no stack")
     since = (time.time() if now is None else now) - min(stack.since for stack in stacks)
-    return f"{', '.join(parts)} since {format_duration(max(since, 0.0))}"
+    return (
+        f"{', '.join(parts)} for {since / 60:.0f} min"
+        if since >= 60
+        else f"{', '.join(parts)} for {max(since, 0):.0f} s"
+    )
 
 
 def _part(ranks: Sequence[int], at: Place, step: int, is_rest: bool) -> str:
