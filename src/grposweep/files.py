@@ -17,7 +17,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parents[2]  # holds conf/, sweeps/ and src/
+PROJECT = Path(__file__).resolve().parents[2]  # of a checkout: holds conf/, sweeps/ and src/
+CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel has its own copy
 VERSION = 1  # of every line and object on disk, as "v"
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
 
@@ -147,6 +148,12 @@ def count_yaml_values(node: Any, known: dict[int, int]) -> int:
         below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
     return known[id(node)]
+
+
+def run_command() -> list[str]:
+    """Return the arguments of a Python interpreter that run an experiment or a sweep, in front of the overrides."""
+    script = PROJECT / "src" / "run.py"
+    return [str(script)] if script.is_file() else ["-m", "grposweep", "run"]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from grposweep.check import check, errors
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
-from grposweep.files import PROJECT, parse_yaml, write_text
+from grposweep.files import parse_yaml, run_command, write_text
 from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.lora import PEFT_TARGETS, lora_losses
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
@@ -68,7 +68,7 @@ WHAT = {
     "schedule": "How long, and how often it evaluates and saves.",
     "generation": "How completions are sampled.",
 }
-COMMAND = ("python", str(PROJECT / "src" / "run.py"), "--config-dir", ".", f"sweeps={NAME}")
+COMMAND = ("python", *run_command(), "--config-dir", ".", f"sweeps={NAME}")
 # Set by other keys of ours, or not at all because we place evaluations and checkpoints ourselves.
 PLACED = frozenset(
     ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",

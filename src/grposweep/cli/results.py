@@ -11,6 +11,47 @@ from grposweep.cli.app import Named, Outputs, Required, Sweep, Trial, choices, c
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
 
+HYDRA = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}  # Hydra's own flags and --help
+
+
+HydraArguments: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value] ...", help="Overrides and flags of Hydra.", show_default=False),
+]
+
+
+@command(
+    "grposweep run lr=3e-4 batch=small                        # one experiment",
+    "grposweep run --config-dir conf sweeps=my_study          # a study of your own conf/",
+    context_settings=HYDRA,
+)
+def run(arguments: HydraArguments = None) -> None:
+    """Run one experiment, or the study of a sweep file. 'grposweep run --help' lists groups and keys."""
+    from grposweep.cli.hydra_app import start
+
+    start(arguments or [])
+
+
+@command("grposweep sweep lr=1e-4,3e-4 batch=small,medium           # a grid", context_settings=HYDRA)
+def sweep(arguments: HydraArguments = None) -> None:
+    """Sweep the parameters that have several values: 'grposweep run -m'."""
+    from grposweep.cli.hydra_app import start
+
+    start(["-m", *(arguments or [])])
+
+
+@command("grposweep init                    # writes conf/", "grposweep init experiments/conf")
+def init(folder: Annotated[Path, typer.Argument(help="What to write.")] = Path("conf")) -> None:
+    """Copy the configuration groups and a starter study into your project, to edit."""
+    from grposweep.cli.hydra_app import STARTER, copy_conf
+
+    study = copy_conf(folder)
+    print(f"{study} is a study to start from: grposweep run --config-dir {folder} sweeps={STARTER}")
+
 
 @command(
     "grposweep rerun best                         # of the newest sweep",

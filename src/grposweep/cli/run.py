@@ -23,6 +23,7 @@ from grposweep.search.space import Space
 from grposweep.terminal import keep_screens, printable
 
 MULTIRUN = ("-m", "--multirun")
+CONFIG_DIR = ("--config-dir", "-cd")
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
 
 
@@ -34,7 +35,7 @@ def command(main: Callable[[], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]
     try:
-        sys.argv[1:] = sorted(_showing_base(tokens), key=_is_override)  # argparse wants flags first
+        sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
         check_groups(sys.argv[1:])
         main()
@@ -93,6 +94,22 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     if is_external(trainer.kind):  # model and task are the program's
         hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
     return run_sweep(space, points, overrides, hint or "sweep")
+
+
+def _own_conf(tokens: list[str]) -> list[str]:
+    """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder where it is a whole copy of conf/.
+
+    Hydra itself puts such a folder behind the package's own, so that no copied option would ever be read.
+    """
+    found: list[str] = []
+    for token in tokens:
+        folder, is_value = token, bool(found) and found[-1] in CONFIG_DIR
+        if not is_value and token.startswith("--config-dir="):
+            found, folder, is_value = [*found, "--config-dir"], token.partition("=")[2], True
+        if is_value and (Path(folder) / "config.yaml").is_file():
+            found[-1], folder = "--config-path", str(Path(folder).resolve())
+        found.append(folder)
+    return found
 
 
 def _showing_base(tokens: list[str]) -> list[str]:

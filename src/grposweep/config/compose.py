@@ -36,7 +36,7 @@ from omegaconf.errors import (
 )
 
 from grposweep.errors import UserError
-from grposweep.files import PROJECT, bounded_yaml, read_text
+from grposweep.files import CONF, bounded_yaml, read_text
 from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 
 # For a number typed as a group option, the key that takes it.
@@ -295,7 +295,7 @@ def message(error: Exception) -> str:
 
 def _no_such_key(key: str) -> str:
     if key in GROUPS:
-        return unknown_option(key, "", options(PROJECT / "conf", key))
+        return unknown_option(key, "", options(CONF, key))
     return unknown_key(key)
 
 
@@ -318,7 +318,7 @@ def check_groups(overrides: list[str]) -> None:
     for override in overrides:
         group, _, value = override.partition("=")
         if group in GROUPS and _NUMBER.fullmatch(value):
-            raise UserError(unknown_option(group, value, options(PROJECT / "conf", group)))
+            raise UserError(unknown_option(group, value, options(CONF, group)))
 
 
 @dataclass(frozen=True)
@@ -346,17 +346,18 @@ class Session:
 
 
 @contextmanager
-def open_session() -> Iterator[Session]:
-    """Hydra over conf/, closed afterwards.
+def open_session(config_dir: Path | None = None) -> Iterator[Session]:
+    """Hydra over conf/, or over the user's own copy of it; closed afterwards.
 
-    Raises UserError where there is none: a wheel holds the package alone.
+    Raises UserError for a folder without config.yaml.
     """
     register()
-    conf = PROJECT / "conf"
-    if not conf.is_dir():
+    if not CONF.is_dir():
         raise UserError(
-            f"{conf} does not exist: this installation has the package without its configuration groups. Recipes of other "
-            "frameworks can be read with it; for sweeps, clone the repository and install that (pip install -e .)."
+            f"{CONF} does not exist: this installation lacks its configuration groups. Install grposweep again."
         )
-    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+    folder = CONF if config_dir is None else config_dir.resolve()
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"--config-dir {folder}: it has no config.yaml. 'grposweep init' makes such a folder.")
+    with initialize_config_dir(config_dir=str(folder), version_base="1.3"):
         yield Session(GlobalHydra.instance().config_loader())

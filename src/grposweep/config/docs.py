@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from grposweep.config.validate import choices
-from grposweep.files import PROJECT
+from grposweep.files import CONF
 from grposweep.schema import Experiment
 
 COMMAND = "python -m grposweep.config.docs"
@@ -54,7 +54,7 @@ def _section(name: str, schema: Any) -> Iterator[str]:
 
 def _options(group: str) -> Iterator[str]:
     """The group's options with the first comment of each."""
-    for path in sorted((PROJECT / "conf" / group).glob("*.yaml")) if group else ():
+    for path in sorted((CONF / group).glob("*.yaml")) if group else ():
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         about = [line for line in comments if not line.startswith("@package")]
         yield f"- `{group}={path.stem}`" + (f": {about[0]}" if about else "")

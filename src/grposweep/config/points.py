@@ -20,7 +20,7 @@ from grposweep.config.native_keys import base_of
 from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
 from grposweep.errors import UserError
-from grposweep.files import PROJECT, parse_yaml, read_text
+from grposweep.files import CONF, parse_yaml, read_text
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
 OPTION = "recipe"  # the name of the options, and of the group that chooses them all
@@ -209,7 +209,7 @@ def _references() -> frozenset[tuple[str, str]]:
     return frozenset(
         pair
         for group in GROUPS
-        for path in (PROJECT / "conf" / group).glob("*.yaml")
+        for path in (CONF / group).glob("*.yaml")
         for pair in _in_option(group, parse_yaml(read_text(path)))
     )
 

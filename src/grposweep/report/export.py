@@ -142,7 +142,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
 
     from grposweep.config.compose import load_experiment, register
     from grposweep.config.points import follow
-    from grposweep.files import PROJECT
+    from grposweep.files import run_command
 
     if file.stem == "config":
         raise UserError(
@@ -154,8 +154,8 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     search = experiment.search
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last, "at": search.at}
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
-    run, folder = str(PROJECT / "src" / "run.py"), str(file.resolve().parent)
-    command = ["python", run, "--config-dir", folder, "--config-name", file.stem]
+    folder = str(file.resolve().parent)
+    command = ["python", *run_command(), "--config-dir", folder, "--config-name", file.stem]
     return (
         f"# {shlex.join(command)}\n# {head}; add overrides, or -m and parameters\ndefaults: [config, _self_]\n\n{text}"
     )

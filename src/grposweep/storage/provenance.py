@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import __version__
-from grposweep.files import PROJECT, file_digest
+from grposweep.files import PROJECT, file_digest, run_command
 from grposweep.process import SOURCE
 from grposweep.redaction import redact
 from grposweep.storage.inputs import Inputs
@@ -68,8 +68,14 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
-        "command": redact(shlex.join([Path(sys.executable).name, *sys.argv])),
+        "command": redact(shlex.join([Path(sys.executable).name, *_started_as()])),
     }
+
+
+def _started_as() -> list[str]:
+    """Return the arguments of Python that start this command again; ``grposweep run`` hides its first word from Hydra."""
+    is_script = Path(sys.argv[0]).name == "run.py" or PROJECT.joinpath("src", "run.py").is_file()
+    return sys.argv if is_script else [*run_command(), *sys.argv[1:]]
 
 
 _VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")

@@ -14,7 +14,7 @@ from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program
 from grposweep.cost import find_work
 from grposweep.errors import UserError
-from grposweep.files import PROJECT, text_sha256, write_json, write_text
+from grposweep.files import run_command, text_sha256, write_json, write_text
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.memory.estimate import memory_gib
@@ -58,7 +58,7 @@ def write_trial(
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds})
-    command = [sys.executable, str(PROJECT / "src" / "run.py"), *_repeatable(overrides), *point_overrides]
+    command = [sys.executable, *run_command(), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):

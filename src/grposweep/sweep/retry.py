@@ -139,7 +139,7 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     said = (folder.settings() or {}).get("provenance")
     recorded = said if isinstance(said, dict) else {}
     words, start = shlex.split(str(recorded.get("command", ""))), Path(str(recorded.get("working_directory", "")))
-    if len(words) < 2 or not start.is_dir() or not (start / words[1]).is_file():
+    if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(
             f"{folder.path} does not say which command started it, or that is gone. "
             "Give its command with search.retry_failed=true."

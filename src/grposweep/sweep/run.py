@@ -29,7 +29,7 @@ from grposweep.config.native_keys import check_reach
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
-from grposweep.files import PROJECT
+from grposweep.files import run_command
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
@@ -302,7 +302,7 @@ def _play(
     launcher = controller.launcher
     if launcher.hands_over:
         stack.close()  # the job takes the lease
-        command = [sys.executable, str(PROJECT / "src" / "run.py"), *sys.argv[1:]]
+        command = [sys.executable, *run_command(), *sys.argv[1:]]
         console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
         return ExitCode.FINISHED
     if launcher.is_dry:

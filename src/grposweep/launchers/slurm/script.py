@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import ExitCode
-from grposweep.files import PROJECT, write_text
+from grposweep.files import write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
-TEMPLATES = PROJECT / "slurm"
+TEMPLATES = Path(__file__).parent / "templates"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
 REQUEUE_SECONDS = 60  # left to requeue the job where the boundary is out of reach, at most
 LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`

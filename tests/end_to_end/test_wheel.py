@@ -1,0 +1,109 @@
+"""An installation from a built wheel, in a folder far from the checkout: run, sweep, init, lint."""
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from support import PROJECT, trials
+
+pytestmark = pytest.mark.slow
+PARTS = ("src", "conf", "sweeps", "slurm", "pyproject.toml", "README.md", "LICENSE")
+SHORT = ("trainer=fake", "schedule.budget_completions=null", "schedule.max_steps=2")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The grposweep command of an environment that has the wheel, and our environment's dependencies by a .pth file."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for part in PARTS:
+        source, target = PROJECT / part, folder / "source" / part
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(
+                source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+            )
+        else:
+            shutil.copyfile(source, target)
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        folder / "source",
+    ]
+    subprocess.run(build, check=True)
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    packages = next((folder / "env").glob("lib/python*/site-packages"))
+    (wheel,) = folder.glob("*.whl")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        folder / "env" / "bin" / "python",
+        "install",
+        "-q",
+        "--no-deps",
+        wheel,
+    ]
+    subprocess.run(install, check=True)
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    shutil.rmtree(folder / "source")
+    return folder / "env" / "bin" / "grposweep"
+
+
+def call(installed: Path, here: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the installed command without anything of the checkout in its environment."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
+    variables |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+    return subprocess.run(
+        [installed, *arguments], cwd=here, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(installed: Path, tmp_path: Path) -> None:
+    """And resumes by the same command; retry knows the command."""
+    ended = call(installed, tmp_path, "sweep", *SHORT, "name=s", "lr=1e-2,1e-3", "trainer.fake.crash_above_lr=5e-3")
+    assert ended.returncode == 0, ended.stderr
+    assert len(trials(tmp_path / "outputs" / "s")) == 2
+    again = call(installed, tmp_path, "retry", "--sweep", "s")
+    assert again.returncode == 0, again.stderr
+    assert "1 trial of s to try again" in again.stdout
+    command = (trials(tmp_path / "outputs" / "s")[1] / "command.sh").read_text()
+    assert "-m grposweep run" in command
+    assert "Groups (group=option)" in call(installed, tmp_path, "run", "--help").stdout
+    assert call(installed, tmp_path, "run", "lr=x").returncode == 2
+
+
+def test_a_copy_of_the_groups_is_edited_and_used(installed: Path, tmp_path: Path) -> None:
+    """grposweep init, an option of one's own, and the starter study."""
+    assert call(installed, tmp_path, "init").returncode == 0
+    assert call(installed, tmp_path, "init").returncode == 2
+    (tmp_path / "conf" / "batch" / "mine.yaml").write_text((tmp_path / "conf" / "batch" / "small.yaml").read_text())
+    small = tmp_path / "conf" / "schedule" / "completions.yaml"
+    small.write_text(small.read_text())
+    ended = call(
+        installed,
+        tmp_path,
+        "run",
+        "--config-dir",
+        "conf",
+        *SHORT,
+        "sweeps=my_study",
+        "name=s",
+        "search.trials=2",
+        "batch=mine",
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(trials(tmp_path / "outputs" / "s")) == 2
