@@ -1,6 +1,7 @@
 """Between the command line and Hydra: parts of Hydra that grposweep replaces, flags in any order, single alternatives."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,18 @@ def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
     command(lambda: None)
     assert sys.argv == ["run.py", "--cfg", "job", "kl=low"]
     assert capsys.readouterr().out == "# searched: lr=1e-3,2e-3\n"
+
+
+def test_a_project_s_own_conf_is_the_primary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra would read the package's own options before those of --config-dir; a folder without config.yaml stays behind."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setattr(sys, "argv", ["run.py", "lr=1e-3", f"--config-dir={tmp_path}"])
+    command(lambda: None)
+    assert sys.argv == ["run.py", "--config-path", str(tmp_path), "lr=1e-3"]
+    monkeypatch.setattr(sys, "argv", ["run.py", "--config-dir", "elsewhere", "lr=1e-3"])
+    command(lambda: None)
+    assert sys.argv == ["run.py", "--config-dir", "elsewhere", "lr=1e-3"]
 
 
 def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() -> None:

@@ -1,6 +1,7 @@
 """``grposweep plan`` and ``grposweep space`` from the outside."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.cli.plan import show_plan
+from grposweep.cli.hydra_app import copy_conf
+from grposweep.cli.plan import show_plan, show_space
+from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options
 from support import PROJECT, Ended, environment
 from support import grposweep as run_grposweep
@@ -104,14 +107,28 @@ def test_a_single_run_is_no_space(grposweep: Grposweep) -> None:
 
 
 def test_a_package_without_its_groups_says_what_to_install(tmp_path: Path) -> None:
-    """A wheel holds src/ alone."""
-    shutil.copytree(PROJECT / "src" / "grposweep", tmp_path / "lib" / "src" / "grposweep")
+    """conf/ is in the package; a copy by hand may have lost it."""
+    shutil.copytree(PROJECT / "src" / "grposweep", tmp_path / "lib" / "src" / "grposweep", symlinks=True)
     command = [sys.executable, "-m", "grposweep", "plan", "batch=small"]
     bare = environment(PYTHONPATH=str(tmp_path / "lib" / "src"))
     done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "clone the repository" in done.stderr
+    assert "Install grposweep again" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """grposweep init writes it, --config-dir names it; another folder is refused."""
+    copy_conf(tmp_path / "conf")
+    option = tmp_path / "conf" / "batch" / "small.yaml"
+    option.write_text(re.sub(r"num_generations: \d+", "num_generations: 7", option.read_text()))
+    assert show_space(["lr=1e-4,1e-3"]) == 0
+    assert show_space(["lr=1e-4,1e-3"], tmp_path / "conf") == 1
+    assert "num_generations=7" in capsys.readouterr().out
+    with pytest.raises(UserError, match="it has no config.yaml"):
+        show_space(["lr=1e-4,1e-3"], tmp_path)
+    with pytest.raises(UserError, match="would be overwritten"):
+        copy_conf(tmp_path / "conf")
 
 
 @pytest.mark.parametrize(("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)])

@@ -67,9 +67,8 @@ def call(installed: Path, here: Path, *arguments: str) -> "subprocess.CompletedP
     """Run the installed command without anything of the checkout in its environment."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
     variables |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
-    return subprocess.run(
-        [installed, *arguments], cwd=here, env=variables, capture_output=True, text=True, timeout=120, check=False
-    )
+    words = [installed, *arguments]
+    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(installed: Path, tmp_path: Path) -> None:
@@ -91,19 +90,7 @@ def test_a_copy_of_the_groups_is_edited_and_used(installed: Path, tmp_path: Path
     assert call(installed, tmp_path, "init").returncode == 0
     assert call(installed, tmp_path, "init").returncode == 2
     (tmp_path / "conf" / "batch" / "mine.yaml").write_text((tmp_path / "conf" / "batch" / "small.yaml").read_text())
-    small = tmp_path / "conf" / "schedule" / "completions.yaml"
-    small.write_text(small.read_text())
-    ended = call(
-        installed,
-        tmp_path,
-        "run",
-        "--config-dir",
-        "conf",
-        *SHORT,
-        "sweeps=my_study",
-        "name=s",
-        "search.trials=2",
-        "batch=mine",
-    )
+    own = ("--config-dir", "conf", "sweeps=my_study", "batch=mine")
+    ended = call(installed, tmp_path, "run", *own, *SHORT, "name=s", "search.trials=2")
     assert ended.returncode == 0, ended.stderr
     assert len(trials(tmp_path / "outputs" / "s")) == 2

@@ -75,6 +75,10 @@ def answer(work: Callable[[], int | None]) -> int:
     return code
 
 
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option("--config-dir", metavar="DIR", help="Your copy of conf/ (grposweep init).", show_default=False),
+]
 OUTPUTS = Path("outputs")
 
 

@@ -31,10 +31,15 @@ from grposweep.setting import TRL, Setting
 
 
 def show_plan(
-    items: Sequence[str], options: Options, as_json: bool, gpu_gib: float | None = None, measured: str | None = None
+    items: Sequence[str],
+    options: Options,
+    as_json: bool,
+    gpu_gib: float | None = None,
+    measured: str | None = None,
+    config_dir: Path | None = None,
 ) -> int:
     """Print the plans of recipes (files), side by side, or of a configuration (overrides). Return 1 if one has errors."""
-    named = _settings(items, options, gpu_gib)
+    named = _settings(items, options, gpu_gib, config_dir)
     rates = None if measured is None else _rates(measured)
     hours = [
         None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
@@ -64,9 +69,11 @@ def _timed(s: Setting, hours: float | None) -> Setting:
     return s.replace({"step_seconds": hours * HOUR / steps / max((s.processes or 1) + s.server_gpus, 1)})
 
 
-def show_fit(items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool) -> int:
+def show_fit(
+    items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool, config_dir: Path | None = None
+) -> int:
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
-    (name, setting), *others = _settings(items[:1] if _are_files(items) else items, options, gpu_gib)
+    (name, setting), *others = _settings(items[:1] if _are_files(items) else items, options, gpu_gib, config_dir)
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
@@ -115,14 +122,17 @@ def _are_files(items: Sequence[str]) -> bool:
     return any("=" not in item for item in items)
 
 
-def _settings(items: Sequence[str], options: Options, gpu_gib: float | None) -> list[tuple[str, Setting]]:
+def _settings(
+    items: Sequence[str], options: Options, gpu_gib: float | None, config_dir: Path | None
+) -> list[tuple[str, Setting]]:
     """Return the settings of files, each with its name, or of overrides."""
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
         raise UserError(
             f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
         )
-    named = [pair for name in files for pair in _of_file(name, options)] or [("", _of_overrides(items, options))]
+    named = [pair for name in files for pair in _of_file(name, options)]
+    named = named or [("", _of_overrides(items, options, config_dir))]
     if gpu_gib is not None:
         named = [(name, setting.replace({"gpu_memory_gib": gpu_gib})) for name, setting in named]
     return [(name, calibrate(setting)) for name, setting in named]
@@ -137,7 +147,7 @@ def training_processes(gpus: int | None, server_gpus: int) -> int | None:
     return gpus - server_gpus
 
 
-def show_space(arguments: Sequence[str]) -> int:
+def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     """Print how many points of a space are valid, which rules prune the others, and the valid share of each value."""
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
@@ -147,7 +157,7 @@ def show_space(arguments: Sequence[str]) -> int:
     from grposweep.search.validity import Validator
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
-    with open_session() as session:
+    with open_session(config_dir) as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
         if not space.parameters:
             raise UserError(
@@ -181,7 +191,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         raise UserError(f"{name}: {error}") from error
 
 
-def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
+def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path | None) -> Setting:
     asked = options.own_version or options.trl_version
     if asked is not None:
         raise UserError(
@@ -192,7 +202,7 @@ def _of_overrides(overrides: Sequence[str], options: Options) -> Setting:
     from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.to_setting import read_setting
 
-    with open_session() as session:
+    with open_session(config_dir) as session:
         counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
         setting = read_setting(Points(session.compose, list(overrides)).base, counted)
     return setting if options.processes is None else replace(setting, processes=options.processes)

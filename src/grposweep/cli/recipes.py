@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grposweep.cli.app import choices, command
+from grposweep.cli.app import ConfigDir, choices, command
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
 
@@ -164,6 +164,7 @@ def plan(
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
     measured: Measured = None,
+    config_dir: ConfigDir = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Show what follows from a recipe, each number with its formula; several recipes side by side.
@@ -175,7 +176,7 @@ def plan(
 
     ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
-    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured)
+    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured, config_dir)
 
 
 @command(
@@ -212,6 +213,7 @@ def fit(
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
+    config_dir: ConfigDir = None,
     format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -223,7 +225,7 @@ def fit(
     from grposweep.frameworks.parsing.load import Options
 
     options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
-    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json)
+    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
 
 
 @command(

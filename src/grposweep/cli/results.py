@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grposweep.cli.app import Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
+from grposweep.cli.app import ConfigDir, Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
 
@@ -190,6 +190,7 @@ def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
 )
 def space(
     arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
+    config_dir: ConfigDir = None,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Count a sweep's points: valid ones, and which rules prune the others.
 
@@ -197,7 +198,7 @@ def space(
     """
     from grposweep.cli.plan import show_space
 
-    return show_space(arguments)
+    return show_space(arguments, config_dir)
 
 
 @command("grposweep cancel lr_batch")
