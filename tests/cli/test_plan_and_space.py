@@ -125,7 +125,7 @@ def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pyte
     assert show_space(["lr=1e-4,1e-3"]) == 0
     assert show_space(["lr=1e-4,1e-3"], tmp_path / "conf") == 1
     assert "num_generations=7" in capsys.readouterr().out
-    with pytest.raises(UserError, match="it has no config.yaml"):
+    with pytest.raises(UserError, match=r"it has no config\.yaml"):
         show_space(["lr=1e-4,1e-3"], tmp_path)
     with pytest.raises(UserError, match="would be overwritten"):
         copy_conf(tmp_path / "conf")

@@ -21,7 +21,7 @@ SLOW = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max
 def study(sweep: Path) -> optuna.Study:
     """The study as any Optuna user opens it."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return optuna.load_study(study_name=None, storage=storage)
+    return optuna.load_study(study_name="grposweep", storage=storage)
 
 
 def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:

@@ -197,7 +197,7 @@ def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
 def known(sweep: Path) -> list[tuple[Any, ...]]:
     """All that the study knows of each trial, but the times."""
     backend = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
-    study = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(backend))
     return [
         (t.number, t.state.name, t.values, t.params, t.user_attrs, t.intermediate_values)
         for t in study.get_trials(deepcopy=False)

@@ -26,7 +26,7 @@ def told(url: str) -> list[tuple[str, Any, Any]]:
 def own(sweep: Path) -> list[tuple[str, Any, Any]]:
     """The same of the sweep's journal."""
     journal = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
-    study = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(journal))
+    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(journal))
     return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
 
 

@@ -48,7 +48,7 @@ def state(study: optuna.Study) -> list[tuple[Any, ...]]:
 def load(sweep: Path) -> list[tuple[Any, ...]]:
     """The study on disk as any Optuna user opens it."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return state(optuna.load_study(study_name=None, storage=storage))
+    return state(optuna.load_study(study_name="grposweep", storage=storage))
 
 
 def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[str]:

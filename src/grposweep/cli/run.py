@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.config.compose import check_groups, message, override_name, register
+from grposweep.config.compose import check_groups, is_conf, message, override_name, register
 from grposweep.config.points import Compose, Points
 from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
@@ -106,7 +106,7 @@ def _own_conf(tokens: list[str]) -> list[str]:
         folder, is_value = token, bool(found) and found[-1] in CONFIG_DIR
         if not is_value and token.startswith("--config-dir="):
             found, folder, is_value = [*found, "--config-dir"], token.partition("=")[2], True
-        if is_value and (Path(folder) / "config.yaml").is_file():
+        if is_value and is_conf(Path(folder)):
             found[-1], folder = "--config-path", str(Path(folder).resolve())
         found.append(folder)
     return found

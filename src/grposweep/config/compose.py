@@ -345,6 +345,14 @@ class Session:
         return {str(name): content for name, content in params.items()} if isinstance(params, dict) else {}
 
 
+PRIMARY = "config"  # the configuration of conf/ that all others are composed into
+
+
+def is_conf(folder: Path) -> bool:
+    """Return whether a folder is a whole copy of conf/."""
+    return (folder / f"{PRIMARY}.yaml").is_file()
+
+
 @contextmanager
 def open_session(config_dir: Path | None = None) -> Iterator[Session]:
     """Hydra over conf/, or over the user's own copy of it; closed afterwards.
@@ -357,7 +365,7 @@ def open_session(config_dir: Path | None = None) -> Iterator[Session]:
             f"{CONF} does not exist: this installation lacks its configuration groups. Install grposweep again."
         )
     folder = CONF if config_dir is None else config_dir.resolve()
-    if not (folder / "config.yaml").is_file():
+    if not is_conf(folder):
         raise UserError(f"--config-dir {folder}: it has no config.yaml. 'grposweep init' makes such a folder.")
     with initialize_config_dir(config_dir=str(folder), version_base="1.3"):
         yield Session(GlobalHydra.instance().config_loader())

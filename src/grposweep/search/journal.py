@@ -27,7 +27,7 @@ from grposweep.files import age_seconds, parse_json
 
 Direction = Literal["maximize", "minimize"]
 
-EARLIER_NAME = "grposweep"  # of the study in a journal of an earlier release; now it has the sweep's name
+STUDY_NAME = "grposweep"
 LOCK_SECONDS = 60.0  # a writer of Optuna's holds its lock for milliseconds, and gives another's up after 30 s
 
 
@@ -108,9 +108,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _is_ours(storage: JournalStorage, direction: Direction) -> bool:
-    """Whether it holds one study of this direction, or nothing yet. Its name may be any: a sweep's folder can be renamed."""
-    found = [[d.name.lower() for d in study.directions] for study in storage.get_all_studies()]
-    return found in ([], [[direction]])
+    """Whether it holds our study and nothing else, or nothing yet: a bit may tip in a name or a direction as well."""
+    found = [(study.study_name, [d.name.lower() for d in study.directions]) for study in storage.get_all_studies()]
+    return found in ([], [(STUDY_NAME, [direction])])
 
 
 class _Replay(BaseJournalBackend):
@@ -162,20 +162,17 @@ def _lock(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def open_study(storage: BaseStorage, direction: Direction, name: str) -> Study:
-    """The sweep's study in a storage, new under this name or found; a found one is only read."""
-    for study in storage.get_all_studies():
-        return optuna.load_study(study_name=study.study_name, storage=storage)
-    return optuna.create_study(storage=storage, study_name=name or EARLIER_NAME, direction=direction)
+def open_study(storage: BaseStorage, direction: Direction) -> Study:
+    """The sweep's study in a storage, new or found; a found one is only read."""
+    if any(study.study_name == STUDY_NAME for study in storage.get_all_studies()):
+        return optuna.load_study(study_name=STUDY_NAME, storage=storage)
+    return optuna.create_study(storage=storage, study_name=STUDY_NAME, direction=direction)
 
 
 def read_study(path: Path, direction: Direction) -> Study | None:
     """What can be read of the study in a journal, without touching it; None where that is nothing."""
     data = path.read_bytes()[: sound_bytes(path, direction)] if path.exists() else b""
-    if not data:
-        return None
-    storage = JournalStorage(_Replay(data))
-    return next((optuna.load_study(study_name=s.study_name, storage=storage) for s in storage.get_all_studies()), None)
+    return optuna.load_study(study_name=STUDY_NAME, storage=JournalStorage(_Replay(data))) if data else None
 
 
 PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away

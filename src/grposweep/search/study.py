@@ -121,7 +121,7 @@ class SweepStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage, self.repairs = open_journal(journal, direction)
         self.space = space
-        self.study = open_study(storage, direction, journal.parent.name)
+        self.study = open_study(storage, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
