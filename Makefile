@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test slow fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs pictures clean
+.PHONY: demo test slow thorough faults fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -12,7 +12,16 @@ test: $(VENV)/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 slow: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow --durations 15
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not thorough' --durations 15
+
+# All of what the slow tier samples, apart from the two below.
+thorough: $(VENV)/ready
+	GRPOSWEEP_THOROUGH=1 GRPOSWEEP_PLANNED_RUNS=36 GRPOSWEEP_ASKED_SETTINGS=5000 \
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or thorough' --durations 15
+
+# A controller's death at every eleventh call; with GRPOSWEEP_MOMENTS_EVERY=1 at every call.
+faults: $(VENV)/ready
+	GRPOSWEEP_MOMENTS_EVERY=$${GRPOSWEEP_MOMENTS_EVERY:-11} $(BIN)/python -m pytest -n auto --dist worksteal -m slow tests/faults
 
 # More damaged files than the slow tier tries.
 fuzz: $(VENV)/ready
@@ -150,11 +159,12 @@ docs: $(VENV)/ready
 pictures: $(VENV)/ready
 	$(BIN)/python docs/pictures.py
 
-# The stamp is newer than what it was made from, or made again.
+# The stamp is newer than what it was made from, or made again. --no-compile: Python compiles modules when they are imported,
+# and most of those that torch and transformers install never are.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing PyTorch, TRL and tools into $(VENV): minutes, and gigabytes with CUDA (README has the CPU build)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	touch $@
 
 clean:

@@ -12,7 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -22,20 +23,23 @@ LONG = 34  # lines of one command's output that a page has room for
 SECONDS = 1800  # of one command, on a busy machine
 
 
-def follow(page: Path) -> str:
+def follow(page: Path, programs: str = str(Path(sys.executable).parent), *overrides: str) -> str:
     """The page with what its commands print now.
+
+    ``programs`` is the part of the PATH that has ``python`` and ``grposweep``, ``overrides`` are added to every run.
 
     Raises RuntimeError for a command that fails, unless the page says with ``# exit code N`` that it does.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "src").symlink_to(CHECKOUT / "src")
-        return BLOCK.sub(lambda block: _block(block[1], block[2], folder), page.read_text(encoding="utf-8"))
+        run = partial(_run, folder, programs, overrides)
+        return BLOCK.sub(lambda block: _block(block[1], block[2], folder, run), page.read_text(encoding="utf-8"))
 
 
-def _block(kind: str, text: str, folder: Path) -> str:
+def _block(kind: str, text: str, folder: Path, run: Callable[[str], str]) -> str:
     if kind == "console":
-        return f"```console\n{''.join(_console(text, folder))}```"
+        return f"```console\n{''.join(_console(text, run))}```"
     first = text.split("\n", 1)[0]
     if first.startswith("# ") and re.fullmatch(r"[\w./-]+\.\w+", first[2:]):
         path = folder / first[2:]
@@ -44,10 +48,10 @@ def _block(kind: str, text: str, folder: Path) -> str:
     return f"```{kind}\n{text}```"
 
 
-def _console(text: str, folder: Path) -> Iterator[str]:
+def _console(text: str, run: Callable[[str], str]) -> Iterator[str]:
     for command, before in commands(text):
         yield f"$ {command}\n"
-        yield _shortened(_run(command, folder), before)
+        yield _shortened(run(command), before)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -60,14 +64,15 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
         yield "".join(lines[:length]).rstrip("\n"), "".join(lines[length:])
 
 
-def _run(command: str, folder: Path) -> str:
+def _run(folder: Path, programs: str, overrides: Sequence[str], command: str) -> str:
     wanted = re.search(r"# exit code (\d+)$", command)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{programs}:{os.environ['PATH']}"
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HYDRA", "WANDB"))}
     known |= {"PATH": path, "PYTHONPATH": str(CHECKOUT / "src"), "NO_COLOR": "1", "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
     known |= {"COLUMNS": "100", "HOME": str(folder)}
+    changed = command.replace("src/run.py", " ".join(["src/run.py", *overrides]))
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["sh", "-c", changed], cwd=folder, env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=SECONDS, check=False,
     )  # fmt: skip
     if done.returncode != int(wanted[1] if wanted else 0):

@@ -1,83 +1,142 @@
-"""The commands of the tests as forks of one process that has imported them: a command costs its work, not 1 s of imports.
+"""The tests' commands as forks of one process that has imported them: a command costs its work, not seconds of imports.
 
 Each xdist worker has a server of its own, started when first needed. A fork has its own arguments, environment, folder and
-output, and nothing of the test's process. ``GRPOSWEEP_TEST_SPAWN=1`` starts a new interpreter for each command instead.
+streams, and nothing of the test's process. In the slow tier the server has imported torch and TRL as well, and a sweep's warm
+server is a fork, too. Programs named ``python`` and ``grposweep`` in ``shims()`` hand what a shell starts to the server.
+What has to be a new interpreter is started as one (the fixture ``start``); ``GRPOSWEEP_TEST_SPAWN=1`` starts all so.
 """
 
 import atexit
 import json
 import os
-import runpy
 import signal
-import subprocess
+import socket
 import sys
-import threading
 import traceback
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-_lock = threading.Lock()
+ADDRESS = "GRPOSWEEP_TEST_SERVER"  # the variable with the server's address
+TRAINS = "GRPOSWEEP_TEST_TRAINS"  # set: the server imports torch and TRL
+SPAWN = "GRPOSWEEP_TEST_SPAWN"
+MOST = 1 << 20  # bytes of a request
+Files = Sequence[int]  # input, output and error stream
+
+
+def request(arguments: Sequence[str], folder: str, environment: Mapping[str, str], files: Files) -> socket.socket:
+    """Ask for ``python <arguments>``; the connection first says its pid and then its exit code, a line each."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect("\0" + os.environ[ADDRESS])
+    asked = {"arguments": list(arguments), "folder": folder, "environment": dict(environment)}
+    socket.send_fds(connection, [json.dumps(asked).encode() + b"\n"], list(files))
+    return connection
 
 
 def run_forked(
-    arguments: list[str], folder: Path, environment: dict[str, str], files: Sequence[Path], timeout: float
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], files: Sequence[Path], timeout: float
 ) -> int:
     """Run ``python <arguments>`` with these files as input, output and error stream; its exit code.
 
     Raises subprocess.TimeoutExpired after ``timeout`` seconds, when the command has been killed.
     """
-    request = {
-        "arguments": arguments, "folder": str(folder), "environment": environment, "files": [str(path) for path in files]
-    }  # fmt: skip
-    with _lock:
-        server = _server()
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        pid, late = int(server.stdout.readline()), threading.Event()
+    import subprocess
 
-        def kill() -> None:
-            late.set()
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
+    with ExitStack() as stack:
+        numbers = [os.open(path, mode) for path, mode in zip(files, modes, strict=True)]
+        for number in numbers:
+            stack.callback(os.close, number)
+        if SPAWN in os.environ:
+            streams = dict(zip(("stdin", "stdout", "stderr"), numbers, strict=True))
+            command = [sys.executable, *arguments]
+            return subprocess.run(
+                command, cwd=folder, env=environment, timeout=timeout, check=False, **streams
+            ).returncode
+        _start_server()
+        connection = stack.enter_context(request(arguments, str(folder), environment, numbers))
+        answer = stack.enter_context(connection.makefile())
+        pid = int(answer.readline())
+        connection.settimeout(timeout)
+        try:
+            return int(answer.readline())
+        except TimeoutError:
             os.kill(pid, signal.SIGKILL)
-
-        timer = threading.Timer(timeout, kill)
-        timer.start()
-        code = int(server.stdout.readline())
-        timer.cancel()
-    if late.is_set():
-        raise subprocess.TimeoutExpired(arguments, timeout)
-    return code
+            raise subprocess.TimeoutExpired(list(arguments), timeout) from None
 
 
-@cache
-def _server() -> "subprocess.Popen[str]":
+def shims(folder: Path) -> str:
+    """Programs for a shell, ``python`` and ``grposweep``; the folder that begins the PATH."""
+    if SPAWN in os.environ:
+        return str(Path(sys.executable).parent)
+    _start_server()
+    folder.mkdir(exist_ok=True)
+    for name, first in (("python", ""), ("grposweep", " -m grposweep")):
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -SEI {__file__}{first} "$@"\n')
+        (folder / name).chmod(0o755)
+    return f"{folder}:{Path(sys.executable).parent}"
+
+
+def _start_server() -> None:
+    """Start this process's server, if it has none yet. It ends with its standard input."""
+    import subprocess
+
     from support import environment
 
+    address = f"grposweep-test-{os.getpid()}"
+    if os.environ.get(ADDRESS) == address:
+        return
+    os.environ[ADDRESS] = address
     process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, __file__, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=environment(PYTHONPATH=str(SOURCE)),
     )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()  # it listens
     atexit.register(process.communicate)
-    return process
 
 
 def serve() -> None:
-    """Answer each request with the pid of its fork, then with its exit code, until the input ends."""
+    """Fork for each connection until the standard input ends."""
+    import select
+
     _import_all()
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            _become(json.loads(line))
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("\0" + os.environ[ADDRESS])
+    listening.listen()
+    print("listening", flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    while True:
+        ready, _, _ = select.select([0, listening], [], [])
+        if 0 in ready:
+            return
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            _answer(connection)
+        connection.close()
+
+
+def _answer(connection: socket.socket) -> NoReturn:
+    """Fork the command, say its pid and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    data, files, _, _ = socket.recv_fds(connection, MOST, 3)
+    while not data.endswith(b"\n"):
+        data += connection.recv(MOST)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        _become(json.loads(data), files)
+    connection.sendall(f"{pid}\n".encode())
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    connection.sendall(f"{code}\n".encode())
+    os._exit(0)
 
 
 def _import_all() -> None:
-    """What commands import sooner or later, but for training; Hydra's parsers are warm after one composition."""
+    """What commands import sooner or later; Hydra's parsers are warm after one composition."""
     import gc
     import importlib
     import pkgutil
@@ -85,31 +144,34 @@ def _import_all() -> None:
     import grposweep
     import hydra_plugins.grposweep.sweeper  # noqa: F401
     from grposweep.config.compose import open_session
+    from grposweep.launchers.local import TRAINING, TRL
 
     for module in pkgutil.walk_packages(grposweep.__path__, "grposweep."):
-        if (
-            not module.name.startswith("grposweep.train")
-            and "plugin" not in module.name
-            and "__main__" not in module.name
-        ):
+        if not module.name.startswith("grposweep.train") and not {"plugin", "__main__"} & set(module.name.split(".")):
             importlib.import_module(module.name)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
+    for name in (*TRAINING, *(TRL if TRAINS in os.environ else [])):
+        importlib.import_module(name)
     with open_session() as session:
         session.compose(["trainer=fake", "lr=1e-3"])
-    assert "torch" not in sys.modules
     gc.freeze()  # the forks' collector leaves these pages shared
 
 
-def _become(request: dict[str, Any]) -> NoReturn:
+def _become(asked: dict[str, Any], files: Files) -> NoReturn:
     """Run the command in this fork, and end it as an interpreter ends."""
+    import threading
+
     code = 1
     try:
-        for number, path in enumerate(request["files"]):
-            os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of this process
         os.environ.clear()
-        os.environ.update(request["environment"])
-        os.chdir(request["folder"])
-        _run(request["arguments"])
+        os.environ.update(asked["environment"])
+        os.chdir(asked["folder"])
+        Spare().stand_in()
+        _run(asked["arguments"])
         code = 0
     except SystemExit as end:
         code = _exit_code(end.code)
@@ -124,8 +186,10 @@ def _become(request: dict[str, Any]) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> None:
+    import runpy
+
     if arguments[0] == "-m":
-        sys.argv, sys.path[0] = arguments[1:], os.getcwd()  # noqa: PTH109 - as the interpreter does, without links resolved
+        sys.argv, sys.path[0] = arguments[1:], os.getcwd()  # noqa: PTH109 - as the interpreter does, links unresolved
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
@@ -140,5 +204,111 @@ def _exit_code(code: object) -> int:
     return 1
 
 
+class Spare:
+    """A child of the command that becomes its warm server when it asks for one that this process could be.
+
+    It is forked before the command has any thread.
+    """
+
+    def __init__(self) -> None:
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._channel.close()
+            self._serve(other)
+        other.close()
+
+    def stand_in(self) -> None:
+        """Take the place of ``Popen`` in ``grposweep.process``."""
+        import subprocess
+        from types import SimpleNamespace
+
+        from grposweep import process
+
+        taken: list[bool] = []
+
+        def popen(command: list[str], **options: Any) -> Any:
+            mine = command[1:3] == ["-m", "grposweep.train.warm_server"] and set(command[3:]) <= sys.modules.keys()
+            if not mine or taken or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
+                return subprocess.Popen(command, **options)
+            taken.append(True)
+            return _Child(self._pid, *self._ask(command[3:], options["env"]))
+
+        process.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[attr-defined]
+
+    def _ask(self, preload: list[str], environment: Mapping[str, str]) -> tuple[int, int]:
+        (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
+        asked = {"preload": preload, "environment": dict(environment)}
+        socket.send_fds(self._channel, [json.dumps(asked).encode()], [its_input, its_output])
+        os.close(its_input)
+        os.close(its_output)
+        return ours, theirs
+
+    def _serve(self, channel: socket.socket) -> NoReturn:
+        code = 0
+        try:
+            data, files, _, _ = socket.recv_fds(channel, MOST, 2)
+            if data:
+                from grposweep.process import die_with
+                from grposweep.train.warm_server import serve
+
+                asked = json.loads(data)
+                os.setsid()
+                for number, file in enumerate(files):
+                    os.dup2(file, number)
+                    os.close(file)
+                channel.close()
+                os.environ.clear()
+                os.environ.update(asked["environment"])
+                die_with(os.getppid())
+                serve(asked["preload"])
+        except BaseException:  # noqa: BLE001 - the command's stack is not this process's to go on with
+            traceback.print_exc()
+            code = 1
+        finally:
+            os._exit(code)
+
+
+class _Child:
+    """What ``ForkServer`` asks of a ``Popen``."""
+
+    def __init__(self, pid: int, its_input: int, its_output: int) -> None:
+        self.pid, self.returncode = pid, None
+        self.stdin, self.stdout = os.fdopen(its_input, "wb"), os.fdopen(its_output, "rb")
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        if self.returncode is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; raises subprocess.TimeoutExpired when it still runs after ``timeout`` seconds."""
+        import subprocess
+        import time
+
+        until = time.monotonic() + (timeout or 1e9)
+        while (code := self.poll()) is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("the warm server", timeout or 0)
+            time.sleep(0.005)
+        return code
+
+
+def hand_over(arguments: list[str]) -> NoReturn:
+    """Be the shim of a command: the server runs what is grposweep's, a new interpreter everything else."""
+    ours = arguments[:2] == ["-m", "grposweep"] or (arguments and arguments[0].endswith("src/run.py"))
+    if not ours:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    with request(arguments, str(Path.cwd()), os.environ, (0, 1, 2)) as connection, connection.makefile() as answer:
+        answer.readline()
+        os._exit(int(answer.readline()) & 0xFF)
+
+
 if __name__ == "__main__":
-    serve()
+    if sys.argv[1:] == ["serve"]:
+        serve()
+    else:
+        hand_over(sys.argv[1:])

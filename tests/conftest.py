@@ -15,6 +15,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
+from command_server import TRAINS
 from grposweep.config.compose import register
 from grposweep.files import PROJECT
 from support import RUN, Ended, environment, run_in
@@ -23,6 +24,12 @@ from support import RUN, Ended, environment, run_in
 ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stack)\b", re.MULTILINE)
 
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the command server of the tiers that train import torch once, instead of each sweep."""
+    if "not slow" not in config.option.markexpr:
+        os.environ[TRAINS] = "1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

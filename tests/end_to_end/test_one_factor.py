@@ -1,6 +1,7 @@
 """Sweeps of one factor at a time from the command line: with the fake trainer, and the stalled run for real."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,13 @@ def test_lint_names_the_three_causes_of_the_stalled_run() -> None:
 @pytest.mark.slow
 def test_the_stalled_run_stalls_and_its_sweep_finds_the_way_out(run: Run) -> None:
     """Real training: the baseline gains nothing that its seeds could tell, a higher rate does and is told apart."""
-    ended = run("sweeps=stalled_run", "name=s", timeout=1500)
+    # The sweep file's other values, and its other batches and KL: `make thorough`.
+    less = (
+        ()
+        if "GRPOSWEEP_THOROUGH" in os.environ
+        else ("-m", "lr=choice(1e-4)", "batch=choice(open_r1_small)", "kl=choice(low)")
+    )
+    ended = run("sweeps=stalled_run", "name=s", *less, timeout=1500)
     assert ended.code == 0, ended.err
     gains = [
         result["objective"] - result["start"]

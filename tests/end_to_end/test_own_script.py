@@ -3,12 +3,12 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from command_server import shims
 from support import PROJECT, environment, lines, read, trials
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of somebody who did all that the tutorial says, in order."""
     folder = tmp_path_factory.mktemp("own") / "a folder"
     folder.mkdir()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{shims(folder.parent / 'bin')}:{os.environ['PATH']}"
     known = environment(GRPOSWEEP=str(PROJECT), PATH=path, PYTHONPATH=str(PROJECT / "src"))
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind == "sh":

@@ -31,7 +31,9 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-EVERY = int(os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "11"))  # 1: all of them; no divisor of what repeats
+EVERY = int(
+    os.environ.get("GRPOSWEEP_MOMENTS_EVERY", "31")
+)  # `make faults`: 11; 1: all of them; no divisor of what repeats
 
 
 def moments(calls: Sequence[str]) -> list[int]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-# The default tier has always the same examples, the slow tier other ones; `make fuzz` tries five times as many.
-MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "500"))
+# The default tier and the slow one have always the same examples; `make fuzz` tries others, and many times as many.
+MANY = int(os.environ.get("GRPOSWEEP_FUZZ_EXAMPLES", "150"))
 LENGTHS = pytest.mark.parametrize("examples", [25, pytest.param(MANY, marks=pytest.mark.slow)])
 EACH = timedelta(seconds=2)
 

@@ -126,7 +126,12 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOMBS)
+LARGE = {"variables.sh", "commands.sh", "word.sh", "words.sh"}  # seconds; the others take hundredths
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in BOMBS]
+)
 def test_a_text_that_grows_when_it_is_read_is_answered_in_time(name: str, tmp_path: Path) -> None:
     """A few kilobytes that would be gigabytes, or a walk of 2**40 steps."""
     start = process_time()  # of this process alone: other work on the machine does not count

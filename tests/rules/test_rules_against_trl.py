@@ -1,5 +1,6 @@
 """The rules and the fixes beside the real GRPOConfig of the installed TRL, in worlds of 1 to 9 processes."""
 
+import os
 import sys
 
 import pytest
@@ -8,16 +9,18 @@ from grposweep.check import REGISTRY
 from grposweep.setting import TRL
 from real_trl import CHECKED, compare, draw_setting, fixed
 
+ASKED = int(os.environ.get("GRPOSWEEP_ASKED_SETTINGS", "1500"))  # `make thorough`: 5,000
+
 
 @pytest.mark.slow
 def test_trl_refuses_what_the_rules_refuse_for_the_same_reason_and_accepts_the_rest_and_every_fix() -> None:
-    """5,000 random settings; TRL stops at its first complaint, the rules name all, so TRL's must be among them."""
-    done = compare(sys.executable, TRL, 5000, seed=0)
+    """Random settings; TRL stops at its first complaint, the rules name all, so TRL's must be among them."""
+    done = compare(sys.executable, TRL, ASKED, seed=0)
     assert done.versions["trl"] == ".".join(map(str, TRL))
     assert done.differences == []
-    assert done.asked == 5000
-    assert min(done.accepted, done.refused) > 1500
-    assert done.fixes > 2000
+    assert done.asked == ASKED
+    assert min(done.accepted, done.refused) > 0.3 * ASKED
+    assert done.fixes > 0.4 * ASKED
 
 
 def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:

@@ -62,12 +62,12 @@ def is_at(here: Path, number: int, least: int) -> Callable[[], bool]:
 
 def test_a_sweep_of_real_trials_on_two_nodes_equals_the_local_one(run: Run) -> None:
     """Two nodes with two ranks each and gloo between them: the metrics of four ranks here, bit for bit."""
-    grid = ("batch=auto", "debug=smoke", "schedule.checkpoints=0", "-m", "lr=1e-4,3e-4,1e-3", "kl=none,low")
+    grid = ("batch=auto", "debug=smoke", "schedule.checkpoints=0", "lr=1e-3", "-m", "kl=none,low")
     there = run(*FOUR_RANKS, "cluster.max_jobs=2", "name=there", *grid, timeout=900)
     assert there.code == 0, there.err + there.out
     here = run("cluster=local", "cluster.processes=4", "name=here", *grid, timeout=900)
     assert here.code == 0, here.err
-    assert len(trials(there.sweep)) == 6
+    assert len(trials(there.sweep)) == 2
     assert [metrics(trial) for trial in trials(there.sweep)] == [metrics(trial) for trial in trials(here.sweep)]
     assert "n[1-2]" in (trials(there.sweep)[0] / "logs" / "job.log").read_text()
 
