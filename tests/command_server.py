@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +65,20 @@ def run_forked(
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             raise subprocess.TimeoutExpired(list(arguments), timeout) from None
+
+
+def start_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], int]:
+    """Start ``python <arguments>`` here with this process's output; what waits for its exit code."""
+    _start_server()
+    with Path(os.devnull).open() as nothing:
+        connection = request(arguments, str(Path.cwd()), environment, (nothing.fileno(), 1, 2))
+
+    def wait() -> int:
+        with connection, connection.makefile() as answer:
+            answer.readline()
+            return int(answer.readline())
+
+    return wait
 
 
 def shims(folder: Path) -> str:

@@ -1,8 +1,10 @@
 """Real ranks that fail in real ways: what torch and gloo say of it, and the class that comes of it."""
 
+import json
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,30 @@ from grposweep.storage.results import Failure
 from grposweep.sweep.failures import classify, read_evidence
 from support import environment
 
-pytestmark = pytest.mark.slow  # torch, twice
+pytestmark = pytest.mark.slow  # torch
 
 RANK = """
-import datetime, os, sys, time
+import datetime, json, os, sys, time
 import torch, torch.distributed as dist
-rank, port, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-store = dist.TCPStore("127.0.0.1", int(port), 2, rank == 0, timeout=datetime.timedelta(seconds=60))
+
+def start():
+    for number, (folder, port, fault) in enumerate(json.load(sys.stdin)):
+        for rank in (0, 1):
+            if not (pid := os.fork()):
+                os.chdir(folder)
+                log = os.open(f"logs/rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
+                os.dup2(log, 1), os.dup2(log, 2)
+                return rank, port, fault
+            started.append((number, rank, pid))
+
+started = []
+rank = start()
+if rank is None:
+    ended = [(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for number, rank, pid in started if rank == 0]
+    print(json.dumps(dict(ended)))
+    sys.exit()
+rank, port, fault = rank
+store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timeout=datetime.timedelta(seconds=60))
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=4))
 dist.all_reduce(torch.ones(1))
 if rank == 1:
@@ -40,19 +59,29 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
+    """Each fault's folder and the exit code of rank 0: all ranks are forks of one process that has imported torch."""
+    here = tmp_path_factory.mktemp("ranks")
+    (here / "rank.py").write_text(RANK)
+    asked = []
+    with ExitStack() as probes:
+        for number, fault in enumerate(FAULTS):
+            (here / str(number) / "logs").mkdir(parents=True)
+            probe = probes.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            asked.append((str(here / str(number)), probe.getsockname()[1], fault))
+    command = [sys.executable, str(here / "rank.py")]
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, env=environment(), check=True, timeout=300
+    )
+    codes = json.loads(done.stdout)
+    return {fault: (here / str(number), codes[str(number)]) for number, fault in enumerate(FAULTS)}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_root_cause_is_found_in_what_two_ranks_say(fault: str, tmp_path: Path) -> None:
+def test_the_root_cause_is_found_in_what_two_ranks_say(fault: str, ended: dict[str, tuple[Path, int]]) -> None:
     """Rank 0 always complains about rank 1, which is never the cause."""
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "rank.py").write_text(RANK)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = []
-    for rank in "01":
-        with (tmp_path / "logs" / f"rank-{rank}.log").open("w") as log:
-            command = [sys.executable, str(tmp_path / "rank.py"), rank, port, fault]
-            ranks.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment()))
-    codes = [process.wait(timeout=120) for process in ranks]
-    evidence = read_evidence(tmp_path, End(codes[0]))
+    folder, code = ended[fault]
+    evidence = read_evidence(folder, End(code))
     assert classify(evidence) is FAULTS[fault], evidence.logs

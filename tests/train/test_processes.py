@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from command_server import start_forked
+
 from .conftest import MakeTrial, metrics_of, result_of
 from .test_fake import environment
 
@@ -110,14 +112,9 @@ def start_ranks(folder: Path, env: dict[str, str]) -> list[int]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train", str(folder)],
-            env={**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    ]
-    return [process.wait(timeout=120) for process in processes]
+    command = ["-m", "grposweep.train", str(folder)]
+    ranks = [start_forked(command, {**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    return [wait() for wait in ranks]
 
 
 @pytest.mark.slow
@@ -130,7 +127,7 @@ def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial
             *("batch.per_device_train_batch_size=64", "schedule.max_steps=100", "schedule.evaluations=1"),
             name=f"000{number}-x",
         )
-        assert run(["-m", "grposweep.train", folder], {**environment(), **own_cache()}).returncode == 0
+        assert start_forked(["-m", "grposweep.train", str(folder)], {**environment(), **own_cache()})() == 0
         result = result_of(folder)
         assert 0.25 < result["start"] < 0.4
         rewards[lr] = result["objective"] - result["start"]
