@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
 .PHONY: demo test slow thorough faults fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs pictures clean
 
@@ -9,23 +10,23 @@ demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 slow: $(VENV)/ready
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not thorough' --durations 15
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'slow and not thorough' --durations 15
 
 # All of what the slow tier samples, apart from the two below.
 thorough: $(VENV)/ready
 	GRPOSWEEP_THOROUGH=1 GRPOSWEEP_PLANNED_RUNS=36 GRPOSWEEP_ASKED_SETTINGS=5000 \
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or thorough' --durations 15
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'slow or thorough' --durations 15
 
 # A controller's death at every eleventh call; with GRPOSWEEP_MOMENTS_EVERY=1 at every call.
 faults: $(VENV)/ready
-	GRPOSWEEP_MOMENTS_EVERY=$${GRPOSWEEP_MOMENTS_EVERY:-11} $(BIN)/python -m pytest -n auto --dist worksteal -m slow tests/faults
+	GRPOSWEEP_MOMENTS_EVERY=$${GRPOSWEEP_MOMENTS_EVERY:-11} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/faults
 
 # More damaged files than the slow tier tries.
 fuzz: $(VENV)/ready
-	GRPOSWEEP_FUZZ_EXAMPLES=2500 $(BIN)/python -m pytest -n auto --dist worksteal -m slow tests/fuzz
+	GRPOSWEEP_FUZZ_EXAMPLES=2500 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/fuzz
 
 # On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready

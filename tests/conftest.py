@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ from support import RUN, Ended, environment, run_in
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to deselect all of it.
 ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stack)\b", re.MULTILINE)
 
+MOST_SECONDS = 20.0  # of CPU time in the test's own process; on a busy machine a second is two
+
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
 
 
@@ -30,6 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the command server of the tiers that train import torch once, instead of each sweep."""
     if "not slow" not in config.option.markexpr:
         os.environ[TRAINS] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of the default tier that takes more of the processor than any should; waiting does not count."""
+    start = time.process_time()
+    result = yield
+    took = time.process_time() - start
+    if took > MOST_SECONDS and "not slow" in item.config.option.markexpr:
+        pytest.fail(f"took {took:.0f} s of CPU time; mark it slow, or make it faster (most take hundredths)")
+    return result
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.config.compose import known_keys, to_experiment
+from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import KEYS, read_setting
@@ -189,16 +189,22 @@ def fixed_sizes() -> Experiment:
     return to_experiment({"batch": dict.fromkeys(names, 6)})
 
 
+@cache
+def typed_sizes() -> DictConfig:
+    """The same, typed once: that takes most of the time."""
+    return typed(OmegaConf.structured(fixed_sizes()))
+
+
 @pytest.mark.parametrize(("field", "key"), sorted(KEYS.items()))
 def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
     """Setting a key moves its field and nothing that it should not: no two keys are swapped."""
     base = fixed_sizes()
     before = getattr(read_setting(base), field)
-    config = OmegaConf.structured(base)
+    config = typed_sizes().copy()
     unset = "3" if field == "server_command" else 3
     value = not before if isinstance(before, bool) else unset if before is None else before + type(before)(1)
     value = {"generation_kwargs": {"k": 3}, "use_adaptive_entropy": True, "autocast_dtype": "bf16"}.get(field, value)
     OmegaConf.update(config, "optimizer.learning_rate" if key == "lr" else key, value)
-    after = read_setting(to_experiment(config))
+    after = read_setting(resolved(config))
     assert getattr(after, field) == {"generation_kwargs": '{"k": 3}', "autocast_dtype": "bfloat16"}.get(field, value)
     assert replace(after, **{field: before}) == read_setting(base)

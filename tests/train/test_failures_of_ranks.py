@@ -33,8 +33,8 @@ def start():
 started = []
 rank = start()
 if rank is None:
-    ended = [(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for number, rank, pid in started if rank == 0]
-    print(json.dumps(dict(ended)))
+    ended = [(number, rank, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for number, rank, pid in started]
+    print(json.dumps({number: code for number, rank, code in ended if rank == 0}))
     sys.exit()
 rank, port, fault = rank
 store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timeout=datetime.timedelta(seconds=60))
