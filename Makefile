@@ -15,8 +15,9 @@ test: $(VENV)/ready
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'slow and not thorough' --durations 15
 
-# All of what the slow tier samples, apart from the two below.
+# All of what the default and the slow tier sample, apart from the two below.
 thorough: $(VENV)/ready
+	GRPOSWEEP_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	GRPOSWEEP_THOROUGH=1 GRPOSWEEP_PLANNED_RUNS=36 GRPOSWEEP_ASKED_SETTINGS=5000 \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'slow or thorough' --durations 15
 

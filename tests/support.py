@@ -16,6 +16,11 @@ PROJECT = Path(__file__).resolve().parents[1]
 RUN = PROJECT / "src" / "run.py"
 
 
+def examples(many: int) -> int:
+    """How many examples of a property to try: a third of ``many``; all of them in ``make thorough``."""
+    return many if "GRPOSWEEP_THOROUGH" in os.environ else many // 3
+
+
 @dataclass
 class Ended:
     """A finished command."""

@@ -11,6 +11,7 @@ from grposweep.check import check, errors
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.setting import Setting
 from grposweep.translate import differences, read_back, translate
+from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 WRITERS = sorted(name for name, framework in FRAMEWORKS.items() if framework.write is not None)
@@ -74,7 +75,7 @@ def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str
 
 
 @pytest.mark.parametrize("target", WRITERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(s=valid_settings())
 def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
     """Every writer of the table, its own reader, no number lost in silence."""
@@ -83,7 +84,7 @@ def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) ->
 
 
 @pytest.mark.parametrize("target", WRITERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(s=valid_settings())
 def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None:
     """TRL's words, another framework's, and TRL's again."""
@@ -94,7 +95,7 @@ def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None
 
 
 @pytest.mark.parametrize("target", ["trl", "ms-swift"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(s=valid_settings())
 def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s: Setting) -> None:
     """TRL and ms-swift size alike: nothing of the sizes may be lost at all."""
@@ -105,7 +106,7 @@ def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s
 
 
 @pytest.mark.parametrize("target", IN_PROMPTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(s=valid_settings())
 def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) -> None:
     """Whole groups a step, whole steps a rollout, whole steps on every rank: nothing of them may be lost."""
@@ -118,7 +119,7 @@ def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) ->
     assert (after.epsilon, after.max_completion_length) == (s.epsilon, s.max_completion_length)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(s=valid_settings())
 def test_our_own_groups_are_written_for_every_setting(s: Setting) -> None:
     """Files of six groups and a study; what no key of ours says is listed."""

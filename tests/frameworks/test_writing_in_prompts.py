@@ -14,6 +14,7 @@ from grposweep.frameworks.base import TranslatedRecipe
 from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grposweep.linting.linter import LintResult, build_plan, lint_recipe
 from grposweep.setting import Setting
+from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 SIZED = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
@@ -43,7 +44,7 @@ def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
     assert (s.learning_rate, s.temperature, s.epsilon, s.epsilon_high, s.delta) == (1e-6, 1.0, 0.2, 0.2, 3.0)
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=examples(150), deadline=None)
 @given(
     framework=st.sampled_from(IN_PROMPTS), processes=st.sampled_from([1, 2, 4, 8, 12, 16]),
     group=st.sampled_from([2, 4, 5, 8]), size=st.integers(1, 8), accumulation=st.integers(1, 4), factor=st.integers(1, 3),

@@ -13,6 +13,7 @@ from grposweep.frameworks.parsing.load import Options
 from grposweep.frameworks.verl import keys as verl
 from grposweep.linting.command import lint_lines
 from grposweep.linting.linter import select_rules
+from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
@@ -33,7 +34,7 @@ def ask(record: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out.getvalue(), parse_constant=pytest.fail)
 
 
-@settings(max_examples=90, deadline=None, derandomize=True)
+@settings(max_examples=examples(90), deadline=None, derandomize=True)
 @given(st.data())
 def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
     """Dotted or nested, known keys or not."""

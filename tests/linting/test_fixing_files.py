@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.linting.apply_fixes import edit, fix_file, render_value
 from grposweep.linting.linter import Diagnostic, LintResult, lint_recipe, select_rules
-from support import Ended
+from support import Ended, examples
 
 Lint = Callable[..., Ended]
 Write = Callable[..., Path]
@@ -141,7 +141,7 @@ LINES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(lines=LINES, unsafe=st.booleans(), processes=st.sampled_from([None, 1, 7, 8]))
 def test_any_file_is_no_worse_after_and_stays_as_it_is_then(
     lines: list[str], unsafe: bool, processes: int | None, tmp_path_factory: pytest.TempPathFactory

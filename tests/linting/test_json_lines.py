@@ -13,7 +13,7 @@ from grposweep.frameworks.trl import recipes as trl
 from grposweep.frameworks.trl.keys import parse_version, table
 from grposweep.linting.command import lint_lines
 from grposweep.linting.linter import EVERYTHING, RuleSelection, select_rules
-from support import known_recipes
+from support import examples, known_recipes
 
 
 def ask(
@@ -81,7 +81,7 @@ NAMES = sorted({*trl.SAME, *trl.EXTRA, *trl.RENAMED, *table()["keys"], "env", "n
 KEYS = st.one_of(st.sampled_from(NAMES), st.text(max_size=8))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.dictionaries(KEYS, VALUES, max_size=9),
     st.sampled_from(["trl", "open-r1"]),
