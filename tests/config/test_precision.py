@@ -95,12 +95,15 @@ def test_older_gpus_take_float16(overrides: list[str]) -> None:
     check_words(build("cluster.gpu=V100", *overrides))
 
 
-def test_the_memory_of_quantized_weights_is_not_estimated() -> None:
-    """The estimate does not know them, and a point must not be pruned by a guess."""
+def test_quantized_and_offloaded_states_are_estimated_as_such() -> None:
+    """4 bits a weight, or main memory; only under a DeepSpeed configuration of one's own is nothing known."""
     shape = ["model.shape.layers=2", "model.shape.hidden=64", "model.shape.intermediate=128", "model.shape.heads=4",
              "model.shape.vocabulary=1000"]  # fmt: skip
+    assert read_setting(build(*shape, LORA, "model.quantization=4bit")).runtime.weight_bits == 4
+    runtime = read_setting(build(*shape, "trainer.sharding=zero2", "trainer.offload=optimizer")).runtime
+    assert (runtime.offloads, runtime.computes_offloaded) == ({"optimizer"}, True)
     assert read_setting(build(*shape)).architecture is not None
-    assert read_setting(build(*shape, LORA, "model.quantization=4bit")).architecture is None
+    assert read_setting(build(*shape, "trainer.deepspeed_config=own.json")).architecture is None
 
 
 def test_the_same_types_are_the_same_experiment_however_they_are_written() -> None:
