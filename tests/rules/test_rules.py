@@ -146,7 +146,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GS201", {"steps_per_generation": 3}, {"steps_per_generation": 4}),
     ("GS202", {"warmup_steps": 100.0}, {"warmup_steps": 99.0}),
     ("GS203", told(max_steps=100, epochs=3.0), told(max_steps=100) | {"epochs": 3.0}),
-    ("GD101", {"signal_shares": (0.1,) * 9}, {"signal_shares": (0.6,) * 9}),
+    ("GD101", {"signal_shares": (0.05,) * 9}, {"signal_shares": (0.6,) * 9}),
     ("GD101", {"signal_shares": (0.1, 0.0), "num_generations": 64}, {}),
     ("GD203", {"signal_shares": (0.3,) * 9}, {"signal_shares": (0.1,) * 9 + (0.6,) * 9, "num_generations": 16}),
     ("GD204", {"truncated_share": 0.6}, {"truncated_share": 0.4}),

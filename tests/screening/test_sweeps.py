@@ -100,6 +100,7 @@ def test_a_batch_whose_groups_are_dead_is_invalid_with_the_numbers(base: Experim
         problems = errors(check(read_setting(experiment, entry)))
         assert [problem.code for problem in problems] == codes
         assert all("of 4 prompts a step, 0.0" in problem.message for problem in problems)
+        assert all("98% of the optimizer steps" in problem.message for problem in problems)
 
 
 def test_the_prompts_that_a_filter_leaves_are_unknown_before_preparation(base: Experiment) -> None:
@@ -219,4 +220,6 @@ def test_the_trials_of_a_filtered_sweep_name_the_hash(base: Experiment, monkeypa
     assert record is not None
     trials = [load_experiment(trial / "config.yaml") for trial in sorted((folder / "trials").iterdir())]
     assert [trial.task.screen for trial in trials] == [record.digest] * 2
-    assert f"task.screen={record.digest}" in (folder / "sweep.yaml").read_text()
+    settings = (folder / "sweep.yaml").read_text()
+    assert f"task.screen={record.digest}" in settings
+    assert f"\n  screen: {record.digest}\n" in settings  # of its provenance

@@ -10,7 +10,7 @@ from grposweep.rules.helpers import each
 from grposweep.rules.registry import rule
 from grposweep.setting import TRL_FAMILY, Setting
 
-LEAST_LIVE = 1.0  # groups with a signal in an optimizer step, on average
+MOST_DEAD = 0.5  # share of optimizer steps without any group that has a signal
 FEW_LIVE = 0.5  # share of groups
 TRUNCATED = 0.5  # share of completions
 READS = (*SIZES, "unsolved", "num_generations", "signal_shares")
@@ -18,31 +18,32 @@ Facts = dict[str, float]
 
 
 def _live(s: Setting) -> Facts | None:
-    """Return the share of groups with a signal, the prompts of an optimizer step, and the groups with a signal among them."""
+    """Return the share of groups with a signal, the prompts of a step, those of them with one, and the share of dead steps."""
     if not s.signal_shares or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
-    if not completions:
+    if not completions or completions < 0:
         return None
-    share = s.signal_shares[min(s.num_generations, len(s.signal_shares) - 1)]
+    share = min(max(s.signal_shares[min(s.num_generations, len(s.signal_shares) - 1)], 0.0), 1.0)
     prompts = completions / s.num_generations
-    return {"share": share, "prompts": prompts, "live": prompts * share}
+    return {"share": share, "prompts": prompts, "live": prompts * share, "dead": (1 - share) ** prompts}
 
 
 @rule("GD101", "error", READS, blames=("num_generations", "gradient_accumulation_steps"),
       why="of {prompts:g} prompts a step, {live:.2f} have completions that differ in reward before training (groups with a "
-          "signal: {share:.1%}), and at least 1 is needed",
+          "signal: {share:.1%}), so {dead:.0%} of the optimizer steps would have no gradient",
       instead="Take more prompts a step or larger groups, filter the prompts (task.keep_between), or look at the reward: "
               "'grposweep screen' shows it.",
       to=(*each("num_generations", (4, 8, 16, 32, 64)), *each("gradient_accumulation_steps", (2, 4, 8, 16, 32))),
       of=TRL_FAMILY)  # fmt: skip
-def a_step_has_a_group_with_a_signal(s: Setting) -> Facts | None:
-    """An optimizer step needs, on average, one group or more whose rewards are not all equal.
+def steps_have_a_group_with_a_signal(s: Setting) -> Facts | None:
+    """At least half of the optimizer steps need a group whose rewards are not all equal.
 
-    Groups with equal rewards have no advantage. A screen of the untrained model says how many of them to expect at the start.
+    Groups with equal rewards have no advantage. A screen of the untrained model says how many of them to expect at the start:
+    with a share q of groups with a signal, (1 - q)^n of the steps with n prompts have no gradient at all.
     """
     facts = _live(s)
-    return facts if facts and facts["live"] < LEAST_LIVE else None
+    return facts if facts and facts["dead"] > MOST_DEAD else None
 
 
 @rule("GD203", "warning", READS, blames=("num_generations",),
@@ -55,7 +56,7 @@ def most_groups_have_a_signal(s: Setting) -> Facts | None:
     With half of them dead, half of the generated completions are wasted at the start of training.
     """
     facts = _live(s)
-    return facts if facts and facts["live"] >= LEAST_LIVE and facts["share"] < FEW_LIVE else None
+    return facts if facts and facts["dead"] <= MOST_DEAD and facts["share"] < FEW_LIVE else None
 
 
 @rule("GD204", "warning", ("truncated_share", "max_completion_length"), blames=("max_completion_length",),

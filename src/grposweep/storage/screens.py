@@ -6,7 +6,7 @@ A screen's folder is ``<outputs>/screens/<key>-<samples>``. A sweep with ``task.
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,7 @@ from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_json, read_lines, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 
+DEPTH = 3  # folders below the outputs that are searched for pass rates: names of sweeps may have slashes
 ORDER = 20  # seeds the order in which prompts are screened: the first N are a random sample, and part of any larger one
 
 
@@ -168,10 +169,9 @@ class PassRatesRecord:
 
 def find_pass_rates(outputs: Path, digest: str) -> PassRatesRecord | None:
     """Return the pass rates of this digest among the screens and sweeps in a folder of outputs."""
-    folders: Iterator[Path] = (path.parent for path in outputs.glob(f"**/{paths.PASS_RATES}"))
-    return next(
-        (found for folder in folders if (found := PassRatesRecord.read(folder)) and found.digest == digest), None
-    )
+    files = (path for depth in range(1, DEPTH + 1) for path in outputs.glob(f"{'*/' * depth}{paths.PASS_RATES}"))
+    found = (PassRatesRecord.read(path.parent) for path in files)
+    return next((record for record in found if record is not None and record.digest == digest), None)
 
 
 def hand_over(outputs: Path, digest: str, sweep: Path) -> None:

@@ -232,6 +232,8 @@ def run_sweep(
         base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
+    if base.task.screen is not None:
+        provenance["screen"] = base.task.screen
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
