@@ -259,25 +259,35 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold, and that are not at their default."""
     framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
     held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
-    found = {}
+    found = []
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else key in held
         is_default = key in known and known[key].default == value
-        if not (is_held or is_default or written in NO_KEYS or _decides(recipe, written, setting)):
-            found[framework.renamed.get(key, key)] = value
-    return found
+        if not (is_held or is_default or written in NO_KEYS):
+            found.append(written)
+    left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
+    values = {**recipe.config, **recipe.unresolved}
+    return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
 
 
-def _decides(recipe: Recipe, key: str, setting: Setting) -> bool:
-    """Return whether a recipe without a key is another setting."""
-    rest = {name: value for name, value in recipe.config.items() if name != key}
+def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
+    """Return the keys without which a recipe is the same setting; by halves, because a recipe may have hundreds."""
+    keys = [key for key in keys if key in recipe.config]
+    if not keys or not _decide(recipe, keys, setting):
+        return keys
+    half = len(keys) // 2
+    return [*_undecided(recipe, keys[:half], setting), *_undecided(recipe, keys[half:], setting)] if half else []
+
+
+def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
+    """Return whether a recipe without some of its keys is another setting."""
+    rest = {name: value for name, value in recipe.config.items() if name not in keys}
     try:
         other = frameworks.read(replace(recipe, config=rest)).setting
-    except UserError:  # nothing can be said without it
+    except UserError:  # nothing can be said without them
         return True
-    same = {name: getattr(setting, name) for name in ("given", *COUNTED)}
-    return key in recipe.config and other.replace(same) != setting
+    return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
 
 
 def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
