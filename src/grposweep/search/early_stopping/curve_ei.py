@@ -5,8 +5,8 @@ A Gaussian process forecasts the final value of every unfinished trial and of ra
 that it still has to generate. A trial goes on while no paused trial and no new point scores higher; otherwise it is paused
 and may be promoted later. The sampler of the same name takes the new point with the highest score.
 
-With several slots, running trials count as if they had finished with their predicted values. So no two slots follow the
-same idea. Every answer is a pure function of the curves and of the search's seed.
+With several slots, a new point is scored as if the running trials had finished with their predicted values. So no two slots
+start the same idea. Every answer is a pure function of the curves and of the search's seed.
 """
 
 import math
@@ -123,7 +123,7 @@ class CurveEiPolicy(NoStopping):
 class Outlook:
     """What is known at one moment: forecasts of final values, and what each choice is worth.
 
-    ``judged`` is the running trial that is about to be judged. The other running ones are taken as finished.
+    ``judged`` is the running trial that is about to be judged. To new points the other running ones count as finished.
     ``candidates`` are new points.
     """
 
@@ -143,8 +143,12 @@ class Outlook:
         if len(looks) > FITTED:  # then a new evaluation changes little
             fitted = [(c, i) for c in self._begun[: landmark(len(self._begun))] for i in _milestones(c)]
         kernel = fit(*self._observed(fitted, FITTED), self._features.groups)
-        process = Process(*self._observed(looks, MOST), self._features.groups, kernel)
-        return process.with_guesses(self._finals([c.point for c in self._pending])) if self._pending else process
+        return Process(*self._observed(looks, MOST), self._features.groups, kernel)
+
+    @cached_property
+    def _guessed(self) -> Process:
+        """The forecast as if the running trials had finished with their predicted values."""
+        return self._process.with_guesses(self._finals([curve.point for curve in self._pending]))
 
     def _observed(self, looks: Sequence[tuple[Curve, int]], most: int) -> "tuple[Rows, Array]":
         """Return these evaluations; of too many each curve's last, and of too many curves those with the highest values."""
@@ -163,23 +167,25 @@ class Outlook:
 
         places = [self._features.place(point) for point in points]
         times = [self._features.times(end, share) for (_, end, _), share in zip(places, shares, strict=True)]
-        features = np.array([coordinates for coordinates, _, _ in places]).reshape(len(points), -1)
+        features = np.array([coordinates for coordinates, _, _ in places]).reshape(
+            len(points), len(self._features.groups)
+        )
         return Rows(features, np.array(times).reshape(-1, 2), np.array(trials, dtype=float))
 
     def _finals(self, points: Sequence[Point]) -> Rows:
         return self._rows(points, [1.0] * len(points), [math.nan] * len(points))
 
-    def _predict(self, points: Sequence[Point]) -> "tuple[Array, Array]":
-        mean, deviation = self._process.predict(self._finals(points))
+    def _predict(self, points: Sequence[Point], process: Process | None = None) -> "tuple[Array, Array]":
+        mean, deviation = (process or self._process).predict(self._finals(points))
         # a handful of curves say less about the kernel than its most probable parameters pretend
         return mean, deviation * math.sqrt(1 + DOUBT / max(len(self._begun), 1))
 
     @cached_property
     def _bar(self) -> float:
-        """The best forecast of what has finished or is taken as finished; before that, the middle of all."""
+        """The best forecast of what has finished; before that, the middle of all."""
         import numpy as np
 
-        ended = [c for c in self._begun if c.state == State.FINISHED] + self._pending
+        ended = [curve for curve in self._begun if curve.state == State.FINISHED]
         means, _ = self._predict([curve.point for curve in ended or self._begun])
         return float(means.max() if ended else np.median(means))
 
@@ -191,22 +197,26 @@ class Outlook:
 
     def scores(self, curves: Sequence[Curve]) -> list[float]:
         """Return the expected improvement per remaining cost of unfinished trials."""
-        return self._score([curve.point for curve in curves], [curve.total * (1 - curve.share) for curve in curves])
+        mean, deviation = self._predict([curve.point for curve in curves])
+        remaining = [curve.total * (1 - curve.share) for curve in curves]
+        return self._per_cost(expected_improvement(mean, deviation, self._bar), remaining)
 
     @cached_property
     def worths(self) -> list[float]:
         """The expected improvement per cost of each candidate."""
         totals = [self._features.place(point)[2] or self._usual for point in self.candidates]
-        return self._score(self.candidates, totals)
+        bar, process = self._bar, self._process
+        if self._pending:  # a new point has to beat these as well
+            bar = max(bar, *self._predict([curve.point for curve in self._pending])[0])
+            process = self._guessed
+        mean, deviation = self._predict(self.candidates, process)
+        return self._per_cost(expected_improvement(mean, deviation, bar), totals)
 
-    def _score(self, points: Sequence[Point], remaining: Sequence[float]) -> list[float]:
+    def _per_cost(self, gains: "Array", costs: Sequence[float]) -> list[float]:
         import numpy as np
 
-        if not points:
-            return []
-        mean, deviation = self._predict(points)
-        costs = np.maximum(np.array(remaining) / self._usual, CHEAPEST)
-        return [float(gain) for gain in expected_improvement(mean, deviation, self._bar) / costs]
+        shares = np.maximum(np.array(costs) / self._usual, CHEAPEST)
+        return [float(gain) for gain in gains / shares]
 
     def chances(self, curves: Sequence[Curve]) -> list[float]:
         """Return the chance of each trial to end above the best that has finished."""

@@ -196,13 +196,6 @@ class Process:
         count = len(value)
         self.scale = (float(centred @ self._weights) + 2 * (float(value.var()) + 1e-12)) / (count + 2)
 
-    def log_probability(self) -> float:
-        """Return the logarithm of the kernel's posterior probability, up to a constant."""
-        import numpy as np
-
-        determinant = float(np.log(np.diag(self._factor[0])).sum())
-        return -0.5 * len(self.value) * math.log(self.scale) - determinant + self.kernel.log_prior()
-
     def predict(self, wanted: Rows) -> "tuple[Array, Array]":
         """Return means and standard deviations of what is common to all trainings of a point."""
         import numpy as np
@@ -277,17 +270,52 @@ REMEMBERED = 64  # fits
 _fitted: dict[object, Kernel] = {}
 
 
+class Likelihood:
+    """The probability of kernels given the same values: what does not depend on the kernel is computed once."""
+
+    def __init__(self, seen: Rows, value: "Array", groups: Sequence[int]) -> None:
+        import numpy as np
+
+        features, count = seen.features - 0.5, len(value)
+        apart = (features[:, None] - features[None]) ** 2
+        products = features[:, None] * features[None]
+        member = np.equal.outer(np.array(groups, dtype=int), np.arange(max(groups, default=-1) + 1)).astype(float)
+        self._squares, self._products = ((a @ member).reshape(count * count, -1) for a in (apart, products))
+        self._times = ((seen.times[:, None] - seen.times[None]) ** 2).reshape(count * count, -1)
+        self._same = (seen.trial[:, None] == seen.trial[None]).reshape(-1)
+        self._centred, self._variance = value - value.mean(), float(value.var()) + 1e-12
+
+    def log_posterior(self, kernel: Kernel) -> float:
+        """Return the logarithm of a kernel's probability, up to a constant."""
+        import numpy as np
+        from scipy.linalg.lapack import dpotrf, dpotrs
+
+        count, weights = len(self._centred), np.array(kernel.lengths) ** -2.0
+        features = _matern(np.sqrt(self._squares @ weights)) + 1.0 + self._products @ weights
+        times = _matern(np.sqrt(self._times @ np.array(kernel.times) ** -2.0))
+        covariance = ((features + kernel.seed * self._same) * times).reshape(count, count)
+        covariance.flat[:: count + 1] += kernel.noise
+        factor, failed = dpotrf(covariance, lower=1)
+        if failed:
+            return -math.inf
+        fitted = float(self._centred @ dpotrs(factor, self._centred, lower=1)[0])
+        scale = (fitted + 2 * self._variance) / (count + 2)
+        determinant = float(np.log(factor.diagonal()).sum())
+        return -0.5 * count * math.log(scale) - determinant + kernel.log_prior()
+
+
 def _fit(seen: Rows, value: "Array", groups: Sequence[int]) -> Kernel:
     best = Kernel((TYPICAL,) * (max(groups, default=-1) + 1))
     if len(value) < FEWEST:
         return best
-    reached = Process(seen, value, groups, best).log_probability()
+    likelihood = Likelihood(seen, value, groups)
+    reached = likelihood.log_posterior(best)
     for _ in range(PASSES):
         before = best
         for index in range(len(best.lengths) + 4):
             for step in (-1, 1):
                 while (moved := _moved(best, index, step)) is not None:
-                    probability = Process(seen, value, groups, moved).log_probability()
+                    probability = likelihood.log_posterior(moved)
                     if probability <= reached:
                         break
                     best, reached = moved, probability
