@@ -38,7 +38,10 @@ BISECTIONS = {  # what fits, and what does not (verl examples/tuning, April 2025
 
 @dataclass(frozen=True)
 class Comparison:
-    """One published run: what its source says (``fits`` or ``gib``), and the estimate with its interval in GiB."""
+    """One published run: what its source says (``fits`` or ``gib``), and the estimate with its interval in GiB.
+
+    ``reserved`` is what torch reserved: it keeps blocks while a GPU has room, so it is shown and not compared.
+    """
 
     id: str
     family: str
@@ -47,6 +50,7 @@ class Comparison:
     gpu_gib: float | None
     fits: bool | None
     gib: float | None
+    reserved: float | None
     estimate: float
     low: float
     high: float
@@ -96,8 +100,8 @@ def compare(rows: Iterable[dict[str, Any]]) -> list[Comparison]:
         found.append(
             Comparison(
                 row["id"], row["family"], row["complete"], sha256(row["id"].encode()).digest()[0] < HELD_BACK,
-                row["gpu_gib"], outcome.get("fits"), outcome.get("gib"), memory.peak / GIB, memory.low / GIB,
-                memory.high / GIB, memory.peak_phase,
+                row["gpu_gib"], *(outcome.get(name) for name in ("fits", "gib", "reserved_gib")), memory.peak / GIB,
+                memory.low / GIB, memory.high / GIB, memory.peak_phase,
             )
         )  # fmt: skip
     return found
@@ -108,7 +112,8 @@ def table(found: Iterable[Comparison]) -> str:
     lines = ["| run | published | estimate GiB | interval | phase | verdict |", "|---|---|---|---|---|---|"]
     for each in found:
         ran = {True: "fits", False: "out of memory", None: ""}[each.fits]
-        published = f"{each.gib:.1f} GiB ({each.error:+.0%})" if each.gib is not None else ran
+        kept = f" ({each.reserved:.1f} GiB reserved)" if each.reserved is not None else ""
+        published = f"{each.gib:.1f} GiB ({each.error:+.0%}){kept}" if each.gib is not None else ran + kept
         words = {True: "fits", False: "does not fit", None: "may fit"}[each.verdict]
         marks = " (held back)" * each.held_back + " (incomplete)" * (not each.complete)
         wrong = ", WRONG" if each.is_false else ""

@@ -15,7 +15,7 @@ from grposweep.architecture import Architecture
 from grposweep.config.precision import read_precision
 from grposweep.files import parse_json
 from grposweep.frameworks.writing import in_prompts
-from grposweep.memory.catalog import memory_of
+from grposweep.memory.catalog import find_model, memory_of
 from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
 from grposweep.setting import OF_TRL, TRL, Runtime, Setting
@@ -253,13 +253,14 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, 
 
 
 def read_model(experiment: Experiment, counted: Mapping[str, Any]) -> Architecture | None:
-    """Return the architecture as configured or prepared.
+    """Return the architecture as configured or prepared, or by the model's name or folder.
 
     None if the memory of what is trained cannot be estimated: with a configuration of DeepSpeed that is a file.
     """
     if experiment.trainer.deepspeed_config is not None:
         return None
-    return read_architecture(experiment.model.shape) or prepared_architecture(counted)
+    model = experiment.model
+    return read_architecture(model.shape) or prepared_architecture(counted) or find_model(model.path)
 
 
 OFFLOADED = {"none": (), "optimizer": ("optimizer",), "all": ("weights", "optimizer")}

@@ -26,7 +26,8 @@ BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gi
 
 
 def _fitting_counts(s: Setting) -> int:
-    known = s.architecture is not None and s.gpu_memory_gib is not None
+    # More GPUs a node are no answer where a trainer is told the GPUs of a node.
+    known = s.architecture is not None and s.gpu_memory_gib is not None and s.framework.unit != "prompts"
     return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
 
