@@ -5,7 +5,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,14 +107,22 @@ def test_two_ranks_stop_at_the_same_step_and_go_on_bit_for_bit(make_trial: MakeT
     assert metrics_of(stopped, timeless=True) == metrics_of(straight, timeless=True)
 
 
-def start_ranks(folder: Path, env: dict[str, str]) -> list[int]:
+Start = Callable[[Sequence[str], dict[str, str]], Callable[[], int]]
+
+
+def start_fresh(arguments: Sequence[str], env: dict[str, str]) -> Callable[[], int]:
+    """As ``start_forked``, in a new interpreter."""
+    return partial(subprocess.Popen([sys.executable, *arguments], env=env).wait, timeout=120)
+
+
+def start_ranks(folder: Path, env: dict[str, str], start: Start = start_forked) -> list[int]:
     """Two ranks with torchrun's variables; their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = ["-m", "grposweep.train", str(folder)]
-    ranks = [start_forked(command, {**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    ranks = [start(command, {**env, **torchrun, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
     return [wait() for wait in ranks]
 
 
@@ -167,7 +176,7 @@ def test_of_two_ranks_that_hang_the_one_that_the_other_waits_for_is_named(
         f"task.rewards=[{tmp_path / 'hangs.py'}:hangs]",
         "cluster.stall_min=0.4",
     )
-    assert start_ranks(folder, here) == [1, 1]
+    assert start_ranks(folder, here, start_fresh) == [1, 1]  # the stacks are those of interpreters of their own
     said = hang_sentence(folder)
     assert re.match(r"rank 1 is in a reward function \(.*/hangs\.py:\d+\), rank 0 waits in (all_)?gather", said), said
     assert re.search(r"after step \d+ \(.*\) for \d", said), said
