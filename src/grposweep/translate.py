@@ -20,7 +20,7 @@ from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
 from grposweep.errors import UserError
 from grposweep.files import parse_yaml, run_command, write_text
-from grposweep.frameworks.base import TranslatedRecipe
+from grposweep.frameworks.base import TranslatedRecipe, read_mapping
 from grposweep.frameworks.lora import PEFT_TARGETS, lora_losses
 from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
 from grposweep.frameworks.reading import release_defaults
@@ -229,10 +229,11 @@ def translate(
         left = {} if recipe is None else find_left_out(recipe, setting)
         listed = _listed(left, dict.fromkeys(("dtype", "torch_dtype", "bf16", "fp16")))
         return Translation(files, shlex.join(COMMAND), (*_unknown(setting, recipe), *losses, *listed))
+    left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
+    setting = _with_minimum_rate(setting, left)
     written = frameworks.write(setting, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
-    left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
     kept = _kept_as_they_are(left, setting, target, written.recipe)
     text = written.recipe + (f"# Copied from the recipe.\n{_yaml(kept)}" if kept else "")
     losses = (*_unknown(setting, recipe), *written.losses, *_listed(left, kept))
@@ -288,6 +289,20 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
     except UserError:  # nothing can be said without them
         return True
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
+
+
+def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
+    """Return a setting with the lowest learning rate of a cosine, which TRL's recipes hold in a mapping taken from ``left``."""
+    options = read_mapping(left.get("lr_scheduler_kwargs"))
+    ratio = options.get("min_lr_rate")
+    if (
+        setting.lr_scheduler_type != "cosine_with_min_lr"
+        or options.keys() != {"min_lr_rate"}
+        or not isinstance(ratio, float)
+    ):
+        return setting
+    del left["lr_scheduler_kwargs"]
+    return setting.replace({"lr_scheduler_type": "cosine", "minimum_learning_rate_ratio": ratio})
 
 
 def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:

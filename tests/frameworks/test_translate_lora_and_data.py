@@ -16,12 +16,14 @@ from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, parse_recipe
+from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.setting import Setting
 from grposweep.translate import native_keys, read_back, translate, translate_file
 
 Compose = Callable[[list[str]], DictConfig]
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_targets")
+OPTIM = "actor_rollout_ref.actor.optim"
 LISTED = "not translated, so set what you need of it: "
 
 
@@ -105,6 +107,23 @@ def test_a_framework_on_trl_takes_them_as_they_are() -> None:
     assert {name: written.get(name) for name in OWN} == OWN
     assert written["torch_dtype"] == "bfloat16"
     assert not any(loss.startswith(LISTED) for loss in done.losses)
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [
+        ("trl", {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs.min_lr_rate": 0.1}),
+        ("verl", {f"{OPTIM}.lr_scheduler_type": "cosine", f"{OPTIM}.min_lr_ratio": 0.1}),
+    ],
+)
+def test_the_lowest_rate_of_a_cosine_is_kept(target: str, wanted: dict[str, Any]) -> None:
+    """TRL has it in a mapping, others under a key of its own."""
+    rate = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}
+    recipe = build_recipe({**BASE, **rate}, Options("trl", processes=8))
+    done = translate(frameworks.read(recipe).setting, target, recipe)
+    written = flatten(yaml.safe_load(next(iter(done.files.values()))))
+    assert {key: written.get(key) for key in wanted} == wanted
+    assert not any("lr_scheduler" in loss for loss in done.losses)
 
 
 def test_the_other_launches_of_a_script_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
