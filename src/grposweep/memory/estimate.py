@@ -1,7 +1,7 @@
 """Peak GPU memory of one rank: a sum of named parts for each phase, from a setting alone; and how far it may be off."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from grposweep.memory import parts
@@ -53,7 +53,7 @@ class Memory:
 
     ``parts`` include the context, fragmentation and everything that stays. ``activations`` and ``logits`` are of the
     backward phase, ``generation`` of the key-value cache and its logits, or vLLM's share. ``factors`` correct phases by what
-    was measured. ``shortest`` is the same with packed sequences as short as they may be.
+    was measured. ``shorter`` is the need with sequences as short as they may be, where their length is not known.
     """
 
     weights: float
@@ -65,7 +65,7 @@ class Memory:
     generation: float
     parts: Mapping[str, Mapping[str, float]]
     factors: Mapping[str, float]
-    shortest: "Memory | None" = None
+    shorter: Need | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def phases(self) -> dict[str, float]:
@@ -85,7 +85,7 @@ class Memory:
     @cached_property
     def low(self) -> float:
         """The least that the peak may be, in bytes: a GPU with less is too small."""
-        return self.shortest.low if self.shortest is not None else self._bound(0, -1)
+        return self._bound(0, -1) if self.shorter is None else build_memory(self.shorter, self.factors).low
 
     @cached_property
     def high(self) -> float:
@@ -161,7 +161,7 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
         generation=generation + engine,
         parts={name: _with_what_stays(n, states, name, sizes, engine) for name, sizes in moving.items()},
         factors=factors or {},
-        shortest=None if (shorter := _shortened(n)) is None else build_memory(shorter, factors),
+        shorter=_shortened(n),
     )
 
 

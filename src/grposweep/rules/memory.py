@@ -43,7 +43,8 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     batch, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
     memory = _known(s)
-    if memory is None or memory.low <= (s.gpu_memory_gib or 0) * GIB:
+    limit = (s.gpu_memory_gib or 0) * GIB
+    if memory is None or memory.peak <= limit or memory.low <= limit:
         return None
     return {"what": _what(s), "needed": _needs(memory)}
 
@@ -93,7 +94,7 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
-    if memory is None or not memory.low <= limit < memory.high:
+    if memory is None or memory.high <= limit or (memory.peak > limit and memory.low > limit):
         return None
     return {"what": _what(s), "needed": _needs(memory)}
 
