@@ -20,8 +20,8 @@ from grposweep.files import PROJECT, read_lines
 from grposweep.train.tasks.arithmetic import pairs
 
 ORDINARY, IMPOSSIBLE, LENIENT, HELD_OUT = 105, 120, 75, 128
-TARGETS = (0.4, 0.5, 0.6, 0.7)  # held-out reward
-RATES = ("1e-4", "3e-4")
+TARGETS = (0.4, 0.5, 0.6, 0.65)  # held-out reward
+RATES = {"all": ("1e-4", "3e-4"), "kept": ("1e-4", "3e-4"), "half": ("1e-4",)}  # learning rates that are tried
 COMPLETIONS = 6400  # of a training
 
 
@@ -80,30 +80,37 @@ def calibrate(folder: Path, found: dict[str, Any]) -> None:
 
 
 def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
-    """Train on all prompts and on those that are kept, each at two learning rates, and compare the better ones."""
+    """Train on all prompts, on those that are kept, and on these with half of the completions a step.
+
+    Each is compared at the better of its learning rates.
+    """
     low, high = advice["keep_between"]
     chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", f"schedule.budget_completions={COMPLETIONS}",
               "schedule.evaluations=40", "trainer.keep=none", "search.guards=false"]  # fmt: skip
     filtered = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
-    best: dict[str, tuple[str, list[list[dict[str, Any]]]]] = {}
+    variants = {"all": [], "kept": filtered, "half": [*filtered, "batch.per_device_train_batch_size=16"]}
+    best: dict[str, list[list[dict[str, Any]]]] = {}
     print(f"\n{'prompts':>8} {'lr':>6}  held-out reward at the end, by seed, and the mean")
-    for name, more in (("all", []), ("kept", filtered)):
-        for rate in RATES:
+    for name, more in variants.items():
+        for rate in RATES[name]:
             run(folder, str(PROJECT / "src" / "run.py"), *chosen, *task(), f"name={name}-{rate}", f"lr={rate}", *more)
             curves = metrics(folder, f"{name}-{rate}")
             values = [last(lines) for lines in curves]
-            print(f"{name:>8} {rate:>6}  {' '.join(f'{value:.3f}' for value in values)}  {fmean(values):.3f}")
-            if name not in best or fmean(values) > fmean(map(last, best[name][1])):
-                best[name] = rate, curves
-    counts = {name: [reached(lines) for lines in curves] for name, (_, curves) in best.items()}
+            print(
+                f"{name:>8} {rate:>6}  {' '.join(f'{value:.3f}' for value in values)}  {fmean(values):.3f}", flush=True
+            )
+            if name not in best or fmean(values) > fmean(map(last, best[name])):
+                best[name] = curves
     print(
-        f"\n{'held-out reward':>15} {'all prompts':>12} {'kept prompts':>13} {'share':>6}  completions, mean of {seeds} seeds"
+        f"\ncompletions to a held-out reward, mean of {seeds} seeds (a seed that does not reach it counts as {COMPLETIONS})"
     )
+    print(f"{'reward':>8}" + "".join(f"{name:>8} {'of all':>7} {'missed':>7}" for name in best))
     for i, target in enumerate(TARGETS):
-        means = [fmean(min(count[i], COMPLETIONS) for count in counts[name]) for name in ("all", "kept")]
-        never = [sum(count[i] > COMPLETIONS for count in counts[name]) for name in ("all", "kept")]
-        note = f"  not reached by {never[0]} and {never[1]} seeds, which count as {COMPLETIONS}" if any(never) else ""
-        print(f"{target:15.1f} {means[0]:12.0f} {means[1]:13.0f} {means[1] / means[0]:6.0%}{note}")
+        counts = {name: [reached(lines)[i] for lines in curves] for name, curves in best.items()}
+        means = {name: fmean(min(count, COMPLETIONS) for count in found) for name, found in counts.items()}
+        missed = {name: sum(count > COMPLETIONS for count in found) for name, found in counts.items()}
+        cells = (f"{means[name]:8.0f} {means[name] / means['all']:7.0%} {missed[name]:7}" for name in best)
+        print(f"{target:8.2f}" + "".join(cells))
 
 
 def last(lines: list[dict[str, Any]]) -> float:

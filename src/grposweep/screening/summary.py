@@ -140,13 +140,14 @@ def recommend(screen: Screen, group: int, groups: Sequence[int], prompts_per_ste
     """Return the filter and the number of generations that fit.
 
     The filter is the widest whose groups carry a signal in 80 % of cases, or the one with the most, as long as prompts for two
-    optimizer steps are left. The group is the smallest of ``groups`` that reaches 90 % of the share of the largest.
+    optimizer steps are left. The group is the smallest of ``groups`` whose interval reaches 90 % of the share of the
+    largest.
     """
     bounds = _bounds(screen, group, prompts_per_step)
     kept = screen.kept(bounds)
     shares = {size: screen.share(size, kept) for size in sorted({*groups, group})}
     most = max(share.mean for share in shares.values())
-    chosen = next(size for size, share in shares.items() if share.mean >= NEARLY * most)
+    chosen = next(size for size, share in shares.items() if share.high >= NEARLY * most)
     return Advice(bounds, len(kept), chosen, shares[chosen])
 
 
