@@ -80,16 +80,13 @@ def calibrate(folder: Path, found: dict[str, Any]) -> None:
 
 
 def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
-    """Train on all prompts, on those that are kept, and on these with half of the completions a step.
-
-    Each is compared at the better of its learning rates.
-    """
+    """Train on all prompts, on those that are kept, and on these with half of the completions a step."""
     low, high = advice["keep_between"]
     chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", f"schedule.budget_completions={COMPLETIONS}",
               "schedule.evaluations=40", "trainer.keep=none", "search.guards=false"]  # fmt: skip
     filtered = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
     variants = {"all": [], "kept": filtered, "half": [*filtered, "batch.per_device_train_batch_size=16"]}
-    best: dict[str, list[list[dict[str, Any]]]] = {}
+    counts: dict[str, list[list[list[float]]]] = {name: [] for name in variants}  # by learning rate, seed and target
     print(f"\n{'prompts':>8} {'lr':>6}  held-out reward at the end, by seed, and the mean")
     for name, more in variants.items():
         for rate in RATES[name]:
@@ -99,18 +96,20 @@ def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
             print(
                 f"{name:>8} {rate:>6}  {' '.join(f'{value:.3f}' for value in values)}  {fmean(values):.3f}", flush=True
             )
-            if name not in best or fmean(values) > fmean(map(last, best[name])):
-                best[name] = curves
-    print(
-        f"\ncompletions to a held-out reward, mean of {seeds} seeds (a seed that does not reach it counts as {COMPLETIONS})"
-    )
-    print(f"{'reward':>8}" + "".join(f"{name:>8} {'of all':>7} {'missed':>7}" for name in best))
+            counts[name].append([reached(lines) for lines in curves])
+    print(f"\ncompletions to a held-out reward, mean of {seeds} seeds, at the better learning rate for each")
+    print(f"(a seed that does not reach it counts as {COMPLETIONS}, and as missed)")
+    print(f"{'reward':>8}" + "".join(f"{name:>8} {'of all':>7} {'missed':>7}" for name in counts))
     for i, target in enumerate(TARGETS):
-        counts = {name: [reached(lines)[i] for lines in curves] for name, curves in best.items()}
-        means = {name: fmean(min(count, COMPLETIONS) for count in found) for name, found in counts.items()}
-        missed = {name: sum(count > COMPLETIONS for count in found) for name, found in counts.items()}
-        cells = (f"{means[name]:8.0f} {means[name] / means['all']:7.0%} {missed[name]:7}" for name in best)
+        found = {name: min(cost(curves, i) for curves in rates) for name, rates in counts.items()}
+        cells = (f"{mean:8.0f} {mean / found['all'][0]:7.0%} {missed:7}" for mean, missed in found.values())
         print(f"{target:8.2f}" + "".join(cells))
+
+
+def cost(curves: list[list[float]], target: int) -> tuple[float, int]:
+    """Return the mean number of completions to a target over seeds, and how many seeds do not reach it."""
+    found = [curve[target] for curve in curves]
+    return fmean(min(count, COMPLETIONS) for count in found), sum(count > COMPLETIONS for count in found)
 
 
 def last(lines: list[dict[str, Any]]) -> float:
