@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from grposweep.errors import UserError
 from grposweep.search.early_stopping import NoStopping, choose_policy
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits, sweeps_in
@@ -82,8 +83,35 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
     assert (ours["objective"], ours["completions"]) == (theirs["objective"], theirs["completions"])
 
 
+@pytest.mark.slow
+def test_a_sweep_by_expected_improvement_starts_pauses_and_promotes(sweep: Sweep) -> None:
+    """Four first points with one evaluation each; the best one is trained to its end, and the reasons are on disk."""
+    rates = "lr=tag(log,interval(1e-5,3e-2))"
+    folder = sweep(*FAKE, SLOW, rates, "batch=small,medium", "search.stopping=curve_ei", "search.trials=6")
+    results = [read(trial / "result.json") for trial in trials(folder)]
+    assert len(results) == 6
+    assert {result["status"] for result in results} == {"finished", "pruned"}
+    pruned = [result["reason"] for result in results if result["status"] == "pruned"]
+    assert all("first points are compared" in text or "promises" in text or "chance" in text for text in pruned)
+    best = max(results, key=lambda result: result["objective"])
+    assert best["status"] == "finished"
+
+
+def test_a_sampler_without_its_policy_is_refused(sweep: Sweep) -> None:
+    """It would have no points to propose."""
+    with pytest.raises(UserError, match=r"search\.sampler=curve_ei .*Set search\.stopping=curve_ei"):
+        sweep(
+            "trainer=fake",
+            "name=s",
+            "lr=tag(log,interval(1e-5,3e-2))",
+            "search.sampler=curve_ei",
+            "search.stopping=asha",
+        )
+
+
 def test_grids_and_comparisons_stop_nothing_early_unless_asked() -> None:
     """Every one of their trials is wanted; of several objectives nobody knows which trial is behind."""
     assert {choose_policy("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
     assert choose_policy("asha", "grid") == "asha"
+    assert choose_policy("auto", "curve_ei") == "curve_ei"
     assert choose_policy("asha", "tpe", objectives=2) == "none"

@@ -139,3 +139,21 @@ def test_the_first_points_fill_the_space_and_get_one_evaluation_each() -> None:
         quarters.add(int((math.log10(float(point["lr"])) + 5) * 0.999))  # type: ignore[arg-type]  # a number
         curves.append(Curve(number, point, State.PAUSED, 1000.0, [100.0], [0.3]))
     assert quarters == {0, 1, 2, 3}
+
+
+def test_a_program_that_counts_no_completions_is_trained_to_its_end() -> None:
+    """Nothing says how much of its training is done."""
+    unknown = [replace(trial, total=0.0, completions=[0.0] * 10) for trial in FINISHED]
+    assert policy().decide(
+        running(replace(curve(4, 1e-3, 0.1, 3), total=0.0, completions=[0.0] * 3)), unknown
+    ).action is (Action.CONTINUE)
+    assert policy().promote(unknown, more=False) is None
+    assert len(policy().propose(unknown)) > 1
+
+
+def test_a_search_without_plans_compares_parameters_as_they_are() -> None:
+    """A trainer of its own, whose learning rate and sizes are not known."""
+    made = CurveEiPolicy()
+    made.begin(SearchContext(LR))
+    assert made.decide(running(curve(4, 8e-2, 0.02, 4)), FINISHED).action is Action.PAUSE
+    assert made.promote([*FINISHED, curve(4, 9e-2, 0.02, 4), curve(5, 2e-3, 1.0, 6)], more=False) == 5

@@ -47,7 +47,9 @@ class CurveEiPolicy(NoStopping):
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Pause a trial if a paused one or a new point promises more."""
-        begun = [other for other in others if other.held_out]
+        if curve.total <= 0:
+            return CONTINUE
+        begun = [other for other in others if _is_begun(other)]
         more = self._context.has_points()
         if len(begun) + 1 < START:
             is_start = more and len(others) + 1 < START
@@ -65,7 +67,7 @@ class CurveEiPolicy(NoStopping):
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the most promising paused trial, unless a new point promises more."""
-        if (more and len(curves) < START) or not any(curve.held_out for curve in curves):
+        if (more and len(curves) < START) or not any(map(_is_begun, curves)):
             return None
         outlook = self._outlook(curves)
         if not outlook.paused:
@@ -78,12 +80,12 @@ class CurveEiPolicy(NoStopping):
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the expected final values of unfinished trials with an evaluation."""
-        unfinished = [c for c in keep([c for c in curves if c.held_out]) if c.state != State.FINISHED]
+        unfinished = [c for c in keep(list(filter(_is_begun, curves))) if c.state != State.FINISHED]
         return self._outlook(curves).values(unfinished) if unfinished else {}
 
     def propose(self, curves: Sequence[Curve]) -> list[Point]:
         """Return new points, the most promising first; the first ones of a search fill the space."""
-        if sum(bool(curve.held_out) for curve in curves) >= START:
+        if sum(map(_is_begun, curves)) >= START:
             outlook = self._outlook(curves)
             return ranked(outlook.candidates, outlook.worths)
         drawn = self._draw(curves)
@@ -131,7 +133,7 @@ class Outlook:
         self, features: Features, curves: Sequence[Curve], judged: int | None, candidates: Sequence[Point]
     ) -> None:
         self.candidates, self._features = candidates, features
-        self._begun = keep([curve for curve in curves if curve.held_out])
+        self._begun = keep(list(filter(_is_begun, curves)))
         self.paused = [curve for curve in self._begun if curve.state == State.PAUSED]
         self._pending = [c for c in curves if c.state == State.RUNNING and c.number != judged]
         self._warp = choose_warp(self._begun)
@@ -264,6 +266,11 @@ def choose_warp(curves: Sequence[Curve]) -> Logit | OutputTransform:
     if not values or all(0 <= value <= 1 for value in values):
         return Logit()
     return OutputTransform(values, [curve.held_out[-1] for curve in curves])
+
+
+def _is_begun(curve: Curve) -> bool:
+    """Return whether a trial has an evaluation, and says how much of its training that is."""
+    return bool(curve.held_out) and curve.total > 0
 
 
 def _milestones(curve: Curve) -> list[int]:

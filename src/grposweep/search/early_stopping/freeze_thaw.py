@@ -97,7 +97,8 @@ class Features:
         """Return log(learning rate x optimizer steps)."""
         if not self.is_planned:
             return 0.0
-        return math.log(plan.learning_rate * max(plan.total, 1.0) / plan.completions_per_step)
+        steps = max(plan.total, 1.0) / max(plan.completions_per_step, 1e-12)
+        return math.log(max(plan.learning_rate * steps, 1e-12))
 
 
 class _Coordinate:
