@@ -152,3 +152,18 @@ def test_quantized_weights_take_a_quarter(tmp_path: Path) -> None:
     lora = {**TRL, "model_name_or_path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16", "use_peft": True}
     half, four = (memory(setting(tmp_path, lora | {"load_in_4bit": on}, processes=1)).weights for on in (False, True))
     assert 0.3 < four / half < 0.4
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.3, "does not fit"), (0.6, "may fit")])
+def test_fit_knows_whether_vllm_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float, verdict: str
+) -> None:
+    """7B on 40 GB: 12 GiB do not hold weights of 14.2, however small the rest is."""
+    config = {**TRL, "model_name_or_path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16", "use_peft": True, "use_vllm": True,
+              "vllm_mode": "colocate", "vllm_gpu_memory_utilization": share, "per_device_train_batch_size": 1,
+              "gradient_checkpointing": True}  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
+    show_fit([str(path)], Options(processes=1), 40.0, as_json=True)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["engine_needs"] > answer["engine_share"]) == (verdict, share == 0.3)

@@ -99,6 +99,9 @@ def show_fit(
         console.print(gpu_table(found) if one is None else fit_table(setting, one))
         if one is not None:
             console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.", highlight=False)
+            if not one.starts:
+                needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
+                console.print(needs, highlight=False)
         console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
         for line in (savings_line(savings), host_line(host)):
             if line:

@@ -56,5 +56,6 @@ def find_longest_sequence(s: Setting) -> int:
     own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:
         return s.vllm_max_model_length
-    is_derived = s.version < OWN_LENGTH and s.max_prompt_length is not None
+    # EasyR1 and verl tell vLLM a prompt and a response (workers/rollout/vllm_rollout_spmd.py).
+    is_derived = s.framework.unit == "prompts" or (s.version < OWN_LENGTH and s.max_prompt_length is not None)
     return own if is_derived or not positions else positions

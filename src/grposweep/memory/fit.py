@@ -6,6 +6,7 @@ from math import gcd
 from typing import Any
 
 from grposweep.memory.catalog import GPUS
+from grposweep.memory.engine import find_engine
 from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.planning import micro_steps_per_generation
 from grposweep.setting import Setting
@@ -21,6 +22,7 @@ class Fit:
 
     ``low`` and ``high`` are the interval of the peak in GiB, ``phase`` is where it is. ``batch`` are completions a
     micro-step at the same effective batch, ``completion`` tokens; None where even the smallest does not fit.
+    ``engine_share`` is vLLM's share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
     """
 
     gib: float
@@ -31,16 +33,23 @@ class Fit:
     batch: int | None
     completion: int | None
     generations: int | None
+    engine_share: float | None = None
+    engine_needs: float | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Return whether vLLM's share is large enough for vLLM to start."""
+        return (self.engine_needs or 0.0) <= (self.engine_share or 0.0)
 
     @property
     def fits(self) -> bool:
         """Whether the setting fits as it is, by the estimate."""
-        return self.peak <= self.gib
+        return self.peak <= self.gib and self.starts
 
     @property
     def verdict(self) -> str:
-        """Return what the interval says: fits, may fit, or does not fit."""
-        return VERDICTS[judge(self.low, self.high, self.gib)]
+        """Return what the interval says: fits, may fit, or does not fit; not without a vLLM that starts."""
+        return VERDICTS[judge(self.low, self.high, self.gib) if self.starts else False]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, whether it fits, and the verdict of the interval."""
@@ -60,6 +69,7 @@ def fit(s: Setting, gib: float) -> Fit:
     def fits(change: dict[str, Any]) -> bool:
         return _memory(s.replace(change)).peak <= gib * GIB
 
+    engine = find_engine(s)
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
     return Fit(
         gib=gib,
@@ -70,6 +80,8 @@ def fit(s: Setting, gib: float) -> Fit:
         batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
         completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),
         generations=_largest(lambda n: fits(with_generations(s, n * group)), MOST_GENERATIONS // group, group),
+        engine_share=None if engine is None else round(engine.share / GIB, 2),
+        engine_needs=None if engine is None else round(engine.needed / GIB, 2),
     )
 
 
