@@ -173,3 +173,18 @@ def test_a_rerun_says_that_the_script_has_changed_since(run: Run, script: Script
     with (here / "train.py").open("a") as file:
         file.write("# mended\n")
     assert "not as recorded: what identifies the experiment" in grposweep(here, "rerun", "0").out
+
+
+@pytest.mark.slow
+def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script, here: Path) -> None:
+    """What the script imports is edited during the first trial; the sweep is then refused until the user chooses."""
+    helper = here / "helper.py"
+    helper.write_text("VALUE = 1\n")
+    edits = f"import helper\nopen({str(helper)!r}, 'w').write('VALUE = 2\\n')\n"
+    code = (here / "train.py").read_text().replace('"eval_reward": 1 - lr', '"eval_reward": helper.VALUE')
+    (here / "train.py").write_text(edits + code)
+    sweep = run(*script, "-m", "lr=0.1,0.2").sweep
+    assert [result["objective"] for result in results(sweep)] == [1, 1]
+    again = run(*script, "-m", "lr=0.1,0.2")
+    assert again.code == 2
+    assert "helper.py has changed since 2 trials" in again.err

@@ -101,6 +101,8 @@ class Inputs:
                 copy = draft / Path(name).resolve().relative_to("/")
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(name, copy)
+                if digest_of(copy)[:16] != self.files[name].digest:
+                    raise UserError(f"{name} was changed while it was copied. Give the same command again.")
             draft.rename(target)
         return replace(self, copies=f"{paths.INPUTS_FOLDER}/{target.name}")
 

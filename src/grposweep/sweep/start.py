@@ -81,7 +81,7 @@ class ValidatedSpace:
         names = [item.name for item in self.space.parameters if item.name.split(".")[0] in sections]
         points = {
             freeze({name: point[name] for name in names if name in point}): point
-            for point in self.validity.valid_points()
+            for point in islice(self.validity.valid_points(), None if names else 1)
         }
         return [self.validator.validate(point).experiment for point in points.values()]
 
