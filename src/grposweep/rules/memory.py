@@ -17,7 +17,7 @@ from grposweep.rules.registry import by_trial, rule
 from grposweep.setting import EVERY, Setting
 
 FEWEST_GENERATIONS = 2
-SEARCHED = (*READS, "auto", "num_generations")
+SEARCHED = (*READS, "auto", "framework", "num_generations")
 ENGINE_READS = ("version", "framework", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm",
                 "vllm_mode", "server_gpus", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization", "vllm_max_model_length",
                 "max_prompt_length", "prompt_tokens", "max_completion_length")  # fmt: skip
