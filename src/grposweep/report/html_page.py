@@ -30,7 +30,10 @@ SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js",
 DIFF_LINES = 400  # of uncommitted changes on the page
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
-METRICS = ("reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "loss")
+METRICS = (
+    "reward", "kl", "entropy", "grad_norm", "completions/mean_length", "frac_reward_zero_std", "diversity",
+    "template_share", "loss",
+)  # fmt: skip
 MOST_POINTS = 120  # per curve
 ALL_POINTS = 120_000  # of all curves together, about 14 bytes each
 DIGITS = 4  # significant digits
