@@ -21,7 +21,7 @@ from grposweep.train.tasks.arithmetic import pairs
 
 ORDINARY, IMPOSSIBLE, LENIENT, HELD_OUT = 105, 120, 75, 128
 TARGETS = (0.4, 0.5, 0.6, 0.65)  # held-out reward
-RATES = {"all": ("1e-4", "3e-4"), "kept": ("1e-4", "3e-4"), "half": ("1e-4",)}  # learning rates that are tried
+RATES = ("1e-4", "3e-4")
 COMPLETIONS = 6400  # of a training
 
 
@@ -80,16 +80,16 @@ def calibrate(folder: Path, found: dict[str, Any]) -> None:
 
 
 def compare(folder: Path, advice: dict[str, Any], seeds: int) -> None:
-    """Train on all prompts, on those that are kept, and on these with half of the completions a step."""
+    """Train on all prompts, and on those that are kept."""
     low, high = advice["keep_between"]
     chosen = ["-m", f"seed={','.join(map(str, range(seeds)))}", f"schedule.budget_completions={COMPLETIONS}",
               "schedule.evaluations=40", "trainer.keep=none", "search.guards=false"]  # fmt: skip
     filtered = [f"task.keep_between=[{low},{high}]", f"batch.num_generations={advice['num_generations']}"]
-    variants = {"all": [], "kept": filtered, "half": [*filtered, "batch.per_device_train_batch_size=16"]}
+    variants: dict[str, list[str]] = {"all": [], "kept": filtered}
     counts: dict[str, list[list[list[float]]]] = {name: [] for name in variants}  # by learning rate, seed and target
     print(f"\n{'prompts':>8} {'lr':>6}  held-out reward at the end, by seed, and the mean")
     for name, more in variants.items():
-        for rate in RATES[name]:
+        for rate in RATES:
             run(folder, str(PROJECT / "src" / "run.py"), *chosen, *task(), f"name={name}-{rate}", f"lr={rate}", *more)
             curves = metrics(folder, f"{name}-{rate}")
             values = [last(lines) for lines in curves]
