@@ -51,7 +51,7 @@ def one_length(s: Setting) -> Violation | None:
     )
 
 
-@rule("GS102", "error", (*LENGTHS, "given"), of=EVERY)
+@rule("GS102", "error", (*LENGTHS, "given", "framework"), of=EVERY)
 def the_length_is_positive(s: Setting) -> Violation | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.
 
