@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from grposweep import __version__
 from grposweep.cli import build_app
 from support import PROJECT, environment
 
@@ -100,3 +101,8 @@ def test_hydras_completion_works_in_bash(tmp_path: Path, typed: str, offers: str
     known = environment(PATH=path, PYTHONPATH=":".join(part for part in sys.path if part))
     done = subprocess.run(["bash", "-c", script], cwd=PROJECT, env=known, capture_output=True, text=True, check=False)
     assert offers in done.stdout.split(), done.stderr
+
+
+def test_the_version_is_an_option() -> None:
+    """As issue templates ask for it."""
+    assert CliRunner().invoke(build_app(), ["--version"]).stdout == f"grposweep {__version__}\n"

@@ -53,7 +53,7 @@ def follow() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *PROJECT.glob("*.md")], ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     """Files beside it, or addresses."""
     links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
@@ -66,7 +66,7 @@ def test_the_index_leads_to_every_page() -> None:
     assert [named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"] == []
 
 
-TEXTS = [*PAGES, *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md"))]
+TEXTS = [*PAGES, *(PROJECT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md"))]
 NAMED = re.compile(r"`((?:src|tests|benchmarks|conf|docs|slurm|sweeps)/[\w./-]+)`")
 OF_PACKAGE = re.compile(r"`([a-z_]+/[\w./]*\.py)`")
 EXAMPLES = set(re.findall(r"^`([\w./]+)`:$", (DOCS / "extending.md").read_text(), re.MULTILINE))  # of files to write

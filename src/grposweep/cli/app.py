@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from grposweep import __version__
 from grposweep.errors import ExitCode, UserError
 from grposweep.storage import paths
 from grposweep.terminal import discard, printable
@@ -22,8 +23,16 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"grposweep {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def grposweep() -> None:
+def grposweep(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+) -> None:  # fmt: skip  # an option a line reads best
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
 
