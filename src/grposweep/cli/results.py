@@ -75,7 +75,7 @@ def rerun(
 
 
 @command(
-    "grposweep retry                        # all failed trials of the newest sweep",
+    "grposweep retry           # all failed trials of the newest sweep",
     "grposweep retry 3 7 --sweep lr_batch",
 )
 def retry(
