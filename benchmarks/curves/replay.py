@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
+from outcome import draw_trainings
 from peers import PEERS, rehearse_peer
 from policies import POLICIES, REFERENCE
 from pool import Pool, read_pool
@@ -52,6 +53,7 @@ class Repeats:
     spent: list[float]  # completions in all
     resumed: list[int]
     idle: list[float]  # share of the slots' time until the end
+    started: list[list[int]]  # places, in order
     won: list[bool]  # whether the best of what had finished at the budget is the best of all, or tied with it
 
 
@@ -143,6 +145,7 @@ def summarize(pool: Pool, outcomes: list[Outcome], budget: float) -> Repeats:
         spent=[outcome.completions for outcome in outcomes],
         resumed=[outcome.resumed for outcome in outcomes],
         idle=[outcome.idle_seconds / max(outcome.slot_seconds, 1e-9) for outcome in outcomes],
+        started=[outcome.started for outcome in outcomes],
         won=[outcome.is_won(pool, budget) for outcome in outcomes],
     )
 
@@ -184,6 +187,26 @@ def figures(mine: Repeats, reference: Repeats) -> dict[str, Any]:
     }
 
 
+def bounds(pool: Pool, reference: Repeats) -> tuple[float, float]:
+    """What no search can beat, of TPE's median cost: with TPE's points in their order, and with any choice of points.
+
+    The first pays one evaluation for each point, and trains only one that is close to the best. The second is one training.
+    """
+    costs = []
+    for seed, order in enumerate(reference.started):
+        trainings, cost = draw_trainings(pool, seed), 0.0
+        for place in order:
+            is_close = pool.places[place].truth >= pool.best - pool.tolerance
+            cost += trainings[place].completions[-1 if is_close else 0]
+            if is_close:
+                break
+        costs.append(cost)
+    close = [place for place in pool.places if place.truth >= pool.best - pool.tolerance]
+    once = fmean(fmean(training.completions[-1] for training in place.trainings) for place in close)
+    usual = median(reference.arrivals)
+    return median(costs) / usual, once / usual
+
+
 def interval(values: list[float]) -> dict[str, float]:
     """The median with its 95 % interval, from order statistics."""
     ordered, count = sorted(values), len(values)
@@ -216,6 +239,7 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
         "| regret at budget | best or tied | false stops | idle | resumed |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
+    stopping, free = bounds(pool, results[REFERENCE])
     for name, row in describe(results, names).items():
         cost, ratio, paired = row["completions_to_1pct"], row["cost_ratio_interval"], row["paired_ratio_interval"]
         print(
@@ -225,6 +249,7 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
             f"| {row['regret_at_equal_budget']:.4f} | {row['best_or_tied']:.0%} | {row['false_stops']:.0%} "
             f"| {row['idle_share']:.1%} | {row['resumed']:.0f} |"
         )
+    print(f"\nBounds, of TPE's: {stopping:.2f} for any stopping of TPE's points, {free:.2f} for any choice of points.")
 
 
 if __name__ == "__main__":

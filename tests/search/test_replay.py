@@ -33,9 +33,10 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_replay_says_what_each_policy_costs(recorded: Path) -> None:
-    """In completions, beside plain TPE."""
-    done = replay(recorded, "--policy", "default,tpe,asha", "--repeats", 2, "--format", "json")
+def test_a_replay_says_what_each_policy_costs(recorded: Path, tmp_path: Path) -> None:
+    """In completions, beside plain TPE, with two trials at once; each repeat is kept."""
+    kept = ("--slots", 2, "--keep", tmp_path / "kept")
+    done = replay(recorded, "--policy", "default,tpe,asha", "--repeats", 2, "--format", "json", *kept)
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     assert set(content) == {"default", "tpe", "asha"}
@@ -46,6 +47,7 @@ def test_a_replay_says_what_each_policy_costs(recorded: Path) -> None:
         assert 0 <= row["false_stops"] <= 1
     assert content["tpe"]["cost_ratio_to_tpe"] == 1
     assert content["tpe"]["false_stops"] == 0
+    assert all(len(file.read_text().splitlines()) == 2 for file in (tmp_path / "kept").glob("made.*.2.*.jsonl"))
 
 
 @pytest.mark.parametrize(
