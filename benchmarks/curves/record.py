@@ -1,11 +1,12 @@
 """Record real learning curves: four tasks, trained by TRL in sweeps of our own.
 
-    python benchmarks/curves/record.py [FOLDER] [--only NAME,...]
+    python benchmarks/curves/record.py [FOLDER] [--only NAME,...] [--draw N]
 
 Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a finished trial to NAME.jsonl in
 this folder. Killed at any time, it goes on where it was. ``arithmetic`` and ``successor`` are grids with three seeds a point,
 about three CPU hours. ``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
-``ROUND`` points, about 13 CPU seconds a curve; what is finished after each round is written.
+``ROUND`` points, about 13 CPU seconds a curve; what is finished after each round is added to their files. If the folder is gone,
+``--draw 1`` (2, ...) goes on with other points.
 """
 
 import argparse
@@ -131,30 +132,32 @@ def wide_point(config: Any) -> dict[str, Any]:
     }
 
 
-def sweeps(item: Recording) -> Iterator[tuple[str, list[str]]]:
+def sweeps(item: Recording, draw: int) -> Iterator[tuple[str, list[str]]]:
     """Yield the name and the further overrides of each sweep, in the order in which they run."""
     if not item.wide:
         yield item.name, []
     for points in range(ROUND, WIDE_POINTS + 1, ROUND) if item.wide else ():
         for seed in WIDE_SEEDS:
-            yield f"{item.name}_{seed}", [f"seed={seed}", f"search.trials={points}"]
+            yield f"{item.name}_{draw}_{seed}", [f"seed={seed}", f"search.seed={draw}", f"search.trials={points}"]
 
 
-def write(item: Recording, folder: Path) -> None:
-    """Write what has finished."""
-    names = dict.fromkeys(name for name, _ in sweeps(item))
+def write(item: Recording, folder: Path, draw: int) -> None:
+    """Write what has finished; curves that the file of a wide recording has already are kept."""
+    names = dict.fromkeys(name for name, _ in sweeps(item, draw))
     trials = sorted(path.parent for name in names for path in (folder / name / "trials").glob("*/result.json"))
     finished = [t for t in trials if json.loads((t / "result.json").read_text())["status"] == "finished"]
-    lines = (json.dumps(curve(item.name, trial, item.wide)) for trial in finished)
-    (HERE / f"{item.name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    print(f"{len(finished)} curves in {HERE / item.name}.jsonl", flush=True)
+    file = HERE / f"{item.name}.jsonl"
+    known = file.read_text().splitlines() if item.wide and file.exists() else []
+    lines = dict.fromkeys([*known, *(json.dumps(curve(item.name, trial, item.wide)) for trial in finished)])
+    file.write_text("".join(f"{line}\n" for line in lines))
+    print(f"{len(lines)} curves in {file}", flush=True)
 
 
-def main(folder: Path, only: list[str]) -> int:
+def main(folder: Path, only: list[str], draw: int) -> int:
     """Run or finish the sweeps, the wide ones in turn; the first exit code that is not a sweep's own."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [item for item in recordings(folder) if not only or item.name in only]
-    for round_ in zip_longest(*(list(sweeps(item)) for item in wanted)):
+    for round_ in zip_longest(*(list(sweeps(item, draw)) for item in wanted)):
         for item, planned in zip(wanted, round_, strict=True):
             if planned is None:
                 continue
@@ -163,7 +166,7 @@ def main(folder: Path, only: list[str]) -> int:
             code = subprocess.run(command, cwd=folder, check=False).returncode
             if code not in (0, 1):
                 return code
-            write(item, folder)
+            write(item, folder, draw)
     return 0
 
 
@@ -171,5 +174,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=HERE / ".recording")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="names of recordings")
+    parser.add_argument("--draw", type=int, default=0, help="which random points of the wide space")
     options = parser.parse_args()
-    sys.exit(main(options.folder.resolve(), options.only))
+    sys.exit(main(options.folder.resolve(), options.only, options.draw))
