@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, SearchContext, State
-from grposweep.search.early_stopping.curve import OutputTransform, keep, landmark
+from grposweep.search.early_stopping.curve import keep, landmark
 from grposweep.search.early_stopping.freeze_thaw import BOUNDARY, DOUBT, Features, Process, Rows, fit
 from grposweep.search.space import Point, Space, freeze
 
@@ -29,6 +29,8 @@ STRATA = 4  # equal parts of each coordinate that these points are spread over
 CANDIDATES = 200  # random new points
 CHEAPEST = 0.05  # of a usual training: what less remaining cost is taken for
 LAST = 0.02  # chance to end best from which a paused trial is resumed if nothing new will be started
+HEADROOM = 1.25  # times the range seen is the range of a metric without bounds
+TAIL = 3  # times as far from the median as the highest value is the lowest that counts
 MOST = 140  # observations of the forecast,
 FITTED = 70  # and of its kernel
 
@@ -248,24 +250,34 @@ def expected_improvement(mean: "Array", deviation: "Array", bar: float) -> "Arra
 
 @dataclass(frozen=True)
 class Logit:
-    """Stretch a share near 0 and 1, where equal steps are not equally hard."""
+    """Stretch a metric near both ends of its range, where equal steps are not equally hard; values outside are cut off."""
+
+    low: float = 0.0
+    width: float = 1.0
 
     def __call__(self, value: float) -> float:
         """Return a value on this scale."""
-        return math.log((value + BOUNDARY) / (1 - value + BOUNDARY))
+        share = min(max((value - self.low) / self.width, 0.0), 1.0)
+        return math.log((share + BOUNDARY) / (1 - share + BOUNDARY))
 
     def undo(self, value: float) -> float:
         """Return the original value."""
         odds = math.exp(min(value, 700.0))
-        return min(max((odds * (1 + BOUNDARY) - BOUNDARY) / (1 + odds), 0.0), 1.0)
+        share = (odds * (1 + BOUNDARY) - BOUNDARY) / (1 + odds)
+        return self.low + self.width * min(max(share, 0.0), 1.0)
 
 
-def choose_warp(curves: Sequence[Curve]) -> Logit | OutputTransform:
-    """Return the scale of the forecast: logits if all values are shares, otherwise one that compresses low values."""
-    values = [value for curve in curves for value in curve.held_out]
-    if not values or all(0 <= value <= 1 for value in values):
+def choose_warp(curves: Sequence[Curve]) -> Logit:
+    """Return the scale of the forecast. The range of a metric that leaves 0 to 1 is that of its values, with headroom.
+
+    Values far below the median do not widen it: how far a trial has collapsed does not matter.
+    """
+    values = sorted(value for curve in curves for value in curve.held_out)
+    if not values or (values[0] >= 0 and values[-1] <= 1):
         return Logit()
-    return OutputTransform(values, [curve.held_out[-1] for curve in curves])
+    middle, high = values[len(values) // 2], values[-1]
+    low = max(values[0], middle - TAIL * max(high - middle, 1e-3 * abs(high)))
+    return Logit(low, max(HEADROOM * (high - low), 1e-9))
 
 
 def _is_begun(curve: Curve) -> bool:
