@@ -100,7 +100,7 @@ def curve(name: str, trial: Path, wide: bool) -> dict[str, Any]:
     return {
         "task": name,
         "point": {
-            "lr": config.lr,
+            "lr": float(f"{config.lr:.6g}"),
             "num_generations": config.batch.num_generations,
             "prompts_per_step": config.batch.prompts_per_step,
             "beta": config.kl.beta,
