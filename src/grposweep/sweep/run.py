@@ -290,7 +290,12 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     if runs and not screen_sweep(experiments, console, interrupts):
         return None
     digest = choose_pass_rates(experiments)
-    return [] if digest is None else [f"task.screen={digest}"]
+    if digest is None:
+        return []
+    console.print(
+        f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}", highlight=False
+    )
+    return [f"task.screen={digest}"]
 
 
 def _play(
