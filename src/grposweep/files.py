@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, BinaryIO
 
 PROJECT = Path(__file__).resolve().parents[2]  # of a checkout: holds conf/, sweeps/ and src/
 CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel has its own copy
@@ -34,10 +34,10 @@ _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's content.
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading.
 
-    Raises FileNotFoundError if there is none, and ValueError for a folder, a pipe, a device, or more than LARGEST bytes.
+    Raises FileNotFoundError if there is none, and ValueError for a folder, a pipe or a device.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block for good
@@ -45,16 +45,39 @@ def read_bytes(path: Path) -> bytes:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
             raise FileNotFoundError(*error.args) from None
         raise
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no file")
-        if found.st_size > LARGEST:
-            raise ValueError(f"it has {found.st_size:,} bytes, more than {LARGEST:,}")
-        with open(handle, "rb", closefd=False) as file:
-            return file.read()
-    finally:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
+        raise ValueError("it is no file")
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content; raises as `open_file`, and ValueError for more than LARGEST bytes."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST:
+            raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
+        return file.read()
+
+
+def read_tail(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file, such as a log of any size; empty if there is no such file."""
+    try:
+        with open_file(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - most, 0))
+            return file.read()
+    except (FileNotFoundError, ValueError):
+        return b""
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that cannot be read, or what stands in its place; return its new path, which no other has."""
+    target, number = path.with_name(f"{path.name}.damaged"), 1
+    while os.path.lexists(target):
+        number += 1
+        target = path.with_name(f"{path.name}.damaged.{number}")
+    path.rename(target)
+    return target
 
 
 def read_text(path: Path, errors: str = "strict") -> str:

@@ -239,3 +239,25 @@ def test_the_command_finds_a_sweep_by_name_and_exits_as_promised(sweep: Path) ->
         assert "Traceback" not in done.stderr
         codes.append(done.returncode)
     assert codes == [0, 2]
+
+
+def test_what_stands_in_a_files_place_is_named_and_set_aside(sweep: Path) -> None:
+    """A folder, a file of brackets without end, a pipe that would never end; what was there is kept."""
+    trial = first(sweep)
+    (trial / "metrics.jsonl").unlink()
+    (trial / "metrics.jsonl").mkdir()
+    (trial / "attempts.jsonl").write_text("[" * 100_000 + "\n")
+    sweep.joinpath("study.journal").unlink()
+    os.mkfifo(sweep / "study.journal")
+    _, said = doctor(sweep, repair=True)
+    assert f"{trial.name}/metrics.jsonl: it is no file" in said
+    assert f"{trial.name}/attempts.jsonl has 1 torn line" in said
+    assert (trial / "metrics.jsonl.damaged").is_dir()
+    assert (sweep / "study.journal").is_file()
+
+
+def test_a_description_of_brackets_is_one_message(sweep: Path) -> None:
+    """The C reader would end the process."""
+    (sweep / "sweep.yaml").write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"sweep\.yaml is damaged"):
+        doctor(sweep)

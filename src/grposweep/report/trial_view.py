@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_text
+from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -192,8 +192,8 @@ class TrialView:
     def command(self) -> str:
         """The shell command that repeats the trial as a single run; empty without command.sh."""
         try:
-            lines = (self.path / paths.COMMAND).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
+            lines = read_text(self.path / paths.COMMAND, errors="replace").splitlines()
+        except (OSError, ValueError):
             return ""
         return "\n".join(line for line in lines if line and not line.startswith("#"))
 
@@ -255,12 +255,7 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
 
 def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the complete lines at the end of a JSON lines file, last one first."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-            tail = file.read()
-    except FileNotFoundError:
-        return
+    tail = read_tail(path, TAIL_BYTES)
     yield from objects(reversed(tail.split(b"\n")))
 
 

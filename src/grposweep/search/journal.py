@@ -23,7 +23,7 @@ from optuna.storages.journal._file import BaseJournalFileLock  # the documented 
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import age_seconds, parse_json
+from grposweep.files import LARGEST, age_seconds, parse_json, read_bytes, set_aside
 
 Direction = Literal["maximize", "minimize"]
 
@@ -44,7 +44,7 @@ class _LeaseHeld(BaseJournalFileLock):
 def open_journal(path: Path, direction: Direction) -> tuple[JournalStorage, list[str]]:
     """The storage in a journal, new or found; and what had to be done to it, in words."""
     said = remove_stale_lock(path)
-    if path.exists() and not _ends_well(path):
+    if os.path.lexists(path) and not _ends_well(path):
         said += cut(path, sound_bytes(path, direction))
     try:
         storage = _open(path)
@@ -67,6 +67,8 @@ def damaged_path(path: Path) -> Path:
 
 def cut(path: Path, keep: int) -> list[str]:
     """Move all but the first ``keep`` bytes into the file of damaged parts; what was done, in words."""
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        return [f"{path.name} was no journal: it is {set_aside(path).name} now"]
     with path.open("r+b") as file:
         file.seek(keep)
         rest = file.read()
@@ -84,7 +86,7 @@ def cut(path: Path, keep: int) -> list[str]:
 
 def sound_bytes(path: Path, direction: Direction) -> int:
     """The length of the journal's head that Optuna replays into one study of ours."""
-    backend = _Replay(path.read_bytes())
+    backend = _Replay(_content(path))
     try:
         storage = JournalStorage(backend)
     except Exception:  # noqa: BLE001 - as in open_journal; the backend knows how far it came
@@ -92,11 +94,19 @@ def sound_bytes(path: Path, direction: Direction) -> int:
     return backend.sound if _is_ours(storage, direction) else 0
 
 
+def _content(path: Path) -> bytes:
+    """Return the journal's bytes; none if there is no such file, or a folder in its place."""
+    try:
+        return read_bytes(path)
+    except (FileNotFoundError, ValueError):
+        return b""
+
+
 def _ends_well(path: Path) -> bool:
     """Whether the last line is whole: Optuna overlooks a torn one until another follows (optuna#5138, #5921)."""
-    data = path.read_bytes()
+    data = _content(path)
     last = data[data.rfind(b"\n", 0, -1) + 1 :]
-    return not data or (last.endswith(b"\n") and _is_json(last))
+    return (not data and path.is_file()) or (last.endswith(b"\n") and _is_json(last))
 
 
 def _is_json(line: bytes) -> bool:
@@ -171,7 +181,7 @@ def open_study(storage: BaseStorage, direction: Direction) -> Study:
 
 def read_study(path: Path, direction: Direction) -> Study | None:
     """What can be read of the study in a journal, without touching it; None where that is nothing."""
-    data = path.read_bytes()[: sound_bytes(path, direction)] if path.exists() else b""
+    data = _content(path)[: sound_bytes(path, direction)]
     return optuna.load_study(study_name=STUDY_NAME, storage=JournalStorage(_Replay(data))) if data else None
 
 

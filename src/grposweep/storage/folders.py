@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import parse_yaml, read_json, read_text
+from grposweep.files import parse_yaml, read_json, read_tail, read_text
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
@@ -26,6 +26,7 @@ from grposweep.storage.records import (
 )
 from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
 
+LOG_TAIL_BYTES = 1 << 16  # of which the last lines are shown
 SEARCH_DEPTH = 4  # folders below the one that is searched
 RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's rerun
 
@@ -155,10 +156,7 @@ class TrialFolder:
     def last_lines(self, count: int = 12) -> list[str]:
         """Return the end of the first rank's log, or of its job's log if no rank got so far; secrets are redacted."""
         for name in ("rank-0.log", "job.log"):
-            try:
-                text = (self.path / paths.LOGS / name).read_text(encoding="utf-8", errors="replace")
-            except FileNotFoundError:
-                continue
+            text = read_tail(self.path / paths.LOGS / name, LOG_TAIL_BYTES).decode("utf-8", "replace")
             if text.strip():
                 return redact("\n".join(text.splitlines()[-count:])).split("\n")
         return []

@@ -73,7 +73,10 @@ class Controller:
             ) from error
         except OSError as error:
             if error.errno not in UNWRITABLE:
-                raise
+                raise UserError(
+                    f"{error.filename or self.folder.path} cannot be used ({error.strerror}). 'grposweep doctor' says what is "
+                    "wrong with a sweep's files; then run the same command again."
+                ) from error
             # Nothing is lost: what could not be written is still to be done, at the next tick or by the next controller.
             self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
             if self.unwritable != before:

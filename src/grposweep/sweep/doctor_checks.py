@@ -1,6 +1,7 @@
 """The doctor's checks: stale files of killed processes, one trial's files, and the journal against the trial folders."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,17 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import age_seconds, is_draft, parse_json, read_bytes, read_lines, text_sha256, write_text
+from grposweep.files import (
+    age_seconds,
+    is_draft,
+    parse_json,
+    read_bytes,
+    read_lines,
+    read_text,
+    set_aside,
+    text_sha256,
+    write_text,
+)
 from grposweep.search.journal import (
     LOCK_SECONDS,
     Direction,
@@ -48,17 +59,12 @@ def scrap_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.damaged")
 
 
-def set_aside(path: Path) -> None:
-    """Rename an unreadable file."""
-    path.rename(scrap_path(path))
-
-
 def check_json(path: Path, name: str, remedy: str) -> Finding | None:
     """A file that should hold one JSON object, and does not; it is set aside. A missing one is fine."""
     try:
-        if not path.exists() or isinstance(parse_json(read_bytes(path)), dict):
+        if not os.path.lexists(path) or isinstance(parse_json(read_bytes(path)), dict):
             return None
-    except ValueError:
+    except (FileNotFoundError, ValueError):
         pass
     return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {remedy}", partial(set_aside, path))
 
@@ -77,7 +83,10 @@ def drop_torn_lines(path: Path) -> None:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return [line for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    try:
+        return [line for line in read_bytes(path).split(b"\n") if line]
+    except FileNotFoundError:
+        return []
 
 
 def _is_object(line: bytes) -> bool:
@@ -147,7 +156,14 @@ def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Findi
 
 
 def _config_sha256(trial: TrialFolder) -> str:
-    return text_sha256((trial.path / paths.CONFIG).read_text(encoding="utf-8", errors="replace"))
+    return text_sha256(_config_text(trial))
+
+
+def _config_text(trial: TrialFolder) -> str:
+    try:
+        return read_text(trial.path / paths.CONFIG, errors="replace")
+    except (FileNotFoundError, ValueError):
+        return ""
 
 
 def _lost_record(trial: TrialFolder, known: FrozenTrial | None) -> Finding:
@@ -203,13 +219,20 @@ def _step(line: dict[str, Any]) -> tuple[str, str]:
 def _keep_last(path: Path) -> None:
     """Of several lines for one step the last one, in the place of the first; the file as it was is kept under another name."""
     lines = {_step(line) if "step" in line else place: line for place, line in enumerate(read_lines(path))}
-    scrap_path(path).write_bytes(path.read_bytes())
+    scrap_path(path).write_bytes(read_bytes(path))
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
 
 
 def _check_torn(trial: TrialFolder, file: str) -> Iterator[Finding]:
     path = trial.path / file
-    if torn := torn_lines(path):
+    try:
+        torn = torn_lines(path)
+    except ValueError as error:
+        yield Finding(
+            f"{trial.path.name}/{file}: {error}", f"set it aside as {scrap_path(path).name}", partial(set_aside, path)
+        )
+        return
+    if torn:
         what = f"{trial.path.name}/{file} has {len(torn)} torn line{'s' * (len(torn) > 1)}"
         yield Finding(what, f"move them to {scrap_path(path).name}", partial(drop_torn_lines, path))
 

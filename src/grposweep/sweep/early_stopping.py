@@ -15,7 +15,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.files import as_number, objects, read_json
+from grposweep.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy, guards
 from grposweep.search.replication import is_replicate
@@ -63,9 +63,12 @@ class Tail:
             self._file, self._seen = stat.st_ino, 0
         if stat.st_size == self._seen:
             return replaced, []
-        with self.path.open("rb") as file:
-            file.seek(self._seen)
-            data = file.read()
+        try:
+            with open_file(self.path) as file:
+                file.seek(self._seen)
+                data = file.read(LARGEST)
+        except (FileNotFoundError, ValueError):  # something else in its place: 'grposweep doctor' names it
+            return False, []
         whole = data[: data.rfind(b"\n") + 1]
         self._seen += len(whole)
         return replaced, list(objects(whole.split(b"\n")))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import ExitCode
-from grposweep.files import read_lines
+from grposweep.files import open_file, read_lines
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, EndState
 from grposweep.registries import LAUNCHERS
@@ -270,7 +270,11 @@ def _error(folder: Path) -> str:
 
 def _tail(path: Path, start: int) -> list[str]:
     """The last lines of a file from byte ``start`` on, the first of them whole where the file is longer than a tail."""
-    with path.open("rb") as file:
+    try:
+        opened = open_file(path)
+    except (FileNotFoundError, ValueError):
+        return []
+    with opened as file:
         size = file.seek(0, 2)
         start = start if start <= size else 0  # it was cut: all of it is new
         begin = max(start, size - TAIL_BYTES)

@@ -1,0 +1,26 @@
+"""Damaged copies of sweeps of every kind: each command answers or says why not, and no sound trial changes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .damage import MANY
+from .damaged_sweeps import KINDS, make_bases, try_damaged, without_waiting
+
+pytestmark = pytest.mark.slow
+SEEDS = 2 if MANY <= 500 else MANY // 7  # of each kind; `make fuzz` tries more than 2,000 sweeps
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_sweep_is_answered_repaired_and_resumed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bounded time, without a traceback; what is wrong is named with the seed that shows it again."""
+    monkeypatch.chdir(tmp_path)
+    (base,) = make_bases(tmp_path / "sound", (kind,))
+    with without_waiting():
+        found = [(seed, try_damaged(base, tmp_path / "copy", seed)) for seed in range(SEEDS)]
+    os.chdir(tmp_path)
+    wrong = [(seed, outcome.damages, outcome.wrong) for seed, outcome in found if outcome.wrong]
+    assert not wrong, "\n".join(map(str, wrong))
