@@ -109,7 +109,8 @@ def _start_server() -> None:
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()  # it listens
-    atexit.register(process.communicate)
+    atexit.register(process.wait)
+    atexit.register(process.kill)  # first; a fork of a test may still hold the other end of its input
 
 
 def serve() -> None:
