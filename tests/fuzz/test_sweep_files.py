@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from grposweep.errors import UserError
 from grposweep.files import as_number, read_json
 from grposweep.launchers.base import End
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, Search
 from grposweep.search.space import Space, read_space
 from grposweep.storage import lease as lease_module
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -183,7 +183,7 @@ def test_an_attempt_goes_on_from_damaged_metrics(examples: int, tmp_path: Path) 
 
     def check(text: str) -> None:
         put(metrics.path, text)
-        objective = summarise(metrics.lines(), "eval_reward", 2).objective
+        objective = summarise(metrics.lines(), Search(last=2)).objective
         assert objective is None or as_number(objective) is not None
         metrics.rewind(1)
         assert all(line["step"] <= 1 for line in metrics.lines())
