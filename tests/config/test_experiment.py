@@ -259,3 +259,11 @@ def test_training_without_trl_is_refused_with_what_to_install(monkeypatch: pytes
     with pytest.raises(UserError, match=r"pip install 'grposweep\[train\]'"):
         check_installed(Experiment())
     check_installed(Experiment(trainer=Trainer(kind="fake")))
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/../../b", "/tmp/elsewhere"])
+def test_a_name_cannot_leave_outputs(compose: Compose, name: str) -> None:
+    """A folder below it is fine."""
+    check_words(to_experiment(compose(["name=a/b"])))
+    with pytest.raises(UserError, match="this name leaves it"):
+        check_words(to_experiment(compose([f"name={name}"])))

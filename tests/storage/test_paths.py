@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from grposweep.storage import paths
+from grposweep.storage.folders import TrialFolder
 from support import PROJECT
 
 # Words that name other things as well, or are printed.
@@ -21,3 +22,17 @@ def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
     """Whoever renames a file changes one line."""
     modules = [path for path in (PROJECT / "src").rglob("*.py") if path != Path(paths.__file__)]
     assert {str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))} == {}
+
+
+def test_a_link_is_not_followed_when_a_model_is_deleted(tmp_path: Path) -> None:
+    """A model or checkpoints that a user has put elsewhere stay there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "weights").write_text("w")
+    trial = TrialFolder(tmp_path / "0000-abcdef")
+    trial.path.mkdir()
+    for name in ("model", "checkpoints"):
+        (trial.path / name).symlink_to(elsewhere)
+    trial.delete_model()
+    trial.delete_checkpoints()
+    assert (elsewhere / "weights").exists()
