@@ -157,3 +157,10 @@ def test_a_search_without_plans_compares_parameters_as_they_are() -> None:
     made.begin(SearchContext(LR))
     assert made.decide(running(curve(4, 8e-2, 0.02, 4)), FINISHED).action is Action.PAUSE
     assert made.promote([*FINISHED, curve(4, 9e-2, 0.02, 4), curve(5, 2e-3, 1.0, 6)], more=False) == 5
+
+
+def test_a_collapsed_value_does_not_flatten_the_others() -> None:
+    """A reward that was not a number counts as -1e9."""
+    collapsed = replace(FINISHED[3], held_out=[-1e9] * 10)
+    warp = choose_warp([*FINISHED[:3], collapsed])
+    assert warp(0.85) - warp(0.4) > 0.5

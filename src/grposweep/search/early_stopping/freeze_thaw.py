@@ -218,11 +218,6 @@ class Process:
         more.scale = self.scale
         return more
 
-    @property
-    def noise(self) -> float:
-        """Return the standard deviation between two trainings of one point."""
-        return math.sqrt(self.scale * (self.kernel.seed + self.kernel.noise))
-
     @cached_property
     def _lengths(self) -> "Array":
         import numpy as np
