@@ -8,7 +8,9 @@ from grposweep.storage.folders import TrialFolder
 from support import PROJECT
 
 # Words that name other things as well, or are printed.
-COMMON = {paths.LOGS, paths.TRIALS, paths.MODEL, paths.CHECKPOINTS, paths.PREPARE_FOLDER}
+COMMON = {
+    paths.LOGS, paths.TRIALS, paths.MODEL, paths.CHECKPOINTS, paths.PREPARE_FOLDER, paths.SCREENS, paths.STACKS,
+}  # fmt: skip
 NAMES = {value for name, value in vars(paths).items() if name.isupper()} - COMMON
 
 
