@@ -182,7 +182,7 @@ def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Bro
     for step in (0, 50, 100):
         said = f"{step} {HOSTILE} {'long' * 200}"
         keep_completions(best.path, [KeptCompletion(step, 0, 0.5, 1, HOSTILE, said, 1.0, {HOSTILE: 1.0, "b": None})])
-    with open_page(browser, write_report(read_sweep(sweep)), width=420) as page:
+    with open_page(browser, write_report(read_sweep(sweep)), width=420, figures=("curves",)) as page:
         shown = page.locator("#said .said-block pre")
         assert [text.split()[0] for text in shown.all_inner_texts()] == ["0", "100"]
         page.locator("#said-back").click()
