@@ -62,7 +62,7 @@ def fit_rates(seen: Sequence[tuple[Work, float]]) -> Rates | None:
     """The seconds a generated and a trained token, both at least 0, that explain device seconds best; None without trials.
 
     Least squares of relative errors, so that long trials do not drown short ones. Trials that are all of one kind cannot
-    tell the two apart: then a token costs the same whatever happens to it, which predicts trials of that kind as well.
+    tell the two apart: then every token costs the same, which predicts trials of that kind as well.
     """
     rows = [(work.generated / seconds, work.trained / seconds) for work, seconds in seen if seconds > 0]
     if not rows:

@@ -150,7 +150,7 @@ def is_deep_yaml(text: str) -> bool:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 return True
-    except yaml.YAMLError:  # whoever parses it says what is wrong
+    except yaml.YAMLError:  # the parser's message says what is wrong
         return False
     return False
 

@@ -1,4 +1,4 @@
-"""Somebody's native configuration for one framework, as it was read: keys, values, and the lines they stand on."""
+"""A native configuration of one framework as it was read: keys, values and their lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -34,7 +34,7 @@ _KEY = re.compile(rf"{_NAME}|(?:hub|hf|auth|access|push_to_hub)_token|(?:\w+_)?(
 
 
 def redact(text: str) -> str:
-    """The text with whatever looks like a secret blacked out, and the values of this environment's secrets."""
+    """Return the text with all that looks like a secret blacked out, and the values of this environment's secrets."""
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
     text = _NAMED.sub(rf"\g<1>{SHOWN}", text)

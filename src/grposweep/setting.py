@@ -46,7 +46,7 @@ class FrameworkTraits:
 
 
 TRL_FRAMEWORK = FrameworkTraits("trl", "TRL", follows_trl=True)
-# What the ``of`` of a rule may name beside a framework's own name.
+# What the ``of`` of a rule may name besides a framework's own name.
 EVERY = frozenset({"every"})
 TRL_FAMILY = frozenset({"follows TRL"})
 TRL_LIKE = frozenset({"extends TRL"})
@@ -66,7 +66,7 @@ class Runtime:
 
     ``offloads`` names what is in main memory while it is not used: "weights", "optimizer", "reference". It returns to the GPU
     for use unless ``computes_offloaded`` (DeepSpeed steps on the CPU). ``weight_bits`` are of quantized frozen weights
-    (0: not quantized). ``upcasts``: FSDP keeps float32 shards of whatever is trained (accelerate). ``saved_hidden`` counts the
+    (0: not quantized). ``upcasts``: FSDP keeps float32 shards of all that is trained (accelerate). ``saved_hidden`` counts the
     hidden states that checkpointing saves a layer. ``wakes_whole``: vLLM takes its whole share before weights are sent to it.
     ``eager``: vLLM captures no CUDA graphs. ``image_tokens`` are those of a sequence's images.
     """

@@ -126,11 +126,14 @@ def test_what_trl_would_not_take_is_bad_input(session: Session, override: str) -
     assert REFUSED[override] in str(caught.value)
 
 
-def test_another_trainers_arguments_are_its_recipes(session: Session) -> None:
-    """Nothing would pass them on."""
-    script = ["trainer=script", f"trainer.script={__file__}", "trainer.args.tf32=true"]
-    with pytest.raises(UserError, match=r"trainer.args.tf32=true: .* reads its own recipe"):
-        base(session, *script)
+def test_arguments_of_a_trainer_with_other_keys_are_refused(session: Session, tmp_path: Path) -> None:
+    """verl's recipe has its own; a script takes keys of TRL's classes."""
+    recipe = tmp_path / "verl.yaml"
+    recipe.write_text("actor_rollout_ref: {rollout: {n: 8}}\nalgorithm: {adv_estimator: grpo}\n")
+    with pytest.raises(
+        UserError, match=r"trainer.args.tf32=true: trainer=verl has other keys. Set it in trainer.recipe"
+    ):
+        base(session, "trainer=verl", f"trainer.recipe={recipe}", "trainer.args.tf32=true")
 
 
 def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:

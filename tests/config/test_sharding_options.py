@@ -12,6 +12,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.schema import Experiment
+from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference
 
 
@@ -97,6 +98,6 @@ def test_a_changed_file_of_deepspeeds_is_named_when_a_sweep_is_resumed(tmp_path:
     """As changed rewards and prompts are."""
     path = tmp_path / "zero.json"
     experiment = build("trainer.sharding=zero2", write(path, zero_optimization={"stage": 2}))
-    before = collect_provenance(experiment)
+    before = collect_provenance(find_inputs([experiment]))
     write(path, zero_optimization={"stage": 2, "overlap_comm": False})
-    assert difference(before, collect_provenance(experiment)) == f"{path} has changed"
+    assert difference(before, collect_provenance(find_inputs([experiment]))) == f"{path} has changed"

@@ -108,7 +108,7 @@ DIRECTIONS = ("maximize", "minimize")
 
 
 def split_objectives(search: Search) -> Search:
-    """Lists of metrics and directions as the first of each, and the others beside it.
+    """Lists of metrics and directions as the first of each, and the others separately.
 
     Raises UserError where they do not go together, or the first is no metric.
     """

@@ -115,7 +115,7 @@ class RayCluster:
 
     @property
     def _start(self) -> tuple[str, ...]:
-        return (self.python, "-m", "ray.scripts.scripts", "start")  # what the command ray runs, wherever it lies
+        return (self.python, "-m", "ray.scripts.scripts", "start")  # what the command ray runs, in any environment
 
     @property
     def _shape(self) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def as_count(number: float) -> float:
 
 
 def lora_losses(s: Setting, framework: str, has_dropout: bool = False) -> Iterator[str]:
-    """Yield what becomes of LoRA otherwise."""
+    """Yield what is lost of LoRA."""
     if s.lora and not s.lora_targets:
         yield f"no modules are named for LoRA, and PEFT chooses by the model: {' and '.join(PEFT_TARGETS)} are written"
     if s.lora and s.lora_dropout and not has_dropout:

@@ -150,7 +150,7 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
 
 
 def shrinks(code: str, severity: Severity, reads: tuple[str, ...], **texts: Any) -> Callable[[F], F]:
-    """Register a rule that warns of ``auto_find_batch_size``; ``why`` says what becomes of it."""
+    """Register a rule that warns of ``auto_find_batch_size``; ``why`` says what happens to it."""
     advice = "Set {auto_find_batch_size}=false, and a smaller {per_device_train_batch_size} if memory runs out."
     return rule(code, severity, reads, blames=("auto_find_batch_size",), instead=advice,
                 to=({"auto_find_batch_size": False},), harmless=("auto_find_batch_size",), **texts)  # fmt: skip
@@ -204,12 +204,12 @@ def _agreeing_counts(s: Setting) -> int:
 
 
 @rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), _agreeing_counts, of=TRL_LIKE, blames=("prompts_per_step",),
-      why="the sizes beside it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
+      why="the sizes given with it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
       instead="Set {per_device_train_batch_size}=auto and {gradient_accumulation_steps}=auto, "
               "or leave {prompts_per_step} out.",
       to=({"prompts_per_step": None},))  # fmt: skip
 def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
-    """``prompts_per_step`` written beside fixed sizes must be what those sizes make: B W A / G.
+    """``prompts_per_step`` written with fixed sizes must be what those sizes make: B W A / G.
 
     Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
     """

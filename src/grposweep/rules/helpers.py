@@ -11,7 +11,7 @@ from grposweep.rules.registry import MOST_PROCESSES, Change, Find, Violation, Wo
 from grposweep.setting import Setting
 
 FARTHEST = 1024  # how far from a number its neighbours are looked for
-MOST = 24  # neighbours offered for verification
+MOST = 24  # neighbours that are verified
 
 
 # Conditions, each a rule's `find`.

@@ -238,7 +238,7 @@ def the_estimator_works(s: Setting) -> Violation | None:
 
 
 def has_no_horizon(s: Setting) -> bool:
-    """Return whether an adaptive controller, wherever it is built, moves over no horizon."""
+    """Return whether an adaptive controller moves over no horizon."""
     return s.kl_controller == "adaptive" and s.kl_horizon is not None and s.kl_horizon <= 0
 
 

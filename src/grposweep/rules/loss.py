@@ -153,7 +153,7 @@ def a_truncation_has_a_bound(s: Setting) -> bool:
       instead="Leave {delta} out, or set {use_liger_kernel}=false.",
       to=({"use_liger_kernel": False}, {"delta": None}))  # fmt: skip
 def the_kernel_clips_both_sides(s: Setting) -> bool:
-    """The Liger kernel's loss has no two-sided clipping before TRL 1.4, which refuses ``delta`` beside it.
+    """The Liger kernel's loss has no two-sided clipping before TRL 1.4, which refuses it with ``delta``.
 
     TRL 0.18-1.3: "Liger loss does not support two-sided GRPO loss yet." (or "Liger kernel").
     """

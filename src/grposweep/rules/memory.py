@@ -100,7 +100,7 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
 
 
 @rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
-      why="{processes=} has nobody to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
+      why="{processes=} has no rank to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
 def what_is_sharded_has_several_ranks(s: Setting) -> bool:
     """Sharding divides what each rank holds among the ranks of a trial, so one rank alone gains nothing by it."""
     return s.sharding != "none" and s.processes is not None and s.processes <= 1

@@ -1,6 +1,6 @@
 """What a rule is: a permanent code, a severity, the setting fields that it reads, a condition, and the words for it.
 
-A rule on settings is a function that says whether the setting breaks it; its messages are templates beside it, and its
+A rule on settings is a function that says whether the setting breaks it; its messages are templates next to it, and its
 docstring is its documentation:
 
     @rule("GL104", "error", ("temperature",), of=EVERY, blames=("temperature",),

@@ -35,12 +35,12 @@ def _live(s: Setting) -> Facts | None:
       instead="Take more prompts a step or larger groups, filter the prompts (task.keep_between), or look at the reward: "
               "'grposweep screen' shows it.",
       to=(*each("num_generations", (4, 8, 16, 32, 64)), *each("gradient_accumulation_steps", (2, 4, 8, 16, 32))),
-      of=TRL_FAMILY)  # fmt: skip
+      of=TRL_FAMILY, counts="by trial")  # fmt: skip
 def steps_have_a_group_with_a_signal(s: Setting) -> Facts | None:
     """At least half of the optimizer steps need a group whose rewards are not all equal.
 
-    Groups with equal rewards have no advantage. A screen of the untrained model says how many of them to expect at the start:
-    with a share q of groups with a signal, (1 - q)^n of the steps with n prompts have no gradient at all.
+    Groups with equal rewards have no advantage. A screen of the untrained model says how many of them to expect at the start. A
+    step has no gradient if all of its groups are such: the share of them to the power of the prompts a step.
     """
     facts = _live(s)
     return facts if facts and facts["dead"] > MOST_DEAD else None

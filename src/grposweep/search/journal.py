@@ -1,6 +1,6 @@
 """The journal file under an Optuna study: opened after any crash; damaged parts are set aside and reported.
 
-Records name trials by their position, so whatever follows a damaged one may mean another trial. The journal is therefore
+Records name trials by their position, so the records after a damaged one may mean another trial. The journal is therefore
 cut where its damage begins; what it lacks then is in the trial folders.
 
 The study once more in a database that a team shares: kept up to date from a thread, never waited for.
@@ -50,7 +50,7 @@ def open_journal(path: Path, direction: Direction) -> tuple[JournalStorage, list
         storage = _open(path)
         if _is_ours(storage, direction):
             return storage, said
-    except Exception:  # noqa: BLE001 - a damaged record makes Optuna raise whatever it likes
+    except Exception:  # noqa: BLE001 - a damaged record makes Optuna raise any exception
         pass
     said += cut(path, sound_bytes(path, direction))
     return _open(path), said
@@ -233,7 +233,7 @@ class RdbMirror:
             self._news.clear()
             try:
                 self._update(self._trials)
-            except Exception as error:  # noqa: BLE001 - whatever a database and its driver raise: it is tried again
+            except Exception as error:  # noqa: BLE001 - a database and its driver raise many kinds: it is tried again
                 self._study = None  # a dead connection is replaced
                 self.problem = f"search.storage is behind ({_first_line(error)}); trying again"
                 self._ends.wait(PAUSE_SECONDS)

@@ -115,6 +115,8 @@ def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
     if not left:
         return f"{sweep.folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
-    hint = "; --repair mends it" if repairable == 1 else f"; --repair mends {repairable} of them" if repairable else ""
+    hint = (
+        "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""
+    )
     problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
     return f"{sweep.folder.path.name} has {problems}{'' if repair else hint} ({counts})"

@@ -178,7 +178,7 @@ def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
     """attempts.jsonl: readable, and in order."""
     yield from _check_torn(trial, paths.ATTEMPTS)
     for what in _disorder(trial.attempts()):
-        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "somebody else wrote it: nothing is changed")
+        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "another program wrote it: nothing is changed")
 
 
 def _disorder(events: list[AttemptEvent]) -> Iterator[str]:

@@ -262,7 +262,7 @@ class EarlyStoppingMonitor:
         return self.stopping.propose(self.curves())
 
     def _decide(self, trial: FrozenTrial) -> tuple[ControlAction, str, str] | None:
-        """What becomes of a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
+        """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
         curve = self._curve(trial)
         alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is None and self.search.max_template_share is not None:

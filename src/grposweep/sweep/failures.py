@@ -36,7 +36,7 @@ _PREFIX = re.compile(
     r"|\(\S+ pid=\d+(?:, ip=[\d.]+)?\) "
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+\] |ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] |\d+: )*"
 )
-# A line of training metrics: whatever stands above it was survived.
+# A line of training metrics: the training survived what stands above it.
 _PROGRESS = re.compile(r"^\{'(?:loss|eval_|train_)")
 _EXCEPTION = re.compile(r"^[\w.]*(?:[Ee]rror|Exception|Interrupt|Timeout|Expired|Exit|BrokenProcessPool)\b(?::|$)")
 # Exceptions that only pass on that another process has failed.
@@ -286,7 +286,7 @@ def _tail(path: Path, start: int) -> list[str]:
     return list(lines)[1 if begin > start else 0 :]
 
 
-# Causes that outrank whatever ended the job afterwards: a rank that ran out of memory leaves the others waiting until
+# Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others waiting until
 # the time limit, and a connection closed.
 _ROOTS = (
     Failure.REWARD, Failure.GPU_MEMORY, Failure.HOST_MEMORY, Failure.DISK_FULL, Failure.COLLAPSE, Failure.NON_FINITE,

@@ -174,7 +174,7 @@ class OutcomeRecorder:
             self._delete_models([folder.number])
 
     def keep_best(self) -> None:
-        """With ``trainer.keep=best``, delete all models but the winner's, whatever an earlier controller left."""
+        """With ``trainer.keep=best``, delete all models but the winner's, those of earlier controllers too."""
         started = self.study.started
         finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
         pruned = [trial for trial in started if trial.state == TrialState.PRUNED]

@@ -58,7 +58,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
 def _recorded(trial: TrialFolder) -> dict[str, Any]:
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
-            f"{trial.path} has no {paths.CONFIG}, so nobody knows what it ran. 'grposweep doctor' checks a sweep."
+            f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. 'grposweep doctor' checks a sweep."
         )
     return read_json(trial.path / paths.PROVENANCE) or {}
 

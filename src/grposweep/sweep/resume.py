@@ -198,7 +198,7 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
 
 
 def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> tuple[SweepStudy, list[str]]:
-    """The sweep's study, whole whatever happened to its journal; and what that took, in words. For the lease's holder."""
+    """Return the sweep's study, rebuilt if its journal is damaged, and what was done. Only for the holder of the lease."""
     study = SweepStudy(folder.journal, space, direction)
     said, folders = list(study.repairs), folders_by_number(folder)
     if wrong := contradictions(study.trials, folders):

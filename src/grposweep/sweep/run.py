@@ -91,7 +91,7 @@ def end_variables(controller: Controller) -> dict[str, str]:
 
 
 def status(controller: Controller) -> str:
-    """``finished``; ``stopped``: by itself, something is to be mended; ``budget``: it is spent; ``failed``: no result."""
+    """``finished``; ``stopped``: by itself, something has to be corrected; ``budget``: it is spent; ``failed``: no result."""
     if controller.stopped_itself:
         return "stopped"
     if controller.study.best is None:
@@ -301,7 +301,7 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
 def _play(
     console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
 ) -> int:
-    """From a controller that is ready to its last word; ``stack`` holds the lease and whatever runs."""
+    """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
     base, folder = judged.base, controller.folder
     mirror = _mirror(controller, base.search)
     warnings = _first_problems(controller)
@@ -385,6 +385,6 @@ def _write_only(controller: Controller, console: Console) -> int:
 
 
 def _detach_message(controller: Controller) -> str:
-    """Return what becomes of the attempts that the controller leaves, and where the results are."""
+    """Return what happens to the attempts that the controller leaves, and where the results are."""
     message = controller.launcher.detach_message([running.job_id for running in controller.running.values()])
     return f"{message}\nresults in {controller.folder.path}"

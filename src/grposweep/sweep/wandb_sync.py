@@ -70,7 +70,7 @@ def server() -> str:
 
 
 def unreachable(address: str) -> str | None:
-    """Why a server does not answer at all; None where it does, whatever it says."""
+    """Return why a server does not answer at all; None if it answers, even with an error."""
     try:
         urllib.request.urlopen(address, timeout=REACH_SECONDS).close()
     except urllib.error.HTTPError:

@@ -1,7 +1,7 @@
 """Warm start: what earlier sweeps found, taken over once, at the first start, into warm_start.json.
 
 An earlier trial is a point of this space if some point here learns the same: same prompts a step, generations, rates and so
-on, whatever processes and per-device sizes realise them. Its result is an observation where model and schedule are the
+on, with any processes and per-device sizes that realise them. Its result is an observation where model and schedule are the
 same as well; with others the best points are still tried first. Nothing of it enters the sweep's own study.
 """
 
@@ -67,7 +67,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
         found, here = (" ".join(f"search.{n}={said[n]}" for n in other) for said in (theirs, ours))
         raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
-            "stand beside ours. Set the same objective, or leave that sweep out."
+            "be compared with ours. Set the same objective, or leave that sweep out."
         )
     baseline = settings.get("baseline")
     task = baseline.get("task") if isinstance(baseline, dict) else None
@@ -80,7 +80,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     if differing:
         keys = ", ".join(f"task.{name}" for name in differing)
         raise UserError(
-            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot stand beside "
+            f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot be compared with "
             "ours. Leave that sweep out."
         )
     return {"sweep": str(source.path), "identity": settings.get("identity")}

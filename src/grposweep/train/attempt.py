@@ -241,7 +241,7 @@ def run_attempt(folder: Path) -> int:
         print(error, file=sys.stderr)
         _write_failure(folder, error.kind, str(error), error.last_lines)
         return ExitCode.FAILED
-    except Exception as error:  # noqa: BLE001 - the end of the line for whatever a training can raise: it is written down
+    except Exception as error:  # noqa: BLE001 - the last handler of a training's errors: they are written down
         text = traceback.format_exc()
         print(text, file=sys.stderr)
         _write_failure(folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:])

@@ -210,7 +210,7 @@ def _shards(metadata: Path) -> list[str]:
 
 
 def _rename(checkpoint: Checkpoint, why: str) -> None:
-    """Move one out of sight of every program that looks for `checkpoint-N`, and say so in the log and beside it."""
+    """Move one out of sight of every program that looks for `checkpoint-N`, and say so in the log and in a file next to it."""
     names = (f"{BROKEN}{checkpoint.path.name}{again}" for again in ("", *(f"-{count}" for count in range(2, 1000))))
     target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
     checkpoint.path.rename(target)

@@ -1,6 +1,6 @@
 """Once before the first trial: locate models, count prompts, try rewards; prepared.json is what the rules then read.
 
-Whatever is wrong with model, data or rewards is found here, once, as bad input; later it would be a failed trial each.
+Errors of model, data or rewards are found here, once, as bad input; later it would be a failed trial each.
 """
 
 import hashlib

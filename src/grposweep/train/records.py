@@ -205,7 +205,7 @@ def _windows(values: list[float], last: int) -> list[float]:
 def further_objectives(
     search: Search, lines: list[dict[str, Any]], gpu_seconds: float, is_stopped: bool
 ) -> dict[str, float | None]:
-    """What a trial is worth in the objectives beside the first: ``gpu_hours``, or the mean of a metric as for that one."""
+    """Return a trial's values in the objectives after the first: ``gpu_hours``, or the mean of a metric as for that one."""
     found: dict[str, float | None] = {}
     best = summarise(lines, search).best_step
     until = lines if best is None else [line for line in lines if line["step"] <= best]

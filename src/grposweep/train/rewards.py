@@ -53,14 +53,14 @@ BUILT_IN: dict[str, Function] = {"exact": exact, "math": math, "format": format}
 
 
 def _verify(text: str, gold: str) -> float:
-    from math_verify import parse, verify  # beside its only use: it loads sympy, half a second
+    from math_verify import parse, verify  # at its only use: it loads sympy, half a second
 
     # math-verify bounds its work with SIGALRM, which only a main thread may set.
     seconds = 5 if threading.current_thread() is threading.main_thread() else None
     try:
         wanted = parse(gold, parsing_timeout=seconds) or parse(f"${gold}$", parsing_timeout=seconds)
         return float(verify(wanted, parse(text, parsing_timeout=seconds), timeout_seconds=seconds))
-    except Exception:  # noqa: BLE001 - a model's text goes through two parsers and sympy: whatever breaks is not the answer
+    except Exception:  # noqa: BLE001 - a model's text goes through two parsers and sympy: a text that breaks them is not the answer
         return 0.0
 
 
@@ -80,8 +80,8 @@ class Reward:
         self._names = None if takes_all else {parameter.name for parameter in parameters}
 
     def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
-        offered = {"prompts": prompts, "completions": completions, **columns}
-        arguments = offered if self._names is None else {k: v for k, v in offered.items() if k in self._names}
+        given = {"prompts": prompts, "completions": completions, **columns}
+        arguments = given if self._names is None else {k: v for k, v in given.items() if k in self._names}
         try:
             values = self.function(**arguments)
         except Exception as error:

@@ -27,7 +27,7 @@ from grposweep.train.trl import calm, locate_model, sampling_group, seed_generat
 from grposweep.train.trl_config import build_config
 from grposweep.train.vllm import wait_for_server
 
-SEED = 20  # of a screen's samples, whatever seeds trials have
+SEED = 20  # of a screen's samples, independent of the trials' seeds
 PORTION = 64  # prompts between two looks at whether to stop
 EXAMPLE = 400  # characters of a completion that are kept
 

@@ -57,7 +57,7 @@ Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """Nobody watches."""
+    """Report nothing."""
 
 
 def tiny_folder(progress: Progress = silent) -> Path:

@@ -136,7 +136,7 @@ class WandbTracker(Tracker):
             return
         try:
             action(self.run)
-        except Exception as error:  # noqa: BLE001 - whatever the client raises, the metrics are safe in metrics.jsonl
+        except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
             if not self.warned:
                 print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
             self.warned = True
@@ -181,7 +181,7 @@ def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str
 
 
 def run_id(folder: Path) -> str:
-    """The same for every attempt of a trial, wherever its sweep was moved; another one for that name in another sweep."""
+    """Return an id that all attempts of a trial share, also after its sweep was moved, and no trial of another sweep."""
     for run in (folder / "wandb").glob("*run-*"):
         if named := _RUN.fullmatch(run.name):
             return named[1]

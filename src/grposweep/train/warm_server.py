@@ -86,7 +86,7 @@ def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoRe
         code = run(request["arguments"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the fork must end here, whatever happened: the server's loop is on its stack
+    except BaseException:  # noqa: BLE001 - the fork must end here in any case: the server's loop is on its stack
         traceback.print_exc()
     finally:
         sys.stdout.flush()

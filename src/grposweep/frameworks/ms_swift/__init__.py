@@ -61,7 +61,7 @@ def build(trial: Trial) -> ExternalProgram:
 
 
 def with_callback(recipe: Mapping[str, Any]) -> list[str]:
-    """Our Callback beside the plugins and callbacks of the recipe, which the command line would replace."""
+    """Our Callback with the plugins and callbacks of the recipe, which the command line would replace."""
     plugins, callbacks = (as_list(recipe.get(name)) for name in ("external_plugins", "callbacks"))
     return ["--external_plugins", *plugins, str(PLUGIN), "--callbacks", *callbacks, "grposweep"]
 

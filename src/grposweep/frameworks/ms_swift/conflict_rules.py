@@ -131,7 +131,7 @@ OVERRULED = (
     Conflict(("scale_rewards", "loss_type"), lambda v: v["loss_type"] == ["real"] and v["scale_rewards"] not in (None, "none"),
          "the real loss takes no scaled rewards, and ms-swift sets none", {"scale_rewards": None}),
     Conflict(("kl_in_reward", "scale_rewards"), lambda v: bool(v["kl_in_reward"]) and v["scale_rewards"] == "gdpo",
-         "gdpo puts KL into the loss, whatever this says", {"kl_in_reward": None}),
+         "gdpo puts KL into the loss and ignores this key", {"kl_in_reward": None}),
     Conflict(("split_dataset_ratio", "val_dataset"), lambda v: bool(v["split_dataset_ratio"] and v["val_dataset"]),
          "val_dataset holds the held-out prompts, so none are split off", {"split_dataset_ratio": None}),
     Conflict(("split_dataset_ratio", "eval_strategy"), lambda v: bool(v["split_dataset_ratio"]) and v["eval_strategy"] == "no",
@@ -182,7 +182,7 @@ def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV506", "warning", of=MS_SWIFT)
 def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that another one silently overrules, or that do something beside what they say.
+    """Keys that another one silently overrules, or that do more than they say.
 
     arguments/sft_args.py _init_eval_strategy, base_args/data_args.py, rlhf_args.py _init_max_completion_length,
     trainers/patcher.py (``max_epochs``).

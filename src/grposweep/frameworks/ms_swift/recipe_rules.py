@@ -119,7 +119,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
-    """Why a value cannot be read, and what may mend it."""
+    """Return why a value cannot be read, and what may correct it."""
     if value is None:
         return "ms-swift gets null as the word None", ({name: None},)
     if value == []:

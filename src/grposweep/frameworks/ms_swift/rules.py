@@ -25,7 +25,7 @@ variant("GL103", MS_SWIFT, one_of("importance_sampling_level", LEVELS))
 
 
 def coefficient(s: Setting) -> float:
-    """Return ``beta``, wherever it counts."""
+    """Return ``beta`` where it counts."""
     return s.kl_reward_coefficient if s.kl_placement == "reward" else s.beta
 
 
@@ -144,7 +144,7 @@ def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Facts | None:
 def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> bool:
     """KL in the reward is divided by the group's or batch's deviation with it: where rewards are equal, KL is all that counts.
 
-    Whatever the coefficient. Measured on verl's own function: four equally right answers have advantages 0 without KL,
+    For any coefficient. Measured on verl's own function: four equally right answers have advantages 0 without KL,
     and 1.44, -0.72, -0.13, -0.58 with a coefficient of 1e-3; 1e-2 gives the same.
     """
     return s.kl_placement == "reward" and s.kl_reward_coefficient != 0 and s.scale_rewards == "group"
@@ -251,7 +251,7 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
 
 @rule("GT503", "error", ("use_vllm", "processes", "visible_gpus", "launcher"), "by trial", of=MS_SWIFT,
       blames=("processes", "visible_gpus"), what="{s.visible_gpus} GPUs are visible to one process",
-      why="ms-swift spreads the model over them (device_map), and refuses vLLM beside that",
+      why="ms-swift spreads the model over them (device_map), and refuses vLLM with that",
       instead="Set {processes}={s.visible_gpus}, or CUDA_VISIBLE_DEVICES to one of them.")  # fmt: skip
 def vllm_has_a_process_a_gpu(s: Setting) -> bool:
     """One process that sees several GPUs spreads the model over them, which vLLM cannot share.

@@ -1,7 +1,7 @@
 """GV, TRL and Open-R1: keys that a version takes, with values that it can read.
 
 Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); scripts/grpo.py
-and the `trl` command of every release from 0.14.0 to 1.16.0 (what becomes of a key that a launch does not take); transformers
+and the `trl` command of every release from 0.14.0 to 1.16.0 (what happens to a key that a launch does not take); transformers
 parse_args_into_dataclasses ("Some specified arguments are not used by the HfArgumentParser"). Which key exists when is in
 keys.json, read from the releases.
 """
@@ -33,7 +33,7 @@ ANYTHING = KeySpec("any", None)
 
 
 class Fate(NamedTuple):
-    """What becomes of a key that is not taken: in words, and "warning" where training goes on without it."""
+    """Return what happens to a key that is not taken: in words, and "warning" where training goes on without it."""
 
     text: str
     severity: Severity | None = None
@@ -69,7 +69,7 @@ def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
 
 
 def fate(recipe: Recipe, key: str) -> Fate:
-    """Return what becomes of a key of a recipe that its launch does not take."""
+    """Return what happens to a key of a recipe that its launch does not take."""
     launch, version = recipe.launch, recipe.version
     if recipe.in_python:
         return Fate("GRPOConfig() raises a TypeError")
@@ -172,7 +172,7 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
 
-    What becomes of it depends on release and launch. TRL's parser drops a key of a YAML silently before 0.19: a warning, and
+    What happens to it depends on release and launch. TRL's parser drops a key of a YAML silently before 0.19: a warning, and
     the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
     since 0.22, and ``trl grpo`` passes it on to accelerate, which stops, since 0.29. A flag on a command line always stops,
     except ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other rule.

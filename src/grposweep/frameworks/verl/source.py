@@ -113,7 +113,7 @@ class Composer:
 
 
 def _overridden(entries: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the groups whose option a defaults list changes, wherever it is chosen."""
+    """Yield the groups whose option a defaults list changes, at any level."""
     for entry in entries:
         written, option = next(iter(entry.items()), ("", "")) if isinstance(entry, dict) else ("", "")
         if str(written).startswith("override "):

@@ -202,7 +202,7 @@ MEANINGS = {
     "REVOKED": StateInfo(EndState.PREEMPTED, "the cluster gave it back", True),
     VANISHED: StateInfo(EndState.VANISHED, "Slurm does not know it any more, and it left no result", True),
     "OUT_OF_MEMORY": StateInfo(EndState.OUT_OF_MEMORY, "it used more memory than it asked for; set cluster.mem_gb higher", False),
-    "CANCELLED": StateInfo(EndState.CANCELLED, "somebody cancelled it", False),
+    "CANCELLED": StateInfo(EndState.CANCELLED, "it was cancelled", False),
 }  # fmt: skip
 # What srun and slurmstepd write to a rank's log, from the beginning of the line.
 LOG_PATTERNS = (

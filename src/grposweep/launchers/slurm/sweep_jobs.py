@@ -40,7 +40,7 @@ def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> 
         return _submit_controller(cluster, sweep, command)
     except (LauncherBusy, LauncherUnreachable) as error:
         raise UserError(
-            f"cluster.controller=job: Slurm does not take the controller now ({error}), and nobody is left here to wait. "
+            f"cluster.controller=job: Slurm does not take the controller now ({error}), and no process here waits for it. "
             "Give the command again later, or set cluster.controller=here, which waits."
         ) from error
 

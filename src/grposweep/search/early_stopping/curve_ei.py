@@ -45,7 +45,7 @@ class CurveEiPolicy(NoStopping):
         """Take note of the space."""
         self._context = context
         self._features: Features | None = None
-        self._made: dict[object, Outlook] = {}
+        self._made: dict[object, Forecasts] = {}
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Pause a trial if a paused one or a new point promises more."""
@@ -56,12 +56,12 @@ class CurveEiPolicy(NoStopping):
         if len(begun) + 1 < START:
             is_start = more and len(others) + 1 < START
             return Decision(Action.PAUSE, "the first points are compared") if is_start else CONTINUE
-        outlook = self._outlook([*others, curve], curve.number)
+        forecasts = self._forecasts([*others, curve], curve.number)
         if not more:
-            chance = outlook.chances([curve])[0]
+            chance = forecasts.chances([curve])[0]
             return CONTINUE if chance >= LAST else Decision(Action.PAUSE, f"chance to end best {chance:.1%}")
-        own = outlook.scores([curve])[0]
-        rival = max([*outlook.scores(outlook.paused), *outlook.worths], default=0.0)
+        own = forecasts.scores([curve])[0]
+        rival = max([*forecasts.scores(forecasts.paused), *forecasts.worths], default=0.0)
         if own >= rival:
             return CONTINUE
         share = own / rival
@@ -71,25 +71,29 @@ class CurveEiPolicy(NoStopping):
         """Return the most promising paused trial, unless a new point promises more."""
         if (more and len(curves) < START) or not any(map(_is_begun, curves)):
             return None
-        outlook = self._outlook(curves)
-        if not outlook.paused:
+        forecasts = self._forecasts(curves)
+        if not forecasts.paused:
             return None
         if not more:
-            best = max(zip(outlook.chances(outlook.paused), outlook.paused, strict=True), key=lambda pair: pair[0])
+            best = max(
+                zip(forecasts.chances(forecasts.paused), forecasts.paused, strict=True), key=lambda pair: pair[0]
+            )
             return best[1].number if best[0] >= LAST else None
-        score, trial = max(zip(outlook.scores(outlook.paused), outlook.paused, strict=True), key=lambda pair: pair[0])
-        return trial.number if score >= max(outlook.worths, default=0.0) else None
+        score, trial = max(
+            zip(forecasts.scores(forecasts.paused), forecasts.paused, strict=True), key=lambda pair: pair[0]
+        )
+        return trial.number if score >= max(forecasts.worths, default=0.0) else None
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the expected final values of unfinished trials with an evaluation."""
         unfinished = [c for c in keep(list(filter(_is_begun, curves))) if c.state != State.FINISHED]
-        return self._outlook(curves).values(unfinished) if unfinished else {}
+        return self._forecasts(curves).values(unfinished) if unfinished else {}
 
     def propose(self, curves: Sequence[Curve]) -> list[Point]:
         """Return new points, the most promising first; the first ones of a search fill the space."""
         if sum(map(_is_begun, curves)) >= START:
-            outlook = self._outlook(curves)
-            return ranked(outlook.candidates, outlook.worths)
+            forecasts = self._forecasts(curves)
+            return ranked(forecasts.candidates, forecasts.worths)
         drawn = self._draw(curves)
         return ranked(drawn, self._spread(curves, drawn))
 
@@ -115,16 +119,16 @@ class CurveEiPolicy(NoStopping):
             self._features = Features(self._context)
         return self._features
 
-    def _outlook(self, curves: Sequence[Curve], judged: int | None = None) -> "Outlook":
+    def _forecasts(self, curves: Sequence[Curve], judged: int | None = None) -> "Forecasts":
         """Return the forecast from these curves, of which the last is kept; their order does not matter."""
         ordered = sorted(curves, key=lambda curve: curve.number)
         key = (judged, *((c.number, c.state, len(c.held_out), *c.held_out[-1:], c.total) for c in ordered))
         if key not in self._made:
-            self._made = {key: Outlook(self._known_features(), ordered, judged, self._draw(ordered))}
+            self._made = {key: Forecasts(self._known_features(), ordered, judged, self._draw(ordered))}
         return self._made[key]
 
 
-class Outlook:
+class Forecasts:
     """What is known at one moment: forecasts of final values, and what each choice is worth.
 
     ``judged`` is the running trial that is about to be judged. To new points the other running ones count as finished.

@@ -1,7 +1,7 @@
 """Tasks: prompts and their answers, one file each. A new task also takes a line in ``grposweep.registries.TASKS``.
 
 A task is a function from the configuration to training and held-out rows: dictionaries with ``prompt``, ``answer`` and
-whatever else a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
+all else that a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
 gives a task its name on the command line. Readers of files are here too, with errors that name the file and the line.
 """
 

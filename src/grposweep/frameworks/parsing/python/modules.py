@@ -66,12 +66,12 @@ class Module:
 
     @property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """Classes by name, wherever they are defined."""
+        """Classes by name, of all files."""
         return self._names.classes
 
     @property
     def functions(self) -> dict[str, ast.FunctionDef]:
-        """Functions by name, wherever they are defined."""
+        """Functions by name, of all files."""
         return self._names.functions
 
     @property
