@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.journal import damaged_path
+from grposweep.search.journal import damaged_path, open_journal
 from grposweep.search.space import Choice, Interval, Parameter, Space
 from grposweep.search.study import SweepStudy
 
@@ -199,3 +199,13 @@ def test_a_dead_writers_lock_is_removed_and_a_live_ones_is_respected(tmp_path: P
     assert names(tmp_path) == [journal.name]
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
     assert optuna.create_study(storage=storage).trials == []  # it is not kept waiting
+
+
+def test_a_file_too_large_for_a_journal_is_set_aside_unread(tmp_path: Path) -> None:
+    """Optuna would read all of it into memory; a sparse terabyte stands for it."""
+    path = tmp_path / "study.journal"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    storage, said = open_journal(path, "maximize")
+    assert storage.get_all_studies() == []
+    assert said == ["study.journal was no journal: it is study.journal.damaged now"]

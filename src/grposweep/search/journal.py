@@ -103,10 +103,15 @@ def _content(path: Path) -> bytes:
 
 
 def _ends_well(path: Path) -> bool:
-    """Whether the last line is whole: Optuna overlooks a torn one until another follows (optuna#5138, #5921)."""
+    """Whether the last line is whole: Optuna overlooks a torn one until another follows (optuna#5138, #5921).
+
+    A file that is too large to be a journal does not: Optuna would read it into memory.
+    """
     data = _content(path)
+    if not data:
+        return path.is_file() and not path.stat().st_size
     last = data[data.rfind(b"\n", 0, -1) + 1 :]
-    return (not data and path.is_file()) or (last.endswith(b"\n") and _is_json(last))
+    return last.endswith(b"\n") and _is_json(last)
 
 
 def _is_json(line: bytes) -> bool:
