@@ -130,7 +130,8 @@ def _is_override(token: str) -> bool:
 
 # Parts of Hydra that grposweep replaces: what they are for, and what does it here.
 REPLACED = {
-    "hydra/launcher": "Hydra's launchers wait for whole batches, so grposweep does not use them. Set cluster=... instead.",
+    "hydra/launcher": "Hydra's launchers wait for whole batches, so grposweep does not use them. "
+    "Set cluster=local or cluster=slurm instead.",
     "hydra/sweeper": "another sweeper would start trials without rules and a study. Set search=... instead.",
     "hydra.sweep": "grposweep has folders of its own. Set outputs=... and name=... instead.",
     "hydra.run": "grposweep has folders of its own. Set outputs=... and name=... instead.",
