@@ -11,6 +11,7 @@ import pytest
 import grposweep
 from grposweep import api
 from grposweep.errors import UserError
+from made import Made, make_sweep
 from support import PROJECT, environment
 
 GOOD = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 100}
@@ -88,8 +89,13 @@ def test_lint_takes_files_and_names_what_is_no_recipe(tmp_path: Path) -> None:
         api.lint({}, framework="llama")
 
 
-def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """docs/guides/python.md."""
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    monkeypatch.chdir(tmp_path)
+    make_sweep(tmp_path / "outputs" / "lr_batch", Made(trials=3))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     page = (PROJECT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):

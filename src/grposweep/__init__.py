@@ -1,20 +1,23 @@
 """Hyperparameter sweeps for GRPO: composed by Hydra, validated before they cost anything, searched by Optuna.
 
-``from grposweep import lint, plan, validate`` gives the functions of `grposweep.api`, imported at their first use.
+``from grposweep import lint, plan, validate, load_sweep`` gives the Python interface, imported at its first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grposweep.api import InvalidRecipe, lint, plan, validate
+    from grposweep.report.frames import load_sweep
 
-__all__ = ["InvalidRecipe", "lint", "plan", "validate"]
+__all__ = ["InvalidRecipe", "lint", "load_sweep", "plan", "validate"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from grposweep import api  # with all rules: only a caller who judges needs it
-
-    return getattr(api, name)
+    home = (
+        "report.frames" if name == "load_sweep" else "api"
+    )  # which loads all rules: only a caller who judges needs it
+    return getattr(import_module(f"grposweep.{home}"), name)

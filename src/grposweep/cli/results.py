@@ -148,19 +148,24 @@ def best(
     show_best(open_sweep(sweep, outputs), export, None if form is None else str(form))
 
 
-@command("grposweep export > trials.csv", "grposweep export lr_batch --format json --output trials.json")
+@command(
+    "grposweep export > trials.csv",
+    "grposweep export lr_batch --format json --output trials.json",
+    "grposweep export --history > history.csv",
+)
 def export(
     sweep: Named = None,
     format: Annotated[TableFormat, typer.Option(help="csv, or a JSON list.")] = TableFormat.csv,
+    history: Annotated[bool, typer.Option("--history", help="Every metric at every step: one row per value.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials: parameters, objective, state, cost, failure."""
+    """Write all trials: parameters, objective, state, cost, failure; or with --history all that they logged."""
     from grposweep.files import write_text
-    from grposweep.report.export import render_rows
+    from grposweep.report.export import render_history, render_rows
     from grposweep.report.view import open_sweep
 
-    text = render_rows(open_sweep(sweep, outputs), format.value)
+    text = (render_history if history else render_rows)(open_sweep(sweep, outputs), format.value)
     if output is None:
         sys.stdout.write(text)
         return

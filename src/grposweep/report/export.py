@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,31 @@ def row(trial: TrialView, parameters: Iterable[str], further: Collection[str]) -
         "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
         "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6), "failure": trial.reason or None,
     }  # fmt: skip
+
+
+HISTORY = ("trial", "step", "completions", "metric", "value")
+
+
+def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
+    """Yield every logged number of every trial: after ``step`` optimizer steps and ``completions`` generated."""
+    for trial in view.trials:
+        for line in trial.lines:
+            place = {"trial": trial.number, "step": line["step"], "completions": line.get("completions")}
+            for name, value in line.items():
+                if name not in place and isinstance(value, int | float) and not isinstance(value, bool):
+                    yield {**place, "metric": name, "value": value}
+
+
+def render_history(view: SweepView, form: str) -> str:
+    """Return all metrics of all trials in long format, one row per value, as ``csv`` or ``json``."""
+    rows = list(history_rows(view))
+    if form == "json":
+        return json.dumps(rows) + "\n"
+    text = io.StringIO()
+    table = csv.DictWriter(text, HISTORY, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
 
 
 # Sections about the sweep, not the trial.
