@@ -253,7 +253,7 @@ class Spare:
 
     def _ask(self, preload: list[str], environment: Mapping[str, str]) -> tuple[int, int]:
         (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
-        asked = {"preload": preload, "environment": dict(environment)}
+        asked = {"preload": preload, "environment": dict(environment), "folder": str(Path.cwd())}
         socket.send_fds(self._channel, [json.dumps(asked).encode()], [its_input, its_output])
         os.close(its_input)
         os.close(its_output)
@@ -275,6 +275,7 @@ class Spare:
                 channel.close()
                 os.environ.clear()
                 os.environ.update(asked["environment"])
+                os.chdir(asked["folder"])  # where the command is by now
                 die_with(os.getppid())
                 serve(asked["preload"])
         except BaseException:  # noqa: BLE001 - the command's stack is not this process's to go on with
