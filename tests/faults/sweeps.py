@@ -128,7 +128,7 @@ class EarlyTpe(optuna.samplers.TPESampler):
         super().__init__(n_startup_trials=2, **given)
 
 
-class ByRate:
+class ByRate(NoStopping):
     """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 goes on, 2e-3 is paused and
     promoted at the end, 3e-3 is stopped, 4e-3 is paused in vain.
     """
