@@ -156,7 +156,9 @@ class Search:
     with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
-    and $GRPOSWEEP_OBJECTIVE.
+    and $GRPOSWEEP_OBJECTIVE. ``on_event`` is one that is run at each event: $GRPOSWEEP_EVENT is ``best`` (a new best trial),
+    ``collapse`` (a guard ended a trial) or ``failed``, with $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and $GRPOSWEEP_REASON.
+    ``webhook`` names an environment variable with an address to which events and the end are posted as JSON.
     ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial
     that failed by code or configuration is tried again once its files, its configuration or its environment changed.
     ``changed_files`` says what a resumed sweep does if a file that trainings depend on changed after trials were trained:
@@ -183,6 +185,8 @@ class Search:
     stopping: str = AUTO
     screen: bool = False
     on_end: str | None = None
+    on_event: str | None = None
+    webhook: str | None = None
     retry_failed: bool = False
     changed_files: str = "refuse"
 

@@ -1,7 +1,7 @@
 """Run a sweep from its space to its leaderboard. A single run is a sweep of one point.
 
 The loop ticks the controller, refreshes the live display and counts interrupts. At the end it prints the summary and runs
-the user's command ``search.on_end``. All that is shown is rendered by ``report`` from the sweep's folder.
+the user's commands (`sweep.notify`). All that is shown is rendered by ``report`` from the sweep's folder.
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ from grposweep.config.native_keys import check_reach
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
-from grposweep.files import run_command
+from grposweep.files import run_command as own_command
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
@@ -47,46 +46,29 @@ from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.log import controller_log
+from grposweep.sweep.notify import PATIENCE_SECONDS, Notifier, run_command, webhook_address
 from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, open_folder
 from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)
-PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
 CHECKED_POINTS = 100  # valid points whose warnings are printed
 
 
-def run_on_end(controller: Controller) -> str | None:
-    """Run the command that the sweep names; what went wrong, in one line, or None."""
-    command = controller.search.on_end
-    if command is None:
-        return None
-    try:
-        done = subprocess.run(
-            ["sh", "-c", command],
-            env={**os.environ, **end_variables(controller)},
-            stdin=subprocess.DEVNULL,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return f"search.on_end failed: {error}"
-    return f"search.on_end failed with exit code {done.returncode}: {command}" if done.returncode else None
+def end_event(controller: Controller) -> dict[str, str]:
+    """How the sweep ended, for the user's command and webhook; empty text where there is no best trial.
 
-
-def end_variables(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the command's environment; empty text where there is no best trial.
-
-    With several objectives all trials on the Pareto front are named, separated by blanks, with the first objective's values.
+    With several objectives all trials on the Pareto front are named, separated by spaces, with the first objective's values.
     """
     best = controller.study.best
     winners = controller.study.front or ([] if best is None else [best])
     return {
-        "GRPOSWEEP_SWEEP": str(controller.folder.path),
-        "GRPOSWEEP_STATUS": status(controller),
-        "GRPOSWEEP_METRIC": controller.search.metric,
-        "GRPOSWEEP_BEST_TRIAL": " ".join(controller.trial_folder(trial).path.name for trial in winners),
-        "GRPOSWEEP_OBJECTIVE": " ".join(repr(trial.value) for trial in winners),
+        "event": "end",
+        "sweep": str(controller.folder.path),
+        "status": status(controller),
+        "metric": controller.search.metric,
+        "best_trial": " ".join(controller.trial_folder(trial).path.name for trial in winners),
+        "objective": " ".join(repr(trial.value) for trial in winners),
     }
 
 
@@ -140,9 +122,13 @@ def work(
     invalid: int,
     mirror: RdbMirror | None,
     reader: SweepReader,
+    notifier: Notifier,
 ) -> None:
     """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now."""
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
+    for trial in controller.started:
+        if trial.number in said:
+            notifier.trial_ended(reader.trial(controller.trial_folder(trial)), is_new=False)
     seen, shown, notice, written = 0, 0.0, "", SweepProgress()
     with LiveDisplay(console) as display:
         while True:
@@ -160,7 +146,9 @@ def work(
             for trial in controller.started:
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)
-                    display.say(trial_line(reader.trial(controller.trial_folder(trial)), controller.search.metric))
+                    ended = reader.trial(controller.trial_folder(trial))
+                    display.say(trial_line(ended, controller.search.metric))
+                    notifier.trial_ended(ended)
             if done:
                 _write_progress(controller, invalid, written)
                 return
@@ -220,6 +208,7 @@ def run_sweep(
     console, base = build_console(), points.base
     check_words(base)
     check_tracker(base)
+    webhook_address(base.search)
     check_reach(base.trainer, [*map(override_name, overrides), *(parameter.name for parameter in space.parameters)])
     judged = validate_space(console, space, points)
     with counting_interrupts() as interrupts:
@@ -309,13 +298,14 @@ def _play(
     launcher = controller.launcher
     if launcher.hands_over:
         stack.close()  # the job takes the lease
-        command = [sys.executable, *run_command(), *sys.argv[1:]]
+        command = [sys.executable, *own_command(), *sys.argv[1:]]
         console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
         return ExitCode.FINISHED
     if launcher.is_dry:
         return _write_only(controller, console)
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
-    work(controller, console, interrupts, invalid, mirror, reader)
+    notifier = Notifier(str(folder.path), base.search, webhook_address(base.search))
+    work(controller, console, interrupts, invalid, mirror, reader, notifier)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
@@ -328,13 +318,25 @@ def _play(
     view = reader.read(_progress(controller, invalid))
     write_effects(view)
     print_results(console, view, _run_end(controller))
+    if not interrupts.count:
+        stack.close()  # the user's command may read, copy or go on with the sweep
+    _tell_end(controller, notifier, controller.ended > ended_before and not interrupts.count, console)
     if interrupts.count:
         console.print("interrupted; the same command goes on from here", highlight=False)
         return ExitCode.INTERRUPTED
-    stack.close()  # the user's command may read, copy or go on with the sweep
-    if controller.ended > ended_before and (problem := run_on_end(controller)):
-        console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return code
+
+
+def _tell_end(controller: Controller, notifier: Notifier, has_ended: bool, console: Console) -> None:
+    """Tell the user's programs that the sweep has ended, and say which of them failed."""
+    problems, event, command = notifier.problems, end_event(controller), controller.search.on_end
+    if has_ended:
+        notifier.send(event)
+    notifier.close()
+    if has_ended and command and (problem := run_command("search.on_end", command, event, PATIENCE_SECONDS)):
+        problems.append(problem)
+    for problem in problems:
+        console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _space_summary(controller: Controller) -> SpaceSummary:
