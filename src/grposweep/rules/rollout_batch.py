@@ -1,7 +1,7 @@
 """GB, GS, GD, GT and GL of frameworks that size a rollout and a step in prompts, and count steps in rollouts.
 
-Symbols: P prompts a rollout, p prompts an optimizer step, G completions a prompt, W processes, R data ranks (W without
-those that share a sequence or a model), m completions a micro-batch, g = floor(p G / R) completions a step and rank.
+Symbols: P prompts a rollout, p prompts an optimizer step, G completions a prompt, W processes, R data ranks; R is W without
+those that share a sequence or a model; m completions a micro-batch, g = floor(p G / R) completions a step and rank.
 Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/trainer/data_loader.py, verl/trainer/core_algos.py
 (compute_policy_loss), verl/workers/fsdp_workers.py (_init_dist_mesh, _build_rollout; one scheduler step an update_actor);
 verl 0.9.1 utils/config.py (validate_config), workers/config/actor.py, workers/engine_workers.py,

@@ -4,9 +4,9 @@ The evidence is what an attempt left in its trial folder. The class is the root 
 does not count. The next step is to retry (here, on other nodes, in smaller micro-batches), to fail the trial, or to stop
 the sweep. Only reading the evidence touches files.
 
-A pattern of what torch, NCCL, gloo, the kernel, vLLM, TRL and launchers say begins where its line does (behind prefixes such
-as ``[rank0]:``), so that a warning, a log message or a model's completion that quotes an error is none. The texts' origins
-are in tests/sweep/failures/.
+Patterns match what torch, NCCL, gloo, the kernel, vLLM, TRL and launchers print. A pattern begins where its line begins, after
+prefixes such as ``[rank0]:``. So a warning or a completion that quotes an error does not match. The texts' origins are in
+tests/sweep/failures/.
 """
 
 import re

@@ -1,0 +1,71 @@
+"""The language of docs, docstrings, comments and messages: standard words, and sentences that can be read once."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import PROJECT
+
+# Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to, correct, the user).
+BANNED = re.compile(
+    r"\b(nobody|somebody|whoever|whatever|wherever|anew|census|overseer|mend(?:s|ed|ing)?|beside|heed(?:s|ed)?|in vain|"
+    r"becomes of|the desk|this dial|other dials)\b",
+    re.IGNORECASE,
+)
+MOST_WORDS = 40  # of a sentence
+SOURCES = sorted((PROJECT / "src").rglob("*.py"))
+PAGES = [*PROJECT.glob("README.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
+GENERATED = ("configuration.md", "rules.md")  # from docstrings, which are checked themselves
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Split a text at full stops, colons and semicolons that end a word, at cells of tables, and at empty lines."""
+    for part in re.split(r"(?<=[.:;!?])[)\"']*\s+|\n\s*\n|\s\|\s|\n\s*[-*|]", text):
+        if part:
+            yield " ".join(part.split())
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield every docstring with its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code."""
+    return re.sub(r"```.*?```|`[^`]*`", "x", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(PROJECT)))
+def test_a_word_that_a_reader_would_have_to_guess_is_not_used(path: Path) -> None:
+    """In code, comments, messages and pages."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{number}: {found[0]}" for number, line in enumerate(lines, 1) if (found := BANNED.search(line))] == []
+
+
+def test_sentences_of_docstrings_can_be_read_once() -> None:
+    """At most forty words."""
+    long = [
+        f"{path.relative_to(PROJECT)}:{line}: {sentence[:60]}"
+        for path in SOURCES
+        for line, text in docstrings(path)
+        for sentence in sentences(text)
+        if len(sentence.split()) > MOST_WORDS
+    ]
+    assert long == []
+
+
+def test_sentences_of_the_pages_can_be_read_once() -> None:
+    """At most forty words, without code."""
+    long = [
+        f"{page.relative_to(PROJECT)}: {sentence[:60]}"
+        for page in PAGES
+        if page.name not in GENERATED
+        for sentence in sentences(prose(page))
+        if len(sentence.split()) > MOST_WORDS
+    ]
+    assert long == []
