@@ -59,8 +59,9 @@ def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
 
     Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is ``vllm_max_model_length``, or the
     model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends at its start: "To serve at least one request with the
-    models's max seq len (40960), 4.38 GiB KV cache is needed", or "No available memory for the cache blocks". A sweep of ours takes the longest prompt and a completion. TRL before 0.26 took
-    ``max_prompt_length`` and a completion. About 1 GiB is assumed for activations, a step's logits and CUDA graphs.
+    model's max seq len (40960), 4.38 GiB KV cache is needed", or "No available memory for the cache blocks". A sweep of ours
+    takes the longest prompt and a completion. TRL before 0.26 took ``max_prompt_length`` and a completion. About 1 GiB is
+    assumed for activations, a step's logits and CUDA graphs.
     """
     engine = find_engine(s)
     if engine is None or engine.needed <= engine.share:

@@ -244,8 +244,8 @@ class EarlyStoppingMonitor:
     def foreseen(self) -> dict[int, float]:
         """What a sampler is told of trials that have not finished, in the metric's own direction.
 
-        One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: what
-        becomes of a collapsed training is no news, but that it collapses there is.
+        One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: a sampler
+        has to learn that trainings collapse there, not how far they fall.
         """
         if len(self.study.study.directions) > 1:
             return {}  # no order says which is the worst of several objectives
