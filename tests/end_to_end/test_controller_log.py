@@ -1,12 +1,16 @@
 """The controller's log: each decision with its reason, in the sweep's folder and on request on the terminal."""
 
+import logging
+import os
 import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from grposweep.sweep.log import controller_log
 from support import Ended, trials, wait_for
 
 Run = Callable[..., Ended]
@@ -94,3 +98,12 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_sweep(run: Run) -> None:
     assert again.code == 0, again.err
     assert len(trials(again.sweep)) == 2
     assert "Traceback" not in again.err + again.out
+
+
+def test_a_pipe_in_place_of_the_log_is_set_aside(tmp_path: Path) -> None:
+    """Opening it would wait for a reader."""
+    os.mkfifo(tmp_path / "controller.log")
+    with controller_log(tmp_path, Console(quiet=True), verbose=False):
+        logging.getLogger("grposweep").info("hello")
+    assert "hello" in (tmp_path / "controller.log").read_text()
+    assert (tmp_path / "controller.log.damaged").is_fifo()

@@ -243,12 +243,19 @@ def _trial_is_a_file(trial: Path) -> None:
 
 
 def _trial_twice(trial: Path) -> None:
-    shutil.copytree(trial, trial.with_name(trial.name[:5] + "abcdef"))
+    def unfit(folder: str, names: list[str]) -> list[str]:
+        """Pipes, and files of a terabyte that would be copied byte by byte."""
+        found = {name: Path(folder, name) for name in names}
+        return [n for n, p in found.items() if not p.is_dir() and (not p.is_file() or p.stat().st_size > 1 << 30)]
+
+    shutil.copytree(trial, trial.with_name(trial.name[:5] + "abcdef"), ignore=unfit)
 
 
 def _trial_unfinished(trial: Path) -> None:
     """As a controller leaves it that dies while it runs."""
     (trial / "result.json").unlink(missing_ok=True)
+    if not (trial / "attempts.jsonl").is_file() or (trial / "attempts.jsonl").stat().st_size > 1 << 30:
+        return  # damaged before
     events = (trial / "attempts.jsonl").read_text().splitlines()
     (trial / "attempts.jsonl").write_text("\n".join(line for line in events if '"ended"' not in line) + "\n")
 

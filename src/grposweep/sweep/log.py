@@ -5,6 +5,7 @@ Modules log to ``logging.getLogger(__name__)``. ``trial`` and ``attempt`` are pa
 
 import logging
 import logging.handlers
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from grposweep.files import set_aside
 from grposweep.redaction import redact
 from grposweep.storage import paths
 
@@ -60,10 +62,11 @@ class _Terminal(logging.Handler):
 def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[None]:
     """Log to ``controller.log`` in the sweep's folder; ``verbose`` shows the lines on the terminal as well."""
     logger = logging.getLogger("grposweep")
+    path = sweep / paths.CONTROLLER_LOG
+    if os.path.lexists(path) and not path.is_file():  # opening a pipe would wait for a reader for good
+        set_aside(path)
     # delay: the file is opened by the first line, whose failure is then that line's.
-    file = _LogFile(
-        sweep / paths.CONTROLLER_LOG, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True
-    )
+    file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True)
     handlers: list[logging.Handler] = [file, *([_Terminal(console)] if verbose else [])]
     level, propagate = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
