@@ -34,7 +34,7 @@ def baseline() -> str:
 
 @dataclass
 class Made:
-    """What to write. Of every 17 trials one fails, of every 11 one is stopped early; ``running`` ones come last."""
+    """Folder to write. Of every 17 trials one fails, of every 11 one is stopped early; ``running`` ones come last."""
 
     trials: int = 12
     steps: int = 100

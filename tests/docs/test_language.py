@@ -14,6 +14,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 MOST_WORDS = 35  # of a sentence
+PACKAGE = PROJECT / "src" / "grposweep"
 SOURCES = sorted((PROJECT / "src").rglob("*.py"))
 PAGES = [*PROJECT.glob("README.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
 GENERATED = ("configuration.md", "rules.md")  # from docstrings, which are checked themselves
@@ -45,6 +46,18 @@ def test_a_word_that_a_reader_would_have_to_guess_is_not_used() -> None:
         for path in (*SOURCES, *PAGES)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if (found := BANNED.search(line))
+    ]
+    assert used == []
+
+
+def test_what_users_read_says_invalid_and_stopped_early() -> None:
+    """Not "pruned", which is Optuna's name of a state and the word on disk (in double backquotes)."""
+    used = [
+        f"{path.relative_to(PROJECT)}:{number}: {line.strip()[:60]}"
+        for package in ("cli", "report", "rules", "linting")
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"(?<!``)\bprunes?d?\b(?! = )", line) and '"pruned"' not in line and "pruned_by_rule" not in line
     ]
     assert used == []
 

@@ -45,7 +45,7 @@ def test_an_attempt_out_of_gpu_memory_goes_on_in_smaller_micro_batches(run: Run)
     assert read(trial / "result.json")["status"] == "finished"
     assert ends(trial) == ["heal", "finished"]
     assert read(trial / "healed.json")["batch"] == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
-    assert "trial 0: out of GPU memory; it goes on in smaller micro-batches" in ended.out
+    assert "trial 0: out of GPU memory; it continues in smaller micro-batches" in ended.out
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert ends(trial) == ["elsewhere", "finished"]
-    assert "trial 0: no sign of life; it goes on from its last checkpoint" in output
+    assert "trial 0: no sign of life; it continues from its last checkpoint" in output
 
 
 def ranks(trial: Path) -> list[int]:

@@ -279,7 +279,7 @@ def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_go
     assert first.code == 0, first.err
     assert len(trials(first.sweep)) == 1
     assert "less than the 0.00" in first.out
-    assert "with 3 trials to go; the same command with a higher one goes on" in " ".join(first.out.split())
+    assert "with 3 trials to go; to continue, run the same command with a higher budget" in " ".join(first.out.split())
     then = run(*sweep, "search.budget_gpu_hours=1")
     assert [read(trial / "result.json")["status"] for trial in trials(then.sweep)] == ["finished"] * 4
     assert "of 1 GPU hours" in then.out

@@ -25,7 +25,7 @@ def test_the_display_shows_counts_the_best_and_a_line_a_running_trial(tmp_path: 
     assert "2 running, 1 waiting" in head
     assert "1 failed" in head
     assert "1 stopped early" in head
-    assert "4 invalid, pruned" in head
+    assert "4 invalid" in head
     assert "1:15 elapsed" in head
     assert "best so far: 0." in text
     assert "of 50 GPU hours" in text

@@ -43,6 +43,20 @@ def test_status_is_one_json_object_for_scripts(desk: Desk) -> None:
     assert said["seconds_left"] > 0
 
 
+def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(desk: Desk) -> None:
+    """The word "pruned" is in files and JSON only, which scripts read."""
+    make_sweep(HERE / "s", Made(trials=20))
+    status, show = desk("status", "s").out, desk("show", "3", "--sweep", "s").out
+    desk("report", "s")
+    page = (HERE / "s" / "report.html").read_text().split("<body>")[1].split("<script")[0]
+    visible = re.sub(r"<[^>]*>", " ", page)
+    assert [text for text in (status, show, visible) if "prune" in text] == []
+    assert "invalid  4 of 12 points" in status
+    assert "2 stopped early" in status
+    assert "trial 3 of s: stopped early" in show
+    assert "stopped early" in visible
+
+
 def test_status_names_the_trials_of_the_pareto_front(desk: Desk) -> None:
     """With both objectives; show says it of each, and an exported row has all values."""
     make_sweep(HERE / "s", Made(trials=20, further={"gpu_hours": "minimize"}))

@@ -120,6 +120,9 @@ Named = Annotated[str | None, typer.Argument(**_NEWEST)]
 Required = Annotated[str, typer.Argument(**_SWEEP, show_default=False)]
 Sweep = Annotated[str | None, typer.Option(**_NEWEST)]
 Trial = Annotated[
-    str, typer.Argument(help="Its number, folder or path; or best.", show_default=False, autocompletion=complete_trial)
+    str,
+    typer.Argument(
+        help="Number, folder or path of a trial; or best.", show_default=False, autocompletion=complete_trial
+    ),
 ]
-Outputs = Annotated[Path, typer.Option(help="Where sweeps are.")]
+Outputs = Annotated[Path, typer.Option(help="Folder that holds the sweeps.")]

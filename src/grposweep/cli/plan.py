@@ -151,7 +151,7 @@ def training_processes(gpus: int | None, server_gpus: int) -> int | None:
 
 
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
-    """Print how many points of a space are valid, which rules prune the others, and the valid share of each value."""
+    """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.report.space_summary import print_invalid

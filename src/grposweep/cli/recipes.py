@@ -21,7 +21,7 @@ else:
 
 
 class Format(StrEnum):
-    """For people, or one JSON object a recipe and line."""
+    """Text, or one JSON object per recipe and line."""
 
     text = "text"
     json = "json"
@@ -41,7 +41,7 @@ Files = Annotated[
     typer.Argument(help="Recipes, scripts that launch one, or folders of them.", show_default=False),
 ]
 Processes = Annotated[
-    int | None, typer.Option(min=1, help="Training processes (GPUs of a vLLM server are none).", show_default=False)
+    int | None, typer.Option(min=1, help="Training processes, without the GPUs of a vLLM server.", show_default=False)
 ]
 TrlVersion = Annotated[
     str | None,
@@ -50,18 +50,22 @@ TrlVersion = Annotated[
 FrameworkVersion = Annotated[
     str | None,
     typer.Option(
-        metavar="X.Y[.Z]", help="The framework's version to judge by.", show_default="what the repository says"
+        metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"
     ),
 ]
 DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
 Gpu = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Whether it fits one: A100, H100, RTX 4090, ...", show_default=False)
+    str | None,
+    typer.Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...", show_default=False),
 ]
 GpuMemory = Annotated[
-    float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by the GPU's memory.", show_default=False)
+    float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.", show_default=False)
 ]
 Measured = Annotated[
-    str | None, typer.Option(metavar="SWEEP", help="GPU hours, by what its finished trials cost.", show_default=False)
+    str | None,
+    typer.Option(
+        metavar="SWEEP", help="Estimate GPU hours from the finished trials of this sweep.", show_default=False
+    ),
 ]
 LINES = (
     'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} a line from '
@@ -78,7 +82,7 @@ LINES = (
 )
 def lint(
     files: Files = None,
-    framework: Annotated[Framework, typer.Option(help="auto goes by keys and paths.")] = "auto",
+    framework: Annotated[Framework, typer.Option(help="auto detects it from keys and paths.")] = "auto",
     processes: Processes = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
@@ -86,23 +90,23 @@ def lint(
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
     format: Annotated[
-        LintFormat, typer.Option(help="json is one object a recipe and line; github annotates a pull request.")
+        LintFormat, typer.Option(help="json is one object per recipe, one a line; github annotates a pull request.")
     ] = LintFormat.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write safe fixes, which keep training as it is; not into shell scripts.")
+        bool, typer.Option("--fix", help="Write the fixes that do not change training; not into shell scripts.")
     ] = False,
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also those that change it.")
     ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Write nothing: show what --fix would change.")] = False,
-    statistics: Annotated[bool, typer.Option("--statistics", help="Only counts, by rule.")] = False,
+    statistics: Annotated[bool, typer.Option("--statistics", help="Print only counts, by rule.")] = False,
     select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="All rules but these.", show_default=False)] = None,
     stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
-    """Say what is wrong with GRPO recipes, and what to change.
+    """Check GRPO recipes: print each error, its line, and what to change.
 
-    A folder is searched for recipes, without what git ignores. A comment "# grposweep: ignore[GB101]" on or above a line
+    A folder is searched for recipes, except files that git ignores. A comment "# grposweep: ignore[GB101]" on or above a line
     switches a rule off for it.
 
     Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
@@ -153,11 +157,11 @@ def rules(
     "grposweep plan batch=auto batch.prompts_per_step=32 cluster.processes=8",
 )
 def plan(
-    items: Annotated[list[str], typer.Argument(help="Recipes, or key=value overrides of our own.", show_default=False)],
-    framework: Annotated[Framework, typer.Option(help="Whose recipes these are; auto goes by keys and paths.")] = "auto",
+    items: Annotated[list[str], typer.Argument(help="Recipes, or overrides key=value of grposweep.", show_default=False)],
+    framework: Annotated[Framework, typer.Option(help="The recipes' framework; auto detects it from keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
-    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, instead of --processes.", show_default=False)] = None,
+    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
@@ -165,9 +169,9 @@ def plan(
     gpu_memory_gib: GpuMemory = None,
     measured: Measured = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object a recipe and line.")] = Format.text,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object per recipe, one a line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Show what follows from a recipe, each number with its formula; several recipes side by side.
+    """Show batch sizes, steps and epochs of a recipe, each with its formula; several recipes in columns.
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
@@ -184,16 +188,19 @@ def plan(
     "grposweep screen task=jsonl task.path=prompts.jsonl --prompts 256",
 )
 def screen(
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, as for a run.", show_default=False)] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides key=value, as for a run.", show_default=False)
+    ] = None,
     samples: Annotated[int, typer.Option(min=2, help="Completions of each prompt.")] = 16,
     prompts: Annotated[
-        int | None, typer.Option(min=1, help="A random sample of the prompts.", show_default="all training prompts")
+        int | None,
+        typer.Option(min=1, help="Number of prompts, sampled at random.", show_default="all training prompts"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Sample the untrained model, and say how many groups would carry a signal, which prompts to keep, and which G to take.
+    """Sample the untrained model: report how many groups carry a signal, which prompts to keep, and which group size to use.
 
-    Ctrl-C stops it; the same command goes on. A finished screen is kept under outputs/screens and not run again.
+    Ctrl-C stops it; the same command continues it. A finished screen is kept under outputs/screens and not run again.
 
     Exit code: 0, 2 unusable input, 130 interrupted.
     """
@@ -206,18 +213,18 @@ def screen(
     "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
 )
 def fit(
-    items: Annotated[list[str], typer.Argument(help="A recipe, or key=value overrides of our own.", show_default=False)],
+    items: Annotated[list[str], typer.Argument(help="A recipe, or overrides key=value of grposweep.", show_default=False)],
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = "auto",
+    framework: Annotated[Framework, typer.Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object a GPU and line.")] = Format.text,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object per GPU, one a line.")] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Say whether a recipe fits a GPU, or each of the common ones, how far its sizes can go, and what saves most.
+    """Estimate whether a recipe fits a GPU (or each common GPU), its largest sizes, and what saves most memory.
 
     Exit code: 0 it fits or may fit, 1 it fits nowhere as it is, 2 unusable input.
     """
@@ -235,17 +242,17 @@ def fit(
 )
 def translate(
     file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
-    to: Annotated[Target, typer.Option(help="Whose words; grposweep: groups for run.py.", show_default=False)],
+    to: Annotated[Target, typer.Option(help="Target framework; grposweep: configuration groups for run.py.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder; otherwise stdout.", show_default=False)] = None,
-    framework: Annotated[Framework, typer.Option(help="Whose recipe it is; auto goes by keys and paths.")] = "auto",
+    framework: Annotated[Framework, typer.Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
     processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs at hand, instead of --processes.", show_default=False)] = None,
-    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server: they are no processes.")] = 0,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, instead of --processes.", show_default=False)] = None,
+    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Write a recipe in another framework's words, with its launch command and what gets lost.
+    """Convert a recipe to another framework, with its launch command and a list of what is lost.
 
     Exit code: 0, 1 where its plan could not be kept or it has errors as it is, 2 unusable input.
     """

@@ -45,7 +45,7 @@ def sweep(arguments: HydraArguments = None) -> None:
 
 
 @command("grposweep init                    # writes conf/", "grposweep init experiments/conf")
-def init(folder: Annotated[Path, typer.Argument(help="What to write.")] = Path("conf")) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path("conf")) -> None:
     """Copy the configuration groups and a starter study into your project, to edit."""
     from grposweep.cli.hydra_app import STARTER, copy_conf
 
@@ -60,7 +60,7 @@ def init(folder: Annotated[Path, typer.Argument(help="What to write.")] = Path("
 )
 def rerun(
     trial: Trial,
-    overrides: Annotated[list[str] | None, typer.Argument(help="What to change: lr=1e-3 kl=low.", show_default=False)] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides: lr=1e-3 kl=low.", show_default=False)] = None,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -83,7 +83,7 @@ def retry(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Try failed trials again in their own sweep, each from its last checkpoint, and go on with the sweep's command.
+    """Retry failed trials in their own sweep, each from its last checkpoint, and resume the sweep.
 
     'grposweep rerun' repeats any trial as a sweep of its own.
     Exit code: the sweep's own.
@@ -95,7 +95,7 @@ def retry(
 
 @command("grposweep sync                               # the newest sweep", "WANDB_API_KEY=... grposweep sync lr_batch")
 def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
-    """Send the W&B runs that a sweep kept offline, one run a trial; what was sent is not sent again.
+    """Upload the W&B runs that a sweep kept offline, one run per trial; uploaded runs are not sent again.
 
     Exit code: 0 all is sent, 1 something is not (nothing is lost), 2 unusable.
     """
@@ -137,11 +137,11 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
 )
 def best(
     sweep: Named = None,
-    export: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the winner there.", show_default=False)] = None,
+    export: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write.", show_default=False)] = None,
     form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
-    """Show a sweep's best trial, or write it for others to use."""
+    """Show a sweep's best trial, or write its configuration."""
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
@@ -160,7 +160,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials: parameters, objective, state, cost, failure; or with --history all that they logged."""
+    """Write all trials: parameters, objective, state, cost, failure; with --history every logged metric."""
     from grposweep.files import write_text
     from grposweep.report.export import render_history, render_rows
     from grposweep.report.view import open_sweep
@@ -181,7 +181,7 @@ def export(
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
 def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
-    """Put sweeps (by their best trials) or trials side by side: settings, curves, and whether the difference is chance."""
+    """Compare sweeps (by their best trials) or trials: settings, curves, and whether the difference is significant."""
     from grposweep.report.compare import compare_all
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
@@ -197,7 +197,7 @@ def space(
     arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
     config_dir: ConfigDir = None,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Count a sweep's points: valid ones, and which rules prune the others.
+    """Count a sweep's points: valid ones, and which rules make the others invalid.
 
     Exit code: 0, 1 where no point is valid, 2 unusable input.
     """
@@ -208,7 +208,7 @@ def space(
 
 @command("grposweep cancel lr_batch")
 def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
-    """End a sweep's jobs and only those; its command goes on from their last checkpoints."""
+    """Cancel the jobs of a sweep and no others; its command resumes them from their last checkpoints."""
     from grposweep.launchers import cancel_sweep
 
     print(cancel_sweep(sweep, outputs))
@@ -217,12 +217,10 @@ def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
 @command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")
 def doctor(
     sweep: Required,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be repaired; nothing is thrown away.")
-    ] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Check that a sweep's files can be read and agree, and say what would repair them.
+    """Check that a sweep's files are readable and consistent, and say what repairs them.
 
     Exit code: 0 sound, 1 problems found (and left), 2 unusable.
     """

@@ -26,7 +26,7 @@ def show_screen(overrides: Sequence[str], samples: int, prompts: int | None, is_
     with counting_interrupts() as interrupts:
         screen = run_screen(experiment, samples, prompts, console, interrupts)
     if screen is None:
-        console.print("interrupted; the same command goes on from here", highlight=False)
+        console.print("interrupted; run the same command to continue", highlight=False)
         return ExitCode.INTERRUPTED
     steps = prompts_by_group(experiment, {"train_prompts": screen.data.train_prompts})
     group, limit = experiment.batch.num_generations, experiment.generation.max_completion_length

@@ -18,10 +18,10 @@ from grposweep.errors import UserError
 def status(
     sweep: Named = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Show how far a sweep is: best so far, what runs and waits, what was pruned and why, failures, cost."""
+    """Show the progress of a sweep: best trial so far, running and waiting trials, invalid points, failures, cost."""
     from grposweep.report.status import status_json, status_screen, watch_status
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import SweepReader
@@ -40,7 +40,7 @@ def status(
 
 @command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
 def show(trial: Trial, sweep: Sweep = None, outputs: Outputs = Path("outputs")) -> None:
-    """Show everything about one trial: its curve, problems, differences to the best and the baseline, its command."""
+    """Show one trial: its curve, problems, differences from the best trial and the baseline, and its command."""
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.trial_screen import print_trial
     from grposweep.report.view import open_sweep
@@ -59,19 +59,23 @@ def diagnose(
     log: Annotated[
         str, typer.Argument(help="A log of any trainer, a folder with one, or a trial.", show_default=False)
     ],
-    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks with --watch.")] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two readings with --watch.")
+    ] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     fail_on: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="Findings that fail: collapse, problem, flat, ... by commas.", show_default=False
+            metavar="NAMES",
+            help="Exit with code 1 on these findings: collapse, problem, flat, ..., separated by commas.",
+            show_default=False,
         ),
     ] = None,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Say what is going on in a GRPO training, by its log, and what to do.
+    """Diagnose a GRPO training from its log, and say what to do.
 
     It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines, W&B's offline runs and CSV,
     TensorBoard events, and metrics.jsonl.
@@ -97,8 +101,10 @@ def _trial(name: str, sweep: str | None, outputs: Path) -> Path:
 
 
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
-def list_(folder: Annotated[Path, typer.Argument(help="Where to look, a few levels deep.")] = Path("outputs")) -> None:
-    """List the sweeps in and below a folder, the latest first."""
+def list_(
+    folder: Annotated[Path, typer.Argument(help="Folder to search, a few levels deep.")] = Path("outputs"),
+) -> None:
+    """List the sweeps below a folder, the newest first."""
     from grposweep.report.status import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
@@ -119,7 +125,7 @@ def report(
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one HTML file about a sweep: leaderboard, curves, parameters, what was pruned and why, failures, cost, commands.
+    """Write one HTML file about a sweep: leaderboard, curves, parameters, invalid points and why, failures, cost, commands.
 
     It opens from disk, needs no network, and may be written while the sweep runs.
     """

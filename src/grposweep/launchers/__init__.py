@@ -77,7 +77,7 @@ def refuse_other_launcher(launcher: Launcher, trial: Path, attempt: int, job_id:
         if other.kind != launcher.kind and jobs.has(other, trial, attempt, job_id):
             raise UserError(
                 f"cluster={launcher.kind}: an attempt of this sweep's {trial.name} still is {other.job_name} {job_id}, and "
-                f"two would overwrite each other. Set cluster={other.kind} to go on with it, or end it first "
+                f"two would overwrite each other. Set cluster={other.kind} to resume it, or end it first "
                 f"({other.cancel_command([job_id])})."
             )
 
@@ -99,7 +99,7 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     if not cancelled:
         return f"{folder.path} has no job that waits or runs; attempts on this machine end with their controller"
     return (
-        f"cancelled {count(cancelled, 'job')} of {folder.path}; the sweep's command goes on from their last checkpoints"
+        f"cancelled {count(cancelled, 'job')} of {folder.path}; the sweep's command resumes from their last checkpoints"
     )
 
 

@@ -184,7 +184,7 @@ def _but_seed(trial: TrialView) -> dict[str, object]:
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
-        said = side.trial.state if side.trial.objective is None else format_objective(side.trial)
+        said = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
         yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
     first = sides[0].view
     for side in sides[1:]:

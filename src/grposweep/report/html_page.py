@@ -103,7 +103,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "doubt": warning(view.leaderboard[0].first) if view.leaderboard else "",
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
-        "states": [state.value for state in State if view.count(state)],
+        "states": [(state.value, state.label) for state in State if view.count(state)],
         "stopped": [trial for trial in view.trials if trial.state is State.PRUNED],
         "failures": list(_failures(view)),
         "costs": list(_costs(view)),
@@ -139,7 +139,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:
         total = sum(rule.count for rule in view.invalid)
-        yield "points pruned", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
+        yield "invalid points", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
@@ -170,6 +170,7 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "label": trial.state.label,
         "on_front": trial.number in view.front,
         "further": trial.further(view.further) or [""] * len(view.further),
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
@@ -192,7 +193,7 @@ def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
         trials = [trial for trial in view.trials if trial.state is state]
         hours = math.fsum(trial.gpu_hours for trial in trials)
         if trials:
-            yield state.value, len(trials), hours, 100 * hours / whole if whole else 0.0
+            yield state, len(trials), hours, 100 * hours / whole if whole else 0.0
 
 
 def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
@@ -301,6 +302,7 @@ def _trial(
     return {
         "number": trial.number,
         "state": trial.state.value,
+        "label": trial.state.label,
         "role": trial.role,
         "point": [_label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters],
         "value": _rounded(trial.objective, 6),

@@ -87,7 +87,7 @@ def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
         ", ".join(_under_way(view, active)),
         f"{view.count(State.FAILED)} failed",
         *([f"{stopped} stopped early"] if stopped else []),
-        f"{invalid} invalid, pruned",
+        f"{invalid} invalid",
         f"{format_duration(elapsed)} elapsed",
         f"{format_duration(left)} left" if left is not None else "time left unknown yet",
     )
@@ -220,7 +220,7 @@ def _saved(view: SweepView) -> float | None:
 
 def _paused_note(view: SweepView) -> str:
     paused = sum(trial.state is State.PAUSED for trial in view.searched)
-    what = "behind the best so far, and kept to go on if that changes"
+    what = "behind the best so far, and kept: they resume if that changes"
     return f"{count(paused, 'trial')} paused: {what}" if paused else ""
 
 
@@ -228,7 +228,7 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
     """Yield why the run ended before all trials, each with its style, and how to continue."""
     left = view.planned - view.ended
     if end.halted:
-        again = "Repair that; the same command goes on from here"
+        again = "Repair that, then run the same command to continue"
         yield f"stopped, with {count(left, 'trial')} to go: {end.halted}. {again}", "red"
     budget = view.progress.budget_gpu_hours
     if end.overspent and left and budget is not None:
@@ -238,7 +238,7 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
             if wanted is None
             else f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
         )
-        again = "the same command with a higher one goes on"
+        again = "to continue, run the same command with a higher budget"
         yield f"search.budget_gpu_hours={budget:g} {state} with {count(left, 'trial')} to go; {again}", "yellow"
     if end.left_out:
         shown = f"trial {end.left_out_by} showed that a GPU's memory is too small for them"

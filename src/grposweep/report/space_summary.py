@@ -26,7 +26,7 @@ SHOWN_WARNINGS = 5
 
 @dataclass(frozen=True)
 class InvalidRow:
-    """One rule that prunes points: how many, an example, its message, and the fixes there."""
+    """A rule with invalid points: how many, an example, its message, and the fixes there."""
 
     code: str
     count: int
@@ -41,7 +41,7 @@ def print_invalid(console: Console, validity: SpaceValidity) -> None:
 
 
 def invalid_rows(validity: SpaceValidity) -> list[InvalidRow]:
-    """Return the rules that prune points, each with its first example and the verified fixes of that example."""
+    """Return the rules that make points invalid, each with its first example and the verified fixes of that example."""
     return [_invalid_row(validity, code, number) for code, number in validity.by_rule().items()]
 
 

@@ -119,7 +119,7 @@ def _progress(view: SweepView) -> RenderableType:
     row = Table.grid(padding=(0, 1))
     bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
     row.add_row(f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
-    states = ", ".join(f"{view.count(state):,} {state}" for state in SHOWN if view.count(state))
+    states = ", ".join(f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state))
     return Group(row, _line("trials", states or "none has been started yet"))
 
 
@@ -197,20 +197,20 @@ def _running_line(trial: TrialView) -> Text:
 
 
 def _others(view: SweepView) -> Iterator[RenderableType]:
-    """Yield the trials that do not run, by state, the points pruned by rules, and the controller's notice."""
+    """Yield the trials that do not run, by state, the invalid points, and the controller's notice."""
     waits = view.progress.waiting
     yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number), "no attempt has begun"))
     yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}")
-    yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; goes on with the sweep")
+    yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; resumes with the sweep")
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""
         total = sum(rule.count for rule in view.invalid)
         said = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
-        yield _section("pruned", f"{total:,}{of} points by {count(len(said), 'rule')}, before they cost anything", said)
-    pruned = _in(view, State.PRUNED)
-    if pruned:
-        said = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in pruned]
-        yield _section("pruned", f"{count(len(pruned), 'trial')} stopped early", said)
+        yield _section("invalid", f"{total:,}{of} points by {count(len(said), 'rule')}, at no cost", said)
+    early = _in(view, State.PRUNED)
+    if early:
+        said = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
+        yield _section("stopped", f"{count(len(early), 'trial')} stopped early", said)
     failed = _in(view, State.FAILED)
     if failed:
         yield _section("failed", count(len(failed), "trial"), list(_by_class(view.failures(), failed)), "red")

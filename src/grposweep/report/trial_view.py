@@ -37,6 +37,11 @@ class State(StrEnum):
         """Whether the trial has ended for good."""
         return self in (State.FINISHED, State.PRUNED, State.FAILED)
 
+    @property
+    def label(self) -> str:
+        """Return the name for users. The value is the word in files and JSON, where ``pruned`` stays."""
+        return "stopped early" if self is State.PRUNED else self.value
+
 
 class CurvePoint(NamedTuple):
     """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated."""

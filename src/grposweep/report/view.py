@@ -33,7 +33,7 @@ BEST = "best"  # names a sweep's best trial on the command line
 
 @dataclass(frozen=True)
 class InvalidPoints:
-    """The points that one rule prunes: their number, and the first one with its message and fixes."""
+    """The points that are invalid by one rule: their number, and the first one with its message and fixes."""
 
     code: str
     count: int
@@ -243,7 +243,7 @@ class SweepView:
 
     @cached_property
     def invalid(self) -> list[InvalidPoints]:
-        """The points that rules pruned, by rule, most first. A point that breaks several rules counts for each."""
+        """Return the invalid points by rule, most first. A point that breaks several rules counts for each."""
         first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         counts: Counter[str] = Counter()
         for point, problem in _invalid_problems(self.path / paths.INVALID):

@@ -142,7 +142,7 @@ class Documented:
 
     Args:
         code: permanent.
-        severity: an error prunes a point, a warning does not.
+        severity: an error makes a point invalid, a warning does not.
         of: the frameworks that it is true of, by name or by trait (``FrameworkTraits.labels``).
         name: a few words, or the function's name.
         text: what it says, why, and its source.
@@ -374,5 +374,5 @@ def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that prune a point."""
+    """Return the problems that make a point invalid."""
     return [problem for problem in problems if problem.severity == "error"]

@@ -71,7 +71,7 @@ class Cluster:
     without that variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` says so and trains on the
     CPU, and a number is refused.
     ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
-    that do not fit are then pruned. ``environment`` has variables for attempts and preparation, which must not change what
+    that do not fit are then invalid. ``environment`` has variables for attempts and preparation, which must not change what
     is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
     The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
     without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
@@ -133,7 +133,7 @@ class Cluster:
 class Search:
     """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp, ``trials`` counts started trials.
 
-    ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (what runs goes on). A
+    ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (running trials continue). A
     job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
     ``parallel`` bounds the trials that run at once (null: as many as this machine's GPUs suffice for, one
     without a GPU; ``cluster.max_jobs`` on Slurm).
@@ -162,7 +162,7 @@ class Search:
     ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial
     that failed by code or configuration is tried again once its files, its configuration or its environment changed.
     ``changed_files`` says what a resumed sweep does if a file that trainings depend on changed after trials were trained:
-    ``refuse``, go on with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
+    ``refuse``, continue with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
 
     sampler: str = AUTO

@@ -179,9 +179,7 @@ def _message(folder: Path, end: End) -> str:
     if failure is not None and end.code == ExitCode.BAD_INPUT:
         return failure.message
     said = f"{failure.kind}: {failure.message}" if failure is not None else end.message or f"exit code {end.code}"
-    return (
-        f"screening failed ({said}). Its whole output is in {folder / paths.LOGS}; the same command goes on from there."
-    )
+    return f"screening failed ({said}). Its whole output is in {folder / paths.LOGS}; run the same command to continue."
 
 
 def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None = None) -> dict[int, float]:
@@ -219,7 +217,7 @@ def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts
         if found is not None and (prompts is not None or found.is_whole):
             continue
         if run_screen(experiment, SAMPLES, prompts, console, interrupts) is None:
-            console.print("interrupted while screening; the same command goes on from here", highlight=False)
+            console.print("interrupted while screening; run the same command to continue", highlight=False)
             return False
     return True
 

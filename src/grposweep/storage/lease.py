@@ -66,7 +66,7 @@ class Lease:
             )
         if not self._path.exists():
             raise LeaseLostError(
-                f"{self._path} was removed while its sweep ran. Run the same command again: it goes on."
+                f"{self._path} was removed while its sweep ran. Run the same command again to continue."
             )
         raise LeaseLostError(f"{sweep} was taken over by another controller; this one leaves it alone.")
 

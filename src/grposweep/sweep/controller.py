@@ -69,7 +69,7 @@ class Controller:
             self.lease.check()
             raise UserError(
                 f"{error.filename or self.folder.path} was removed while its sweep ran. Run the same command again: it makes the "
-                "study again from the trial folders, and unfinished trials go on from their last checkpoints."
+                "study again from the trial folders, and unfinished trials resume from their last checkpoints."
             ) from error
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -187,7 +187,7 @@ class Controller:
         self.early_stopping.go_on(promoted)
         verdict = self.validator.validate(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
-        logger.info("promoted: it goes on from its last checkpoint", extra=about(promoted))
+        logger.info("promoted: it resumes from its last checkpoint", extra=about(promoted))
         return True
 
     def _end_paused(self) -> None:

@@ -132,7 +132,7 @@ def _is_old(path: Path) -> bool:
 
 
 REMEDIES = {
-    paths.RESULT: "the trial goes on, or runs again",
+    paths.RESULT: "the trial continues, or runs again",
     paths.CONTROL: "nothing is asked of the trial then",
     paths.HEARTBEAT: "the next attempt writes a new one",
     paths.PLAN: "it is written again with the trial's folder",

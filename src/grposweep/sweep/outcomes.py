@@ -193,7 +193,7 @@ class OutcomeRecorder:
             self._halt(f"trial {folder.number}: {decision.failure.label}")
         elif decision.goes_on:
             how = "in smaller micro-batches" if decision.step is Step.HEAL else "from its last checkpoint"
-            self.news.append(f"trial {folder.number}: {decision.failure.label}; it goes on {how}")
+            self.news.append(f"trial {folder.number}: {decision.failure.label}; it continues {how}")
         self._note_end(running, end, decision)
         text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
         logger.warning(text, decision.failure.label, decision.report.message, decision.step, extra=where)

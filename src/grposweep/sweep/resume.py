@@ -192,8 +192,8 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
         f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} used {them}, "
         "and results of both must not be mixed. Choose one:\n"
         "  name=...                        start every trial as a new sweep with the files as they are\n"
-        "  search.changed_files=recorded   go on with the sweep's own copies of the files as they were\n"
-        "  search.changed_files=accept     go on with the files as they are: they give recorded trials the same results"
+        "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
+        "  search.changed_files=accept     continue with the changed files: they give recorded trials the same results"
     )
 
 

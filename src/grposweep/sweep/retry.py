@@ -106,7 +106,7 @@ def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
-    """Open failed trials of a sweep (all, if none is named), and go on with the sweep's own command; return its exit code.
+    """Open failed trials of a sweep (all, if none is named), and resume the sweep; return its exit code.
 
     Raises UserError for a trial that has not failed, if a controller is at work, or if the command is not recorded.
     """

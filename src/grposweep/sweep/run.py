@@ -112,7 +112,7 @@ def counting_interrupts() -> Iterator[SignalCounter]:
 
 
 def _note_hangup(_signal: int, _frame: FrameType | None) -> None:
-    logger.warning("the terminal went away (SIGHUP): the sweep goes on; kill -TERM %d stops it", os.getpid())
+    logger.warning("the terminal went away (SIGHUP): the sweep continues; kill -TERM %d stops it", os.getpid())
 
 
 def work(
@@ -322,7 +322,7 @@ def _play(
         stack.close()  # the user's command may read, copy or go on with the sweep
     _tell_end(controller, notifier, controller.ended > ended_before and not interrupts.count, console)
     if interrupts.count:
-        console.print("interrupted; the same command goes on from here", highlight=False)
+        console.print("interrupted; run the same command to continue", highlight=False)
         return ExitCode.INTERRUPTED
     return code
 

@@ -81,7 +81,7 @@ def explain(model: Model, error: Exception) -> str:
     return (
         f"model.path={model.path} (revision {model.revision or 'main'}) is no folder here, not in the hub's cache, and "
         f"could not be had from the hub ({text.splitlines()[0] if text else type(error).__name__}). Set model.path to a "
-        "local folder, or HF_HOME to a cache that holds it, or correct the id, or go online."
+        "local folder, or HF_HOME to a cache that holds it, or correct the id, or allow network access."
     )
 
 

@@ -138,7 +138,7 @@ class WandbTracker(Tracker):
             action(self.run)
         except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
             if not self.warned:
-                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
+                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr)
             self.warned = True
 
 

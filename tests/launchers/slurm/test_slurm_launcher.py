@@ -243,7 +243,7 @@ def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "the same command comes back" in output
+    assert "the same command returns" in output
     assert "scancel 1" in output
     assert fake_slurm.jobs()[0]["state"] == "RUNNING"
 

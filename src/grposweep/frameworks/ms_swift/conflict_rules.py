@@ -126,7 +126,7 @@ OVERRULED = (
          "beta=0 needs no reference, and ms-swift drops it without a word", {"ref_model": None}),
     Conflict(("adapters", "ref_adapters"),
          lambda v: bool(v["adapters"]) and not v["ref_adapters"] and _adapter(v) and not _no_kl(v),
-         "training goes on from an adapter, but the reference is the base model without it: KL pulls back behind its start",
+         "training continues from an adapter, but the reference is the base model without it: KL pulls back behind its start",
          instead="Set ref_adapters to the same adapter."),
     Conflict(("scale_rewards", "loss_type"), lambda v: v["loss_type"] == ["real"] and v["scale_rewards"] not in (None, "none"),
          "the real loss takes no scaled rewards, and ms-swift sets none", {"scale_rewards": None}),

@@ -86,7 +86,9 @@ def _dropped(judge: RecipeJudge) -> RecipeJudge:
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):
-            yield replace(broken, why=f"{broken.why}; recent releases of Unsloth drop it and go on", severity="warning")
+            yield replace(
+                broken, why=f"{broken.why}; recent releases of Unsloth drop it and continue", severity="warning"
+            )
 
     return dropped
 

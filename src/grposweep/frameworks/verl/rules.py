@@ -208,7 +208,7 @@ def the_steps_fit_into_the_epochs(s: Setting) -> Facts | None:
 def kl_counts_once(s: Setting) -> bool:
     """KL in the loss and in the reward at once: it counts twice, with two coefficients and two estimators.
 
-    verl prints "NOTICE: You have both enabled in-reward kl and kl loss." and goes on.
+    verl prints "NOTICE: You have both enabled in-reward kl and kl loss." and continues.
     """
     return s.kl_placement == "both"
 

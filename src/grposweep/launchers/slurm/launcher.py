@@ -190,7 +190,7 @@ class Slurm(Launcher):
     def detach_message(self, job_ids: Sequence[str]) -> str:
         """Return how many jobs continue, and how to come back to them or to end them."""
         return (
-            f"detached: {count(len(job_ids), 'job')} in the queue or running go on; the same command comes back "
+            f"detached: {count(len(job_ids), 'job')} queued or running continue; the same command returns "
             f"to them and submits the rest. To end them: {self.cancel_command(job_ids)}"
         )
 

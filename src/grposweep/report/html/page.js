@@ -49,7 +49,7 @@ function againstBaseline(parameter, value) {
 function showTrial(number) {
   const trial = DATA.trials.find((found) => found.number === number);
   if (!trial) return;
-  document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.state}`;
+  document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.label}`;
   const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, againstBaseline(parameter, trial.point[i])]),
     ["since the start", trial.value === null || trial.start === null ? null : label(trial.value - trial.start)],
     [DATA.metric, trial.value], ["stopped at", trial.reached], ["± 95 % over prompts", trial.error === null ? null : (1.96 * trial.error).toFixed(4)],

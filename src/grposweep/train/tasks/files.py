@@ -100,5 +100,5 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
         raise UserError(
             f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
             f"({said}). Set task.path to a local folder with its parquet "
-            "files, or HF_HOME to a cache that holds it, or go online (trials do with HF_HUB_OFFLINE=0)."
+            "files, or HF_HOME to a cache that holds it, or allow network access (trials do with HF_HUB_OFFLINE=0)."
         ) from error
