@@ -19,8 +19,9 @@ PATIENCE_SECONDS = 6.0  # a holder that does not move for so long, on another ma
 class Lease:
     """Held while a controller works; a context manager that keeps the counter moving from a thread of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, elsewhere: str = "name=...") -> None:
+        """``elsewhere`` is what the user sets to sweep in another folder."""
+        self._path, self._elsewhere = path, elsewhere
         self._owner = uuid.uuid4().hex
         self._counter = 0
         self._stop = threading.Event()
@@ -37,7 +38,7 @@ class Lease:
             where = f"process {found.get('pid')} on {found.get('host')}"
             raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
-                f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another name=..."
+                f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another {self._elsewhere}"
             )
         self._write()
         time.sleep(0.05)  # of two that came at once, the later writer wins; the other sees it here

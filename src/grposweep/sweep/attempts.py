@@ -1,6 +1,7 @@
 """Trial folders and their attempts: written, announced on disk, submitted, watched, and found again by another controller."""
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -81,6 +82,10 @@ def _repeatable(overrides: list[str]) -> list[str]:
     return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
 
 
+# What Hydra's grammar would read as a number, a Boolean or null.
+_NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
+
+
 def override_text(value: Any) -> str:
     """A configuration value as Hydra's grammar takes it."""
     if value is None:
@@ -89,7 +94,7 @@ def override_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        return value if plain else json.dumps(value)
+        return value if plain and not _NO_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
