@@ -155,7 +155,8 @@ peers: ms-swift verl easyr1
 docs: $(VENV)/ready
 	$(BIN)/python -m grposweep.linting.rule_docs
 	$(BIN)/python -m grposweep.config.docs
-	$(BIN)/python docs/follow.py docs/tutorial.md docs/report.md docs/guides/*.md
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
 # The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).
 pictures: $(VENV)/ready

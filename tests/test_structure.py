@@ -78,15 +78,15 @@ def test_no_package_imports_in_a_cycle() -> None:
 
 
 def layers_of_the_page() -> dict[str, int]:
-    """The layer of every package and root module in docs/how_it_works.md, in the page's order."""
-    page = (PROJECT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    """The layer of every package and root module in docs/explanation/how_it_works.md, in the page's order."""
+    page = (PROJECT / "docs" / "explanation" / "how_it_works.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
     assert len(rows) == len({name for _, name in rows}), "a package has two rows"
     return {name: int(layer) for layer, name in rows}
 
 
 def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> None:
-    """A package's layer in docs/how_it_works.md is above the layers of all that it imports."""
+    """A package's layer in docs/explanation/how_it_works.md is above the layers of all that it imports."""
     imports, layers = package_imports(), layers_of_the_page()
     assert layers.keys() == imports.keys()
     assert list(layers.values()) == sorted(layers.values())

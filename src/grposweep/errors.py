@@ -10,24 +10,25 @@ class ExitCode(IntEnum):
     """How a process of grposweep ends; a negative code is the signal that ended it."""
 
     FINISHED = 0
+    """Success; for a sweep, at least one trial finished."""
     FAILED = 1
     """An attempt crashed; a sweep has no finished trial or stopped itself; a check found problems."""
     BAD_INPUT = 2
     """What the user set cannot work."""
     STOPPED = 3
-    """An attempt stopped when asked; it goes on from its last checkpoint."""
+    """An attempt stopped when asked; it resumes from its last checkpoint."""
     SERVER_ENDED = 4
-    """A job's script reports that its vLLM server ended."""
+    """A job's script reports that its vLLM server ended early."""
     DISK_FULL = 5
     """An attempt had no room to record why it ended."""
     INTERRUPTED = 130
-    """Ctrl-C, or a controller that was told to let go."""
+    """Ctrl-C, or a controller that was told to stop."""
     BROKEN_PIPE = 141
-    """The reader of the output went away."""
+    """The reader of the output closed it."""
 
 
 class UserError(Exception):
-    """Something a person set cannot work; printed as it is, without a traceback, exit code 2."""
+    """The user's input cannot work; printed as it is, without a traceback, exit code 2."""
 
 
 class BadSettings(UserError):

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the schema says."""
+"""docs/reference/configuration.md says what the schema says."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from grposweep.config import docs as document
 from grposweep.config.compose import known_keys
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_page_is_current() -> None:

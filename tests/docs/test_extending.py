@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md: each is written to files, registered by its line, and run."""
+"""The examples of docs/guides/extending.md: each is written to files, registered by its line, and run."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from grposweep.translate import read_back, translate
 from in_process import sweeps_in
 from support import PROJECT, lines, trials, wait_for
 
-PAGE = (PROJECT / "docs" / "extending.md").read_text()
+PAGE = (PROJECT / "docs" / "guides" / "extending.md").read_text()
 EXAMPLE = re.compile(r"^`([\w/.]+)`(?:, in `(\w+)`)?:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 REGISTRIES = "src/grposweep/registries.py"
 

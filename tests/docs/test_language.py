@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from grposweep.report.trial_view import State
 from support import PROJECT
 
 # Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to, correct, the user).
@@ -17,7 +18,28 @@ MOST_WORDS = 35  # of a sentence
 PACKAGE = PROJECT / "src" / "grposweep"
 SOURCES = sorted((PROJECT / "src").rglob("*.py"))
 PAGES = [*PROJECT.glob("README.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
-GENERATED = ("configuration.md", "rules.md")  # from docstrings, which are checked themselves
+GENERATED = (
+    "commands.md",
+    "configuration.md",
+    "files.md",
+    "python_api.md",
+    "rules.md",
+)  # from text that is checked itself
+GLOSSARY = PROJECT / "docs" / "reference" / "glossary.md"
+OWN_TERMS = (
+    "attempt",
+    "baseline",
+    "controller",
+    "finding",
+    "fix",
+    "guard",
+    "invalid",
+    "lease",
+    "plan",
+    "point",
+    "promotion",
+    "screen",
+)
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -84,3 +106,13 @@ def test_sentences_of_the_pages_can_be_read_once() -> None:
         if len(sentence.split()) > MOST_WORDS
     ]
     assert long == []
+
+
+def test_the_glossary_defines_the_terms_that_pages_use() -> None:
+    """Every state of a trial and every term of this project; no term that no page uses."""
+    text = GLOSSARY.read_text(encoding="utf-8")
+    defined = re.findall(r"^- \*\*([^*]+)\*\*", text, re.MULTILINE)
+    pages = " ".join(prose(page) for page in PAGES if page != GLOSSARY).lower()
+    labels = [State.PAUSED.label, State.PRUNED.label]
+    assert [term for term in (*OWN_TERMS, *labels) if term not in defined] == []
+    assert [term for term in defined if term.lower() not in pages] == []

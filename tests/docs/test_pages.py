@@ -69,7 +69,9 @@ def test_the_index_leads_to_every_page() -> None:
 TEXTS = [*PAGES, *(PROJECT / name for name in ("README.md", "README.zh.md", "CONTRIBUTING.md"))]
 NAMED = re.compile(r"`((?:src|tests|benchmarks|conf|docs|slurm|sweeps)/[\w./-]+)`")
 OF_PACKAGE = re.compile(r"`([a-z_]+/[\w./]*\.py)`")
-EXAMPLES = set(re.findall(r"^`([\w./]+)`:$", (DOCS / "extending.md").read_text(), re.MULTILINE))  # of files to write
+EXAMPLES = set(
+    re.findall(r"^`([\w./]+)`:$", (DOCS / "guides" / "extending.md").read_text(), re.MULTILINE)
+)  # of files to write
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)

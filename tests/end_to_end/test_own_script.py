@@ -1,4 +1,4 @@
-"""docs/own_script.md, as a newcomer would follow it: its files written, its commands run, its promises looked at."""
+"""docs/guides/own_script.md, as a newcomer would follow it: its files written, its commands run, its promises looked at."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from command_server import shims
 from support import PROJECT, environment, lines, read, trials
 
 pytestmark = pytest.mark.slow
-DOCUMENT = PROJECT / "docs" / "own_script.md"
+DOCUMENT = PROJECT / "docs" / "guides" / "own_script.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

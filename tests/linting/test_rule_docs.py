@@ -1,4 +1,4 @@
-"""docs/rules.md says what the rules say."""
+"""docs/reference/rules.md says what the rules say."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from grposweep.linting import rule_docs as document
 from grposweep.rules import rollout_batch
 from grposweep.setting import Setting
 
-PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 
 
 def test_the_page_is_current() -> None:

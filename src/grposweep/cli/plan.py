@@ -85,7 +85,7 @@ def show_fit(
     if memory is None:
         raise UserError(
             "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
-            "model.shape, or give a recipe whose model is in docs/memory.md or a folder with a config.json."
+            "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a folder with a config.json."
         )
     found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
     savings, host = find_savings(setting), find_host_memory(setting)

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the schema, its docstrings and conf/: ``python -m grposweep.config.docs [FILE]``."""
+"""Write docs/reference/configuration.md from the schema and conf/: ``python -m grposweep.config.docs [FILE]``."""
 
 import argparse
 import inspect
@@ -93,16 +93,16 @@ def type_text(kind: Any) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
-    parser = argparse.ArgumentParser(description="Write docs/configuration.md.")
+    parser = argparse.ArgumentParser(description="Write docs/reference/configuration.md.")
     parser.add_argument(
         "target",
         nargs="?",
         type=Path,
-        default=Path("docs/configuration.md"),
+        default=Path("docs/reference/configuration.md"),
         help="the file to write (default: %(default)s)",
     )
     target: Path = parser.parse_args(arguments).target
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render(), encoding="utf-8")
 
 

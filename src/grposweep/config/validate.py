@@ -383,5 +383,5 @@ def check_script(name: str, path: Path) -> None:
         raise UserError(
             f"trainer.script={name}: line {line} makes GRPOConfig(...) of constants and the script reads no arguments, so all "
             "trials would train the same. Make it with TrlParser((GRPOConfig,)).parse_args_and_config(), as in "
-            "docs/own_script.md."
+            "docs/guides/own_script.md."
         )

@@ -1,7 +1,7 @@
 """GV, GM and GK, on recipes of every framework: keys set twice, values that only a shell knows, launches cut short, memory.
 
 On dotted keys also values that their keys can hold, words that they know, and KL keys that nothing reads; what a framework
-knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/memory.md.
+knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/explanation/memory.md.
 
 GV110 and GV111: whether the version that a recipe is judged by is known, and whether its keys are those of another. Where the
 version is not known, what rules say of keys is a guess. So all of it is one warning, without a fix that counts as safe. What is
@@ -78,7 +78,7 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
     """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
 
     Estimated are recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
-    (docs/memory.md), or be a local folder with a config.json.
+    (docs/explanation/memory.md), or be a local folder with a config.json.
     """
     if recipe.gpu_gib is None:
         return
@@ -93,7 +93,7 @@ def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation
         )
     else:
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
-        instead = "Name a model that is known (docs/memory.md) or a folder with a config.json, or leave --gpu out."
+        instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
         yield Violation(what, why, instead, (key,) if name else ())
 
 

@@ -1,7 +1,7 @@
 """Write a setting as a framework's table of fields says: a recipe, native keys for a fix, and sizes in the framework's unit.
 
-Sizes are whole micro-batches of completions on every process, or prompts a rollout and a step. docs/frameworks.md compares
-what each framework cannot do, and what it does in its own way.
+Sizes are whole micro-batches of completions on every process, or prompts a rollout and a step. What
+each framework cannot do is compared in docs/reference/frameworks.md.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Rules as text: docs/rules.md (``python -m grposweep.linting.rule_docs [FILE]``), and what ``grposweep rules`` prints."""
+"""Rules as text: docs/reference/rules.md (``python -m grposweep.linting.rule_docs``) and ``grposweep rules``."""
 
 import argparse
 import textwrap
@@ -95,12 +95,16 @@ def _first_line(rule: Rule | RecipeRule) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
-    parser = argparse.ArgumentParser(description="Write docs/rules.md.")
+    parser = argparse.ArgumentParser(description="Write docs/reference/rules.md.")
     parser.add_argument(
-        "target", nargs="?", type=Path, default=Path("docs/rules.md"), help="the file to write (default: %(default)s)"
+        "target",
+        nargs="?",
+        type=Path,
+        default=Path("docs/reference/rules.md"),
+        help="the file to write (default: %(default)s)",
     )
     target: Path = parser.parse_args(arguments).target
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render(), encoding="utf-8")
 
 

@@ -38,9 +38,9 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
 
     Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
-    see docs/memory.md. It is an error if even the lower end of the estimate's interval is more than the GPU has. The fixes
-    fit by the estimate itself. They come in the order in which they cost least: smaller micro-batches at the same effective
-    batch, gradient checkpointing, LoRA, sharding, and fewer generations last.
+    see docs/explanation/memory.md. It is an error if even the lower end of the estimate's interval is more than the GPU has.
+    The fixes fit by the estimate itself. They come in the order in which they cost least: smaller micro-batches at the same
+    effective batch, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -90,7 +90,7 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     """A GPU's memory that is inside the estimate's interval may be too little: the estimate is no measurement.
 
-    The interval adds up how far each part may be off (docs/memory.md).
+    The interval adds up how far each part may be off (docs/explanation/memory.md).
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -138,7 +138,7 @@ def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
     """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of a node.
 
     ``trainer.offload`` keeps optimizer states (8 bytes a parameter in float32) and weights there. vLLM's sleep mode copies its
-    weights there. Beyond the job's memory the kernel kills it. See docs/memory.md; loading is GM204's.
+    weights there. Beyond the job's memory the kernel kills it. See docs/explanation/memory.md; loading is GM204's.
     """
     if s.host_memory_gib is None:
         return None

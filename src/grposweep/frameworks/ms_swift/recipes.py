@@ -2,7 +2,7 @@
 
 A written recipe states every number that decides the training, also defaults. Sources: ms-swift 4.6.0
 arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/args_mixin.py and arguments.py,
-dataset/dataset_meta.py, cli/main.py. What ms-swift cannot do is compared in docs/frameworks.md.
+dataset/dataset_meta.py, cli/main.py. What ms-swift cannot do is compared in docs/reference/frameworks.md.
 """
 
 from collections.abc import Iterator, Mapping

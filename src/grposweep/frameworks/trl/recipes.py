@@ -2,7 +2,7 @@
 
 A written recipe states every number that decides the training, also defaults. Sources: trl trainer/grpo_config.py by
 release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 README (its launch). The estimators' gradients and
-the defaults of EasyR1, verl and ms-swift are compared in docs/frameworks.md.
+the defaults of EasyR1, verl and ms-swift are compared in docs/reference/frameworks.md.
 """
 
 import json
