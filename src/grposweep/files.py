@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -181,17 +182,22 @@ def run_command() -> list[str]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new content, never a part (fsync, then rename)."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with draft.open("x", encoding="utf-8") as file:  # with the permissions that the user's umask leaves
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp's 0600 would lock team mates out of a shared sweep folder
-        Path(name).replace(path)
+        draft.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
+
+
+def delete_folder(path: Path, within: Path) -> None:
+    """Delete a folder below ``within`` as far as possible. Links are not followed: what lies elsewhere stays."""
+    if path.parent.resolve() == within.resolve() / path.parent.relative_to(within):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def is_draft(name: str) -> bool:

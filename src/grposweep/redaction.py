@@ -6,9 +6,11 @@ the environment, which jobs and trainers inherit and nothing of ours writes down
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO, cast
+from threading import Thread
+from typing import IO, Any, TextIO, cast
 
 from grposweep.errors import UserError
 
@@ -28,17 +30,29 @@ _NAMED = re.compile(
     r"(?!(?i:null|none|true|false)\b|\*\*\*)(\"[^\"$`\n]{3,}\"|'[^'$`\n]{3,}'|[^\s\"'$`,;&)}\]]{3,})"
 )
 _URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
-_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_BEARER = re.compile(r"((?i:\bbearer)\s+)[\w.~+/=-]{12,}")  # of an Authorization header
+# To the end of the key, or where that was cut off: lines of base64, in a diff behind a sign.
+_PRIVATE = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
+)
+# In a diff of a configuration, or the address of a request: password: correct-horse, &api_key=0123456789ab
+_LOWER = re.compile(
+    r"((?<![A-Za-z0-9])(?:api[_-]?key|password|passwd|secret(?:[_-]key)?|(?:hub|hf|auth|access)[_-]token)[\"']?\s*[:=]\s*)"
+    r"([\"']?)(?![$`*])[^\s\"'$`,;&(){}\[\]]{12,}(?=[\s\"',;&)}\]]|$)"
+)
 # Keys that hold a secret, in a configuration's own spelling; TRL's hub_token among them, pad_token not.
 _KEY = re.compile(rf"{_NAME}|(?:hub|hf|auth|access|push_to_hub)_token|(?:\w+_)?(?:api_?key|password|secret|secret_key)")
 
 
 def redact(text: str) -> str:
     """Return the text with all that looks like a secret blacked out, and the values of this environment's secrets."""
+    text = _PRIVATE.sub(SHOWN, text)
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
-    text = _NAMED.sub(rf"\g<1>{SHOWN}", text)
-    return _PRIVATE.sub(SHOWN, _URL.sub(rf"\g<1>{SHOWN}", _TOKEN.sub(SHOWN, text)))
+    for pattern in (_NAMED, _BEARER, _URL):
+        text = pattern.sub(rf"\g<1>{SHOWN}", text)
+    text = _LOWER.sub(rf"\g<1>\g<2>{SHOWN}", text)
+    return _TOKEN.sub(SHOWN, text)
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -94,3 +108,47 @@ def guard_output() -> None:
     """From now on what Python writes to standard output and errors, which are logs, holds no secret of the environment."""
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout, sys.stderr = cast(TextIO, _Guarded(sys.stdout)), cast(TextIO, _Guarded(sys.stderr))
+
+
+CHUNK = 1 << 16  # bytes; a line that is longer is cut
+LAST_WORDS = 5.0  # seconds that the output of an ended program is waited for: its children may hold it open
+
+
+class RedactedProgram(subprocess.Popen[bytes]):
+    """A program whose output, with its errors, goes to ``output`` line by line and without secrets."""
+
+    def __init__(self, command: list[str], output: int, **settings: Any) -> None:
+        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **settings)
+        assert self.stdout is not None  # a pipe
+        self._copier = Thread(target=_copy_redacted, args=(self.stdout, os.dup(output)), daemon=True)
+        self._copier.start()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and until what it wrote is copied."""
+        code = super().wait(timeout)
+        self._copier.join(LAST_WORDS)
+        return code
+
+    def poll(self) -> int | None:
+        """Return its exit code once what it wrote is copied; None while it runs."""
+        return None if super().poll() is None else self.wait()
+
+
+def _copy_redacted(source: IO[bytes], target: int) -> None:
+    rest = b""
+    while chunk := os.read(source.fileno(), CHUNK):
+        rest += chunk
+        end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (len(rest) if len(rest) >= CHUNK else 0)
+        whole, rest = rest[:end], rest[end:]
+        _write_redacted(target, whole)
+    _write_redacted(target, rest)
+    os.close(target)
+
+
+def _write_redacted(target: int, data: bytes) -> None:
+    data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    try:
+        while data:
+            data = data[os.write(target, data) :]
+    except OSError:  # a full disk: the program's work goes on without these lines
+        return

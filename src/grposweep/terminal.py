@@ -17,6 +17,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.translate(_STEERING)
 
 
+def say(text: str, out: TextIO | None = None) -> None:
+    """Print a line that may hold text from files; ``out`` is standard output unless it is given."""
+    print(printable(text), file=out or sys.stdout, flush=True)
+
+
+def write_data(text: str) -> None:
+    """Write a file's content to standard output: exact, unless that is a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
 class Screen:
     """A stream that is given up when it fails: its terminal was closed, its reader ended, or its file's disk is full.
 

@@ -32,6 +32,7 @@ from grposweep.recipe import Recipe
 from grposweep.rules.helpers import cut
 from grposweep.schema import Experiment
 from grposweep.setting import TRL, Setting
+from grposweep.terminal import printable, say, write_data
 
 PLAN_NUMBERS = {
     "completions a rollout": planning.completions_per_rollout,
@@ -204,13 +205,13 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
         lost = f"{others} more in this file: one recipe{where} is translated"
         translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
-        sys.stdout.write(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
+        write_data(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
     else:
-        print(f"{path}: read as {frameworks.describe_version(recipe)}", file=sys.stderr)
+        say(f"{path}: read as {frameworks.describe_version(recipe)}", sys.stderr)
         _write(folder, translation)
-        sys.stderr.write(_report(translation))
+        sys.stderr.write(printable(_report(translation)))
     for problem in broken:
-        print(f"{path} breaks {problem.code} as it is: {problem.broken.what}: {problem.broken.why}.", file=sys.stderr)
+        say(f"{path} breaks {problem.code} as it is: {problem.broken.what}: {problem.broken.why}.", sys.stderr)
     return int(bool(broken or translation.changed))
 
 
@@ -361,6 +362,7 @@ def render(translation: Translation, source: str, target: str) -> str:
     """All of it as one text that is still the recipe: what is not stands in comments."""
     (first, text), *others = translation.files.items()
     shebang, text = _split_shebang(text)
+    source = " ".join(source.split())  # a file's name may have lines, and this is a script
     lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
     lines += [f"#   {translation.command}", *_comments("Lost, or otherwise:", translation.losses)]
     lines += _comments("Not kept:", translation.changed)

@@ -50,7 +50,7 @@ def moments(calls: Sequence[str]) -> list[int]:
 def known_as_risky(calls: Sequence[str]) -> list[int]:
     """The drafts before sweep.yaml, a half journal, a submission that nobody noted, an end that nobody told."""
     risky = (
-        "before chmod .sweep.yaml", "half-way write study.journal", "after submit", "before write trials/0001",
+        "before write .sweep.yaml", "half-way write study.journal", "after submit", "before write trials/0001",
     )  # fmt: skip
     return [next(n for n, call in enumerate(calls) if call.startswith(what)) for what in risky]
 

@@ -28,6 +28,7 @@ from grposweep.planning import evaluation_share, total_steps
 from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, host_line, memory_bars, notes, plan_table, savings_line
 from grposweep.report.tables import RIGHT, build_console, build_table
 from grposweep.setting import TRL, Setting
+from grposweep.terminal import say
 
 
 def show_plan(
@@ -185,7 +186,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         recipes = load_recipes(Path(name), options)
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
         for version in dict.fromkeys(map(frameworks.describe_version, recipes)):
-            print(f"{name}: read as {version}", file=sys.stderr)
+            say(f"{name}: read as {version}", sys.stderr)
         return [
             (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)

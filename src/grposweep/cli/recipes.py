@@ -11,6 +11,7 @@ import typer
 from grposweep.cli.app import ConfigDir, choices, command
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
+from grposweep.terminal import say
 
 if TYPE_CHECKING:  # their members are only known when the registry is read
     Framework: TypeAlias = str
@@ -279,5 +280,5 @@ def _version(wanted: str | None) -> str | None:
 
     version = None if wanted is None else parse_version(wanted)
     if version is not None and version > releases()[-1]:
-        print(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", file=sys.stderr)
+        say(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", sys.stderr)
     return wanted

@@ -10,6 +10,7 @@ import typer
 from grposweep.cli.app import ConfigDir, Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
 from grposweep.errors import UserError
 from grposweep.registries import FRAMEWORKS
+from grposweep.terminal import say, write_data
 
 HYDRA = {
     "ignore_unknown_options": True,
@@ -50,7 +51,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path
     from grposweep.cli.hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
-    print(f"{study} is a study to start from: grposweep run --config-dir {folder} sweeps={STARTER}")
+    say(f"{study} is a study to start from: grposweep run --config-dir {folder} sweeps={STARTER}")
 
 
 @command(
@@ -167,7 +168,7 @@ def export(
 
     text = (render_history if history else render_rows)(open_sweep(sweep, outputs), format.value)
     if output is None:
-        sys.stdout.write(text)
+        write_data(text)
         return
     try:
         write_text(output, text)
@@ -211,7 +212,7 @@ def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
     """Cancel the jobs of a sweep and no others; its command resumes them from their last checkpoints."""
     from grposweep.launchers import cancel_sweep
 
-    print(cancel_sweep(sweep, outputs))
+    say(cancel_sweep(sweep, outputs))
 
 
 @command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")

@@ -20,7 +20,7 @@ from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.terminal import keep_screens, printable
+from grposweep.terminal import keep_screens, printable, say
 
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
@@ -120,7 +120,8 @@ def _showing_base(tokens: list[str]) -> list[str]:
     overrides = [token for token in tokens if _is_override(token)]
     _, fixed = parse_space(overrides, {})
     searched = [token for token in overrides if token not in fixed]
-    print(*(f"# searched: {token}" for token in searched), sep="\n")
+    for token in searched:
+        say(f"# searched: {token}")
     return [token for token in tokens if token not in (*MULTIRUN, *searched)]
 
 

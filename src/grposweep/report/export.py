@@ -20,6 +20,7 @@ from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_object
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
+from grposweep.terminal import say, write_data
 
 AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -93,7 +94,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(f"{view.name} has no finished trial yet. How far it is: {status}")
     if file is None and form is not None:
-        print(write_winner(view, best, form, Path("best.yaml")), end="")
+        write_data(write_winner(view, best, form, Path("best.yaml")))
         return
     console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, best), soft_wrap=True)
@@ -208,7 +209,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
         setting = frameworks.read(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
-        print(f"not kept: {text}", file=sys.stderr)
+        say(f"not kept: {text}", sys.stderr)
     task = experiment.task
     unsaid = f"# Not in it: prompts and rewards (here task.kind={task.kind}, task.rewards={','.join(task.rewards)}).\n"
     return unsaid + render(translation, head, form)

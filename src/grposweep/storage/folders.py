@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.files import parse_yaml, read_json, read_tail, read_text
+from grposweep.files import delete_folder, parse_yaml, read_json, read_tail, read_text
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
@@ -163,11 +162,16 @@ class TrialFolder:
 
     def delete_model(self) -> None:
         """Delete the trained model."""
-        shutil.rmtree(self.path / paths.MODEL, ignore_errors=True)
+        delete_folder(self.path / paths.MODEL, self._sweep)
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of a trial that will not go on."""
-        shutil.rmtree(self.path / paths.CHECKPOINTS, ignore_errors=True)
+        delete_folder(self.path / paths.CHECKPOINTS, self._sweep)
+
+    @property
+    def _sweep(self) -> Path:
+        """The sweep's folder, which trials/ is in."""
+        return self.path.parent.parent
 
 
 @dataclass(frozen=True)

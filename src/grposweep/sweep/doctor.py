@@ -26,6 +26,7 @@ from grposweep.sweep.doctor_checks import (
     end_attempt,
     read_sweep,
 )
+from grposweep.terminal import say
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid
 
@@ -39,13 +40,13 @@ def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     checks = CheckRun(sweep, quiet=not is_held(sweep.folder.lease))
     left = list(checks.findings())
     if not checks.quiet:
-        print("a controller is at work: only what it is not changing now was looked at", file=out)
+        say("a controller is at work: only what it is not changing now was looked at", out)
     if repair and left:
         with Lease(sweep.folder.lease):
             left = _repair(checks, left, out)
     for finding in left:
-        print(finding, file=out)
-    print(_summary(sweep, left, repair), file=out)
+        say(str(finding), out)
+    say(_summary(sweep, left, repair), out)
     return ExitCode.FAILED if left else ExitCode.FINISHED
 
 
@@ -56,7 +57,7 @@ def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Findi
         for finding in repairable:
             assert finding.repair is not None  # for mypy
             finding.repair()
-            print(f"repaired: {finding}", file=out)
+            say(f"repaired: {finding}", out)
         found = list(checks.findings(lease=False))
         if not repairable:
             break

@@ -26,6 +26,7 @@ from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newe
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
 from grposweep.sweep.run import run_sweep
+from grposweep.terminal import say
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
@@ -43,7 +44,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     _go_to(recorded.get("working_directory"))
     experiment = _experiment(sweep, trial, overrides)
     for line in _differences(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
-        print(line)
+        say(line)
     said = [redact(override) for override in overrides]
     origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
     points = Points(lambda _: _config(experiment), [])
@@ -51,7 +52,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         is_same = _identity(sweep, before) == _identity(sweep, experiment)
-        print(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))
+        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))
     return ended
 
 
@@ -66,7 +67,7 @@ def _recorded(trial: TrialFolder) -> dict[str, Any]:
 def _go_to(directory: Any) -> None:
     """Relative paths of data and rewards are as they were for the sweep."""
     if isinstance(directory, str) and Path(directory).is_dir() and Path(directory).resolve() != Path.cwd():
-        print(f"in {directory}, where its sweep was started")
+        say(f"in {directory}, where its sweep was started")
         os.chdir(directory)
 
 

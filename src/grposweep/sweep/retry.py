@@ -27,6 +27,7 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
 from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import Failure, TrialStatus
+from grposweep.terminal import say
 
 BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)  # classes that a correction can cure
 # Sections and keys that decide what is tried and shown, not how a trial runs.
@@ -130,7 +131,7 @@ def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
     with Lease(folder.lease):
         for trial in found:
             reopen(trial)
-    print(f"{count(len(found), 'trial')} of {view.name} to try again: {shlex.join(command)}", flush=True)
+    say(f"{count(len(found), 'trial')} of {view.name} to try again: {shlex.join(command)}")
     return subprocess.run(command, cwd=start, check=False).returncode
 
 

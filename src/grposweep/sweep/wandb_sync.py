@@ -17,6 +17,7 @@ from grposweep.errors import ExitCode, UserError
 from grposweep.labels import count
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
+from grposweep.terminal import say
 
 SERVER = "https://api.wandb.ai"
 REACH_SECONDS, SEND_SECONDS = 10.0, 900.0  # without a network W&B itself tries for hours
@@ -36,13 +37,13 @@ def sync_sweep(sweep: SweepView) -> int:
     ready = [trial for trial in kept if unsent[trial.number] and trial.state.is_over]
     open_ = [trial for trial in kept if unsent[trial.number] and not trial.state.is_over]
     if already := len(kept) - len(ready) - len(open_):
-        print(f"sent before: {count(already, 'trial')}")
+        say(f"sent before: {count(already, 'trial')}")
     if open_:
-        print(f"not over yet: {count(len(open_), 'trial')}, to be sent by this command when they are")
+        say(f"not over yet: {count(len(open_), 'trial')}, to be sent by this command when they are")
     if ready and (why := unreachable(server())):
-        print(
+        say(
             f"nothing sent: {server()} cannot be reached ({why}). {count(len(ready), 'trial')} stay in {sweep.path}",
-            file=sys.stderr,
+            sys.stderr,
         )
         return ExitCode.FAILED
     failed = 0
@@ -92,14 +93,14 @@ def _send(trial: TrialView, runs: Sequence[Path], what: str) -> bool:
             cwd=trial.path,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        print(f"{what}: not sent within {SEND_SECONDS / 60:.0f} minutes; nothing is lost", file=sys.stderr)
+        say(f"{what}: not sent within {SEND_SECONDS / 60:.0f} minutes; nothing is lost", sys.stderr)
         return False
     said = done.stdout + done.stderr
     if "No API key" in said:
         raise UserError("W&B knows no login, so nothing was sent. Run 'wandb login', or set WANDB_API_KEY.")
     if done.returncode or not all(is_sent(run) for run in runs):
-        print(f"{what}: not sent: {' '.join(said.split())[-300:]}", file=sys.stderr)
+        say(f"{what}: not sent: {' '.join(said.split())[-300:]}", sys.stderr)
         return False
     address = _ADDRESS.search(said)
-    print(f"{what}: sent{f' to {address[1]}' if address else ''}", flush=True)
+    say(f"{what}: sent{f' to {address[1]}' if address else ''}")
     return True

@@ -81,7 +81,8 @@ def drop_checkpoints(folder: Path, ranks: int) -> None:
     """Delete the complete checkpoints of a finished training. Logged completions stay, and so does what is not complete."""
     set_aside(folder, ranks)
     for checkpoint in _all(folder):
-        shutil.rmtree(checkpoint.path)
+        if not checkpoint.path.is_symlink():
+            shutil.rmtree(checkpoint.path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 

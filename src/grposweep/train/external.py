@@ -23,6 +23,7 @@ from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, 
 from grposweep.files import read_json, write_json
 from grposweep.frameworks import build_program
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
+from grposweep.redaction import RedactedProgram
 from grposweep.storage import paths
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
@@ -163,13 +164,12 @@ def _start(
     folder = Path(trial.trainer.workdir or ".")
     with log.open("wb") if log else contextlib.nullcontext() as output, signals_blocked(signal.SIGUSR2):
         try:
-            return subprocess.Popen(
-                command,
+            return RedactedProgram(
+                list(command),
+                output.fileno() if output else 1,
                 cwd=folder,
                 env={**kept, **ours, **trial.trainer.environment, **environment},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
                 process_group=0,
             )
         except OSError as error:

@@ -103,7 +103,7 @@ class WandbTracker(Tracker):
         if any(any(run.glob("*.wandb.synced")) for run in earlier):
             return
         for run in earlier:
-            shutil.rmtree(run)
+            shutil.rmtree(run, ignore_errors=run.is_symlink())
             self.behind = True
 
     def log(self, line: dict[str, Any]) -> None:

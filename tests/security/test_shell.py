@@ -1,0 +1,69 @@
+"""What is written as shell, with hostile values, is run by a real bash: each value arrives as it is, and none is a command."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+from grposweep.config.compose import to_experiment
+from grposweep.config.to_setting import read_setting
+from grposweep.launchers.base import Job
+from grposweep.launchers.slurm.script import render_script
+from grposweep.schema import Cluster
+from grposweep.storage.folders import SweepFolder
+from grposweep.sweep.attempts import write_trial
+
+HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
+STUB = '#!/bin/sh\nprintf \'%s\\n\' "$NOTE" >"$SEEN"\nfor word; do printf \'%s\\n\' "$word" >>"$SEEN"; done\n'
+
+
+def run_bash(script: Path, here: Path, **extra: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script to its end in a folder where it must create no file named owned."""
+    variables = {"PATH": f"{here}:/usr/bin:/bin", "HOME": "/nowhere", **extra}
+    ended = subprocess.run(["bash", str(script)], cwd=here, env=variables, capture_output=True, text=True, check=False)
+    assert not list(here.rglob("owned"))
+    return ended
+
+
+def test_values_and_folders_reach_a_job_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole script, with srun in place of Slurm's."""
+    folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    for tool in ("srun", "scontrol", "sinfo"):
+        (tmp_path / tool).write_text(STUB)
+        (tmp_path / tool).chmod(0o755)
+    (folder / "logs").mkdir()
+    cluster = Cluster(kind="slurm", environment={"NOTE": HOSTILE}, python="python", partition="main")
+    script = tmp_path / "job.sbatch"
+    script.write_text(render_script(Job(folder, 0, cluster), folder.parent.parent, folder))
+    ended = run_bash(script, tmp_path, SEEN=str(tmp_path / "seen"), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n1")
+    assert ended.returncode == 0, ended.stderr
+    seen = (tmp_path / "seen").read_text()
+    assert seen.startswith(HOSTILE + "\n")
+    assert seen.endswith(f"grposweep.train\n{folder}\n")
+
+
+def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compose: Callable[[list[str]], DictConfig]
+) -> None:
+    """Also in a hostile folder."""
+    here = tmp_path / HOSTILE.replace("/", "")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    experiment = to_experiment(compose(["trainer=fake"]))
+    verdict: Any = SimpleNamespace(point={"note": HOSTILE}, experiment=experiment, setting=read_setting(experiment))
+    trial = write_trial(SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {})
+    text = (trial.path / "command.sh").read_text()
+    assert shlex.quote(sys.executable) in text
+    script = tmp_path / "command.sh"
+    script.write_text(text.replace(shlex.quote(sys.executable), "printf '<%s>\\n'", 1))
+    said = run_bash(script, tmp_path).stdout
+    assert f"<shared={HOSTILE}>" in said
+    assert "owned" in said
