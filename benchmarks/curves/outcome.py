@@ -39,6 +39,12 @@ class Outcome:
         best = max(self.started, key=lambda place: pool.places[place].truth)
         return best not in {place for _, _, place in self.finished}
 
+    def lost_best(self, pool: Pool) -> bool:
+        """Whether that cost more than one per cent: points within it are ties, here as for an arrival."""
+        worths = [pool.places[place].truth for place in self.started]
+        found = max((pool.places[place].truth for _, _, place in self.finished), default=-math.inf)
+        return max(worths) - found > pool.tolerance
+
 
 def draw_trainings(pool: Pool, seed: int) -> list[Recorded]:
     """One training a place, of its seeds: the same for every policy that is given this seed."""

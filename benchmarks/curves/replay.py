@@ -50,6 +50,7 @@ class Repeats:
     seconds: list[float]
     regrets: list[float]  # at the budget
     false_stops: list[bool]
+    lost: list[bool]  # false stops that cost more than one per cent
     spent: list[float]  # completions in all
     resumed: list[int]
     idle: list[float]  # share of the slots' time until the end
@@ -142,6 +143,7 @@ def summarize(pool: Pool, outcomes: list[Outcome], budget: float) -> Repeats:
         seconds=[seconds for _, seconds in reached],
         regrets=[outcome.regret(pool, budget) for outcome in outcomes],
         false_stops=[outcome.stopped_best(pool) for outcome in outcomes],
+        lost=[outcome.lost_best(pool) for outcome in outcomes],
         spent=[outcome.completions for outcome in outcomes],
         resumed=[outcome.resumed for outcome in outcomes],
         idle=[outcome.idle_seconds / max(outcome.slot_seconds, 1e-9) for outcome in outcomes],
@@ -174,6 +176,7 @@ def figures(mine: Repeats, reference: Repeats) -> dict[str, Any]:
         "cost_ratio_to_tpe": median(mine.arrivals) / median(reference.arrivals),
         "regret_at_equal_budget": fmean(mine.regrets),
         "false_stops": fmean(mine.false_stops),
+        "false_stops_over_1pct": fmean(mine.lost),
         "cost_ratio_interval": ratios,
         "paired_ratio": math.exp(fmean(pairs)),
         "paired_ratio_interval": {"low": math.exp(fmean(pairs) - error), "high": math.exp(fmean(pairs) + error)},
@@ -236,9 +239,9 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
     )
     print(
         "| policy | completions to 1 % (95 %) | of TPE's, medians (95 %) | paired (95 %) | time, of TPE's "
-        "| regret at budget | best or tied | false stops | idle | resumed |"
+        "| regret at budget | best or tied | false stops | over 1 % | idle | resumed |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     stopping, free = bounds(pool, results[REFERENCE])
     for name, row in describe(results, names).items():
         cost, ratio, paired = row["completions_to_1pct"], row["cost_ratio_interval"], row["paired_ratio_interval"]
@@ -247,6 +250,7 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
             f"| {row['cost_ratio_to_tpe']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f}) "
             f"| {row['paired_ratio']:.2f} ({paired['low']:.2f}-{paired['high']:.2f}) | {row['seconds_ratio_to_tpe']:.2f} "
             f"| {row['regret_at_equal_budget']:.4f} | {row['best_or_tied']:.0%} | {row['false_stops']:.0%} "
+            f"| {row['false_stops_over_1pct']:.0%} "
             f"| {row['idle_share']:.1%} | {row['resumed']:.0f} |"
         )
     print(f"\nBounds, of TPE's: {stopping:.2f} for any stopping of TPE's points, {free:.2f} for any choice of points.")

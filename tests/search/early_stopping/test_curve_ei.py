@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from grposweep.search.early_stopping import Action, Curve, PlannedTraining, SearchContext, State
-from grposweep.search.early_stopping.curve_ei import CurveEiPolicy, choose_warp
+from grposweep.search.early_stopping.curve_ei import LAST, CurveEiPolicy, any_of, choose_warp
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space, freeze
 
 SPACE = Space(
@@ -79,6 +79,26 @@ def test_a_late_riser_is_promoted_before_a_sweep_ends() -> None:
     assert riser.held_out[-1] < min(trial.held_out[4] for trial in early)
     assert policy(more=False).promote([FINISHED[3], *late, *early, riser, hopeless], more=False) == 12
     assert policy(more=False).promote([FINISHED[3], *late, *early, hopeless], more=False) is None
+
+
+def test_many_small_chances_together_resume_a_trial_at_the_end() -> None:
+    """Each of eight paused trials is better than the best with a chance below 2 %, and one of them with a chance above it."""
+    paused = [curve(4 + n, 5e-3 * (1 + 0.05 * n), 0.65, 5) for n in range(8)]
+    last = policy(more=False)
+    forecasts = last._forecasts([*FINISHED, *paused])
+    assert max(forecasts.chances(paused)) < LAST < any_of(forecasts.chances(paused))
+    assert last.promote([*FINISHED, *paused], more=False) == 4
+    assert last.decide(running(paused[0]), [*FINISHED, *paused[1:]]).action is Action.CONTINUE
+    assert last.promote([*FINISHED, curve(4, 8e-2, 0.1, 5)], more=False) is None
+
+
+def test_the_chance_to_be_better_counts_that_the_best_is_not_certain_either() -> None:
+    """A point next to the best one shares its errors, so it is compared more exactly than a distant one."""
+    forecasts = policy()._forecasts([*FINISHED, curve(4, 1.1e-3, 0.85, 5)])
+    near, best = forecasts._finals([{"lr": 1.1e-3}]), forecasts._finals([{"lr": 1e-3}])
+    alone = math.hypot(float(forecasts._process.predict(near)[1][0]), float(forecasts._process.predict(best)[1][0]))
+    assert float(forecasts._process.compare(near, best)[1][0]) < 0.8 * alone
+    assert [round(float(found[0]), 3) for found in forecasts._process.compare(best, best)] == [0.0, 0.0]
 
 
 def test_pending_points_are_not_proposed_twice() -> None:

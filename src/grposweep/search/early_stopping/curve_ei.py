@@ -28,7 +28,7 @@ START = 4  # points that fill the space before anything is forecast
 STRATA = 4  # equal parts of each coordinate that these points are spread over
 CANDIDATES = 200  # random new points
 CHEAPEST = 0.05  # of a usual training: what less remaining cost is taken for
-LAST = 0.02  # chance to end best from which a paused trial is resumed if nothing new will be started
+LAST = 0.02  # chance that any paused trial is better than the best, up to which a sweep may end
 HEADROOM = 1.25  # times the range seen is the range of a metric without bounds
 TAIL = 3  # times as far from the median as the highest value is the lowest that counts
 MOST = 140  # observations of the forecast,
@@ -58,8 +58,7 @@ class CurveEiPolicy(NoStopping):
             return Decision(Action.PAUSE, "the first points are compared") if is_start else CONTINUE
         forecasts = self._forecasts([*others, curve], curve.number)
         if not more:
-            chance = forecasts.chances([curve])[0]
-            return CONTINUE if chance >= LAST else Decision(Action.PAUSE, f"chance to end best {chance:.1%}")
+            return self._finish(forecasts, curve)
         own = forecasts.scores([curve])[0]
         rival = max([*forecasts.scores(forecasts.paused), *forecasts.worths], default=0.0)
         if own >= rival:
@@ -75,14 +74,20 @@ class CurveEiPolicy(NoStopping):
         if not forecasts.paused:
             return None
         if not more:
-            best = max(
-                zip(forecasts.chances(forecasts.paused), forecasts.paused, strict=True), key=lambda pair: pair[0]
-            )
-            return best[1].number if best[0] >= LAST else None
+            chances = forecasts.chances(forecasts.paused)
+            best = max(zip(chances, forecasts.paused, strict=True), key=lambda pair: pair[0])
+            return best[1].number if any_of(chances) >= LAST else None
         score, trial = max(
             zip(forecasts.scores(forecasts.paused), forecasts.paused, strict=True), key=lambda pair: pair[0]
         )
         return trial.number if score >= max(forecasts.worths, default=0.0) else None
+
+    def _finish(self, forecasts: "Forecasts", curve: Curve) -> Decision:
+        """Decide when nothing new will be started: together the paused trials may be better with a chance of LAST."""
+        own, *others = forecasts.chances([curve, *forecasts.paused])
+        if own >= LAST or (own >= max(others, default=0.0) and any_of([own, *others]) >= LAST):
+            return CONTINUE
+        return Decision(Action.PAUSE, f"chance to be better than the best that has finished {own:.1%}")
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the expected final values of unfinished trials with an evaluation."""
@@ -185,8 +190,19 @@ class Forecasts:
 
     def _predict(self, points: Sequence[Point], process: Process | None = None) -> "tuple[Array, Array]":
         mean, deviation = (process or self._process).predict(self._finals(points))
-        # a handful of curves say less about the kernel than its most probable parameters pretend
-        return mean, deviation * math.sqrt(1 + DOUBT / max(len(self._begun), 1))
+        return mean, deviation * self._doubt
+
+    @property
+    def _doubt(self) -> float:
+        """What deviations are multiplied by: few curves say less about the kernel than its best parameters pretend."""
+        return math.sqrt(1 + DOUBT / max(len(self._begun), 1))
+
+    @cached_property
+    def _best(self) -> Curve | None:
+        """The finished trial with the best forecast."""
+        ended = [curve for curve in self._begun if curve.state == State.FINISHED]
+        means, _ = self._predict([curve.point for curve in ended])
+        return ended[int(means.argmax())] if ended else None
 
     @cached_property
     def _bar(self) -> float:
@@ -227,9 +243,14 @@ class Forecasts:
         return [float(gain) for gain in gains / shares]
 
     def chances(self, curves: Sequence[Curve]) -> list[float]:
-        """Return the chance of each trial to end above the best that has finished."""
-        mean, deviation = self._predict([curve.point for curve in curves])
-        return [0.5 * math.erfc((self._bar - m) / (d * math.sqrt(2))) for m, d in zip(mean, deviation, strict=True)]
+        """Return the chance of each trial to be better than the best that has finished, which is not certain itself."""
+        if self._best is None:
+            return [1.0] * len(curves)
+        gap, deviation = self._process.compare(
+            self._finals([curve.point for curve in curves]), self._finals([self._best.point])
+        )
+        doubt = self._doubt
+        return [0.5 * math.erfc(-g / (d * doubt * math.sqrt(2))) for g, d in zip(gap, deviation, strict=True)]
 
     def values(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the predicted final values of trials, in the objective's own unit."""
@@ -240,6 +261,11 @@ class Forecasts:
 def ranked(points: Sequence[Point], worths: Sequence[float]) -> list[Point]:
     """Return points by their worth, the highest first."""
     return [points[index] for index in sorted(range(len(points)), key=lambda index: -worths[index])]
+
+
+def any_of(chances: Sequence[float]) -> float:
+    """Return the chance that at least one of several independent events happens."""
+    return 1 - math.prod(1 - chance for chance in chances)
 
 
 def expected_improvement(mean: "Array", deviation: "Array", bar: float) -> "Array":

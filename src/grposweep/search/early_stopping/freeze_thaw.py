@@ -208,6 +208,19 @@ class Process:
         variance = self.scale * np.maximum(own - (half * half).sum(0), 1e-9)
         return self._middle + across @ self._weights, np.sqrt(variance)
 
+    def compare(self, wanted: Rows, other: Rows) -> "tuple[Array, Array]":
+        """Return means and standard deviations of the differences to one other row; their errors are not independent."""
+        import numpy as np
+        from scipy.linalg import solve_triangular
+
+        rows = wanted.joined(other)
+        across = self._covariance(rows, self.seen)
+        half = solve_triangular(self._factor[0], across.T, lower=True, check_finite=False)
+        apart, gap = half[:, :-1] - half[:, -1:], across[:-1] - across[-1]
+        own = self._covariance(rows, rows)
+        variance = own.diagonal()[:-1] + own[-1, -1] - 2 * own[:-1, -1] - (apart * apart).sum(0)
+        return gap @ self._weights, np.sqrt(self.scale * np.maximum(variance, 1e-9))
+
     def with_guesses(self, rows: Rows) -> "Process":
         """Return the posterior as if these rows had their predicted values for certain, so that none promises anything."""
         import numpy as np
