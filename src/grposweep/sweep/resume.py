@@ -108,6 +108,8 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
     found = differences(before, asdict(base)) if isinstance(before, dict) else []
     keys += [f"{key}={old} there, {new} here" for key, old, new in found if _is_question(key, old, new)]
+    if not keys and before is None:
+        return " (an earlier version began it, which did not record its base configuration)"
     return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
 
 

@@ -1,0 +1,85 @@
+"""A sweep that an earlier commit began goes on, is shown and is repaired, or its refusal says why.
+
+`tests/storage/keep_sweep.py` made the fixtures; add one when what is on disk changes.
+"""
+
+import json
+import os
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from fuzz.damaged_sweeps import Remembered, without_waiting
+from grposweep.cli import results, sweeps
+from grposweep.cli.run import _composer
+from grposweep.config.compose import open_session
+from grposweep.errors import UserError
+from grposweep.search.parse import parse_space, split_tokens
+from grposweep.sweep import run
+from storage.keep_sweep import KEPT, WORDS
+from support import read, trials
+
+BEGUN = {
+    "e87232f": "a journal of Optuna and a lease; no record of runs, no trial.json",
+    "40d25c7": "typed records, controller.log",
+    "94446ac": "copies of the user's files, GPU seconds by a steady clock",
+    "4fcdf34": "completions, screens, parameters of other applications",
+}
+TOO_EARLY = {"5a06651": "before the first release of the format: another identity"}
+DEAD = 2**30  # no system gives a process this id
+
+
+@pytest.fixture
+def sweep(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sweep of a commit under outputs; its controller was killed on this machine."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "outputs" / "killed"
+    with tarfile.open(KEPT / f"{request.param}.tar.gz") as file:
+        file.extractall(path, filter="data")
+    lease = path / "lease.json"
+    lease.write_text(json.dumps({**read(lease), "host": socket.gethostname(), "pid": DEAD}))
+    return path
+
+
+def go_on() -> int:
+    """Give the sweep's command again, with attempts that take no time."""
+    with open_session() as session, without_waiting():
+        words = [word for word in WORDS if word != "-m"]
+        space, fixed = parse_space(list(split_tokens(words)), {}, session.loader)
+        return run.run_sweep(space, Remembered(_composer(session.loader, "config"), fixed), fixed, "s")
+
+
+@pytest.mark.parametrize("sweep", BEGUN, indirect=True)
+def test_it_goes_on_with_what_is_unfinished(sweep: Path) -> None:
+    """The finished trial stays as it is, the second goes on in a further attempt, the third begins."""
+    before = (trials(sweep)[0] / "result.json").read_bytes()
+    assert go_on() == 0
+    assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished"] * 3
+    assert (trials(sweep)[0] / "result.json").read_bytes() == before
+    assert [read(trial / "result.json")["attempt"] for trial in trials(sweep)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("sweep", BEGUN | TOO_EARLY, indirect=True)
+def test_it_is_shown_reported_and_repaired(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of the finished trial changes."""
+    before = (trials(sweep)[0] / "result.json").read_bytes()
+    sweeps.status("killed", json=True)
+    status = json.loads(capsys.readouterr().out)
+    assert status["states"]["finished"] == 1
+    assert status["best"]["number"] == 0
+    sweeps.report("killed")
+    assert (sweep / "report.html").is_file()
+    results.doctor("killed", repair=True)
+    assert results.doctor("killed") == 0, capsys.readouterr().out
+    assert (trials(sweep)[0] / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("sweep", TOO_EARLY, indirect=True)
+def test_one_that_cannot_go_on_says_why(sweep: Path) -> None:
+    """Its folder does not hold what identifies it today, so nothing is mixed up."""
+    before = sorted(os.walk(sweep))
+    with pytest.raises(UserError, match=r"an earlier version.*did not record its base configuration.*Set another name"):
+        go_on()
+    assert sorted(os.walk(sweep)) == before
