@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo test slow thorough faults fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs pictures clean
+.PHONY: demo test slow thorough faults fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -158,6 +158,15 @@ docs: $(VENV)/ready
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
+# The documentation as a static site in build/site, in an environment of its own. Broken links fail.
+site: .venvs/site/ready
+	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet
+
+.venvs/site/ready: mkdocs.yml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+	touch $@
+
 # The picture of a report in docs/: sweeps the tiny model for real, and needs Chromium (Debian's package).
 pictures: $(VENV)/ready
 	$(BIN)/python docs/pictures.py
@@ -171,4 +180,4 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) outputs build/site

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from omegaconf import DictConfig
@@ -42,15 +42,30 @@ def named(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-@pytest.fixture(scope="module")
-def follow() -> ModuleType:
-    """docs/follow.py."""
-    spec = importlib.util.spec_from_file_location("follow", DOCS / "follow.py")
+def load(name: str) -> ModuleType:
+    """A script of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def follow() -> ModuleType:
+    """docs/follow.py."""
+    return load("follow")
+
+
+def test_on_the_site_a_link_to_a_file_outside_docs_leads_to_the_repository() -> None:
+    """With its anchor; links between pages stay."""
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(DOCS / "guides" / "kl.md")))
+    config = SimpleNamespace(repo_url="https://host/repo")
+    text = "[a](../../CONTRIBUTING.md#tiers) [b](../../benchmarks) [c](slurm.md#x) [d](https://e.org/f)"
+    wanted = "[a](https://host/repo/blob/main/CONTRIBUTING.md#tiers) [b](https://host/repo/tree/main/benchmarks)"
+    changed = load("site_hooks").on_page_markdown(text, page=page, config=config, files=None)
+    assert changed == f"{wanted} [c](slurm.md#x) [d](https://e.org/f)"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *PROJECT.glob("*.md")], ids=lambda page: page.name)
