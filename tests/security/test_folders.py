@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from grposweep.train.checkpoints import drop_best_models, drop_checkpoints
 
 from grposweep.files import append_line, write_text
 from grposweep.storage.folders import TrialFolder
-from grposweep.train.checkpoints import drop_best_models, drop_checkpoints
 from support import Ended
 
 

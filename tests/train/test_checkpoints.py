@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.train.checkpoints import NOTE, drop_checkpoints, newest_checkpoint, set_aside
+from grposweep.storage.checkpoints import NOTE, drop_checkpoints, newest_checkpoint, set_aside
 
 Layout = Callable[[int], tuple[list[str], list[str]]]  # for a number of ranks: files of torch.save, other files
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line
 from grposweep.storage.completions import read_completions
+from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt, run_attempt
 from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts
@@ -55,6 +56,31 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeT
     assert run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
     assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
+
+
+def test_a_fork_repeats_its_parent_bit_for_bit_unless_it_changes_something(make_trial: MakeTrial) -> None:
+    """A new learning rate is used from the first step on, although torch restores the old one from the checkpoint."""
+    course = ("trainer.keep=all", "schedule.checkpoints=2", "optimizer.lr_scheduler_type=linear")
+    parent = make_trial(*course, sweep="parents")
+    assert run_attempt(parent) == ExitCode.FINISHED
+    source = parent / "checkpoints" / "checkpoint-2"
+    state = ForkState("parents", parent.name, 2, 0, checkpoint_hash(source))
+    same = make_trial(*course, f"trainer.fork={state.digest}")
+    children = {
+        "lr": make_trial(*course, f"trainer.fork={state.digest}", "lr=5e-4", name="0001-b"),
+        "seed": make_trial(*course, f"trainer.fork={state.digest}", "seed=1000", name="0002-c"),
+    }
+    state.keep(source, parent, same.parent.parent)
+    assert [run_attempt(folder) for folder in (same, *children.values())] == [ExitCode.FINISHED] * 3
+    assert metrics_of(same, timeless=True) == metrics_of(parent, timeless=True)
+    rates = {
+        name: {line["step"]: line["learning_rate"] for line in metrics_of(folder) if line["kind"] == "train"}
+        for name, folder in {"parent": parent, **children}.items()
+    }
+    assert [rates["lr"][step] / rates["parent"][step] for step in (1, 2, 3, 4)] == [1, 1, 0.5, 0.5]
+    assert rates["seed"] == rates["parent"]
+    changed = {name: metrics_of(folder, timeless=True) for name, folder in children.items()}
+    assert all(lines[-1] != metrics_of(parent, timeless=True)[-1] for lines in changed.values())
 
 
 def test_a_crashed_trial_goes_on_from_its_last_checkpoint(

@@ -76,6 +76,29 @@ def rerun(
 
 
 @command(
+    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl.beta=0,0.04      # was it lr or KL",
+    "grposweep fork best --at 200 lr=1e-6 search.seeds=5 --sweep lr_batch",
+)
+def fork(
+    trial: Trial,
+    at: Annotated[int, typer.Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.", show_default=False)],
+    changes: Annotated[list[str], typer.Argument(metavar="key=v1,v2 ...", help="What to change.", show_default=False)],
+    sweep: Sweep = None,
+    outputs: Outputs = Path("outputs"),
+) -> int:  # fmt: skip  # an option a line reads best
+    """Train on from a checkpoint of a trial, one parameter apart, and compare the children by paired intervals.
+
+    A control changes nothing. All children of a seed have the same data order and random numbers. Results go to a new sweep
+    next to the trial's; the same command resumes it.
+    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
+    """
+    from grposweep.sweep.fork import fork_trial
+    from grposweep.sweep.rerun import find_trial
+
+    return fork_trial(find_trial(trial, sweep, outputs), at, changes)
+
+
+@command(
     "grposweep retry           # all failed trials of the newest sweep",
     "grposweep retry 3 7 --sweep lr_batch",
 )

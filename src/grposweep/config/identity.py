@@ -113,6 +113,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
+    content |= {"fork": trainer.fork} if trainer.fork else {}
     if not is_external(trainer.kind):
         return content | sharding_content(trainer)
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []

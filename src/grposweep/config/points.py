@@ -177,11 +177,21 @@ def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Sessi
 
     Raises UserError for what is unknown or of the wrong type.
     """
+    check_groups_one_by_one(values)
+    return recorded_points(recorded, session).experiment(values)
+
+
+def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
+    """Raise UserError for an option that replaces several groups of a recorded trial."""
     for name in WHOLE:
         if name in values:
             raise UserError(
                 f"{name}={values[name]} replaces more than one group of the recorded trial. Name the groups."
             )
+
+
+def recorded_points(recorded: Experiment, session: Session) -> Points:
+    """Return the points around a recorded experiment: each is the record with other values of some keys and groups."""
     base = follow(OmegaConf.create(asdict(recorded)))
 
     def compose(wanted: list[str]) -> DictConfig:
@@ -189,7 +199,7 @@ def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Sessi
         chosen = [text for text in wanted if text.partition("=")[0] in GROUPS]
         return session.compose(chosen) if chosen else base
 
-    return Points(compose, []).experiment(values)
+    return Points(compose, [])
 
 
 def follow(config: DictConfig) -> DictConfig:

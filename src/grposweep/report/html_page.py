@@ -23,6 +23,7 @@ from grposweep.report.tables import format_duration, format_effect, format_estim
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
+from grposweep.storage.forks import ForkState
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
@@ -203,6 +204,8 @@ def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
         "python": "Python", "platform": "platform", "hostname": "host",
     }  # fmt: skip
     yield from ((title, redact(str(said[name]))) for name, title in names.items() if said.get(name))
+    if state := ForkState.parse(said.get("fork_of")):
+        yield "fork of", f"{state}, checkpoint {state.sha256}"
     yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
 
 

@@ -23,6 +23,7 @@ from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, 
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepReader, SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change
+from grposweep.storage.forks import ForkState
 from grposweep.storage.results import failure_label
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
@@ -33,8 +34,23 @@ MOST = 8  # running trials on one screen; half as many in any other state
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = (_progress(view), _best(view), _front(view), _effects(view), _cost(view), _running(view), *_others(view))
+    parts = (
+        _fork(view),
+        _progress(view),
+        _best(view),
+        _front(view),
+        _effects(view),
+        _cost(view),
+        _running(view),
+        *_others(view),
+    )
     return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
+
+
+def _fork(view: SweepView) -> RenderableType | None:
+    """Return what a fork's trials started from."""
+    state = ForkState.parse(view.provenance.get("fork_of"))
+    return None if state is None else _line("fork", f"of {state}")
 
 
 def watch_status(reader: SweepReader, console: Console) -> None:

@@ -46,7 +46,7 @@ NEWER = (
     *(f"{section}.{name}" for section, names in UNSET.items() for name in names),
     "model.mixed_precision", "model.tf32", "model.quantization", "model.attn_implementation", "model.trust_remote_code",
     "model.use_kernels", "model.chat_template_kwargs", "trainer.args", "trainer.offload", "trainer.deepspeed_config",
-    "trainer.fsdp_config", "task.eval_generations", "task.keep_between", "task.screen", "search.screen",
+    "trainer.fsdp_config", "trainer.fork", "task.eval_generations", "task.keep_between", "task.screen", "search.screen",
     "schedule.checkpoint_minutes", "generation.vllm_server_args",
     "cluster.environment", "cluster.gres_type", "cluster.service_partition", "cluster.service_account", "cluster.service_qos",
     "cluster.service_mem_gb", "cluster.warn_seconds", "cluster.ray_timeout",

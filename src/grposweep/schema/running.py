@@ -29,6 +29,7 @@ class Trainer:
     ``offload`` keeps optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory.
     ``deepspeed_config`` is a file of DeepSpeed's own configuration (JSON) to use instead of ours, ``fsdp_config`` are options of
     FSDP under transformers' names, on top of ours.
+    ``fork`` is the hash of the checkpoint that a trial starts from; 'grposweep fork' sets it (null: the start of a training).
     ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
     Of a script they are further keys of its recipe, or options that it declares itself.
 
@@ -46,6 +47,7 @@ class Trainer:
     log_completions: bool = False
     sharding: str = "none"
     compile: bool = False
+    fork: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
     offload: str = "none"
     deepspeed_config: str | None = None

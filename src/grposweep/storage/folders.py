@@ -27,7 +27,7 @@ from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, 
 
 LOG_TAIL_BYTES = 1 << 16  # of which the last lines are shown
 SEARCH_DEPTH = 4  # folders below the one that is searched
-RERUN = re.compile(r"-\d{4,}-rerun-[0-9a-f]{6}$")  # ends the name of a trial's rerun
+RERUN = re.compile(r"-\d{4,}-(rerun|fork)-[0-9a-f]{6}$")  # ends the name of a trial's rerun or fork
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
 
 
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
-    """Return the sweep under ``outputs`` that has changed last; ``reruns``: reruns of single trials count as well.
+    """Return the sweep under ``outputs`` that has changed last; ``reruns``: reruns and forks of single trials count as well.
 
     Raises UserError if there is none.
     """

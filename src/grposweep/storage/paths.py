@@ -22,6 +22,8 @@ CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job pri
 INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
 INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
 TRIALS = "trials"  # one folder for each trial
+FORK = "forked"  # in a fork's sweep: the checkpoint that its trials start from, with what was logged until then
+FORK_RECORD = "fork.json"  # in that folder: parent, step, seed and hash
 PASS_RATES = "pass_rates.json"  # pass rates by which task.keep_between chooses prompts; also in a screen's folder
 
 # In a screen's folder (outputs/screens/<key>-<samples>), which otherwise is like a trial's.

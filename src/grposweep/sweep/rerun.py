@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
+from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
 from grposweep.sweep.run import run_sweep
@@ -40,15 +42,18 @@ def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     """Run a trial again; returns the exit code. Raises UserError before anything starts."""
     sweep = SweepFolder(trial.path.parent.parent)
-    recorded = _recorded(trial)
-    _go_to(recorded.get("working_directory"))
+    recorded = recorded_by(trial)
+    go_to(recorded.get("working_directory"))
     experiment = _experiment(sweep, trial, overrides)
-    for line in _differences(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
+    for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
     said = [redact(override) for override in overrides]
     origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
     points = Points(lambda _: _config(experiment), [])
-    ended = run_sweep(Space(), points, [*_overrides(trial), *overrides], "rerun", origin)
+    state, keep = ForkState.read(sweep.path), None
+    if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial starts from the same checkpoint
+        keep = partial(state.keep, state.checkpoint(sweep.path).path, sweep.path / paths.FORK)
+    ended = run_sweep(Space(), points, [*overrides_of(trial), *overrides], "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         is_same = _identity(sweep, before) == _identity(sweep, experiment)
@@ -56,7 +61,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     return ended
 
 
-def _recorded(trial: TrialFolder) -> dict[str, Any]:
+def recorded_by(trial: TrialFolder) -> dict[str, Any]:
+    """Return a trial's provenance. Raises UserError for a trial without a configuration."""
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
             f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. 'grposweep doctor' checks a sweep."
@@ -64,7 +70,7 @@ def _recorded(trial: TrialFolder) -> dict[str, Any]:
     return read_json(trial.path / paths.PROVENANCE) or {}
 
 
-def _go_to(directory: Any) -> None:
+def go_to(directory: Any) -> None:
     """Relative paths of data and rewards are as they were for the sweep."""
     if isinstance(directory, str) and Path(directory).is_dir() and Path(directory).resolve() != Path.cwd():
         say(f"in {directory}, where its sweep was started")
@@ -82,7 +88,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
         register()
-    code = alone.cluster.code or _snapshot(trial)
+    code = alone.cluster.code or code_copy(trial)
     name = f"{sweep.path.name}-{trial.number:04d}-rerun-{sweep_identity([], alone)[:6]}"
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
 
@@ -91,7 +97,7 @@ def _config(experiment: Experiment) -> DictConfig:
     return OmegaConf.create(asdict(experiment))
 
 
-def _overrides(trial: TrialFolder) -> list[str]:
+def overrides_of(trial: TrialFolder) -> list[str]:
     """What the trial's own command line said."""
     try:
         found = parse_yaml(read_text(trial.path / paths.OVERRIDES))
@@ -100,14 +106,14 @@ def _overrides(trial: TrialFolder) -> list[str]:
     return [str(line) for line in found] if isinstance(found, list) else []
 
 
-def _snapshot(trial: TrialFolder) -> str | None:
+def code_copy(trial: TrialFolder) -> str | None:
     """Return the copy of the code that the trial ran, if there is one and it differs from what is running now."""
     copies = filter(None, (launcher_class(kind).code_of(trial.path) for kind in LAUNCHERS))
     copy = next(copies, None)
     return None if copy is None or is_present_code(copy) else str(copy)
 
 
-def _differences(
+def not_as_recorded(
     sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """What is not as it was when the trial ran: code, packages, files that its program reads."""
@@ -133,5 +139,10 @@ def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: 
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
     if not is_same:
         return f"{text} with {' '.join(overrides)}"
-    where = first_difference(*(read_lines(folder.path / paths.METRICS, step=int) for folder in (trial, again)))
-    return f"{text}: {'every number of metrics.jsonl is the same' if where is None else f'first difference: {where}'}"
+    return f"{text}: {compare_metrics(trial, again)}"
+
+
+def compare_metrics(one: TrialFolder, other: TrialFolder) -> str:
+    """Return whether two trials logged the same numbers, or where they part."""
+    where = first_difference(*(read_lines(folder.path / paths.METRICS, step=int) for folder in (one, other)))
+    return "every number of metrics.jsonl is the same" if where is None else f"first difference: {where}"

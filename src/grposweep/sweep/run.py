@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -198,11 +198,17 @@ def _interrupt(controller: Controller, times: int) -> str:
 
 
 def run_sweep(
-    space: Space, points: Points, overrides: list[str], hint: str, origin: Mapping[str, Any] | None = None
+    space: Space,
+    points: Points,
+    overrides: list[str],
+    hint: str,
+    origin: Mapping[str, Any] | None = None,
+    keep: Callable[[Path], object] | None = None,
 ) -> int:
     """Run, resume or extend the sweep of a space; returns the exit code.
 
     ``overrides`` are shared by all points; ``hint`` opens the default name; ``origin`` goes into the provenance.
+    ``keep`` puts what the trials start from into the sweep's folder.
     Raises UserError before anything starts.
     """
     console, base = build_console(), points.base
@@ -232,6 +238,8 @@ def run_sweep(
         lease = stack.enter_context(Lease(folder.lease))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
+        if keep is not None:
+            keep(folder.path)
         inputs = agree_on_inputs(folder, base.search.changed_files, inputs)
         provenance |= {"files": inputs.digests, "copies": inputs.copies or ""}
         stack.enter_context(controller_log(folder.path, console, base.verbose))

@@ -26,6 +26,9 @@ from grposweep.redaction import redact
 from grposweep.schema import GPU_HOURS, Experiment, Task, is_external
 from grposweep.setting import Setting
 from grposweep.storage import paths
+from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
+from grposweep.storage.completions import rewind_completions
+from grposweep.storage.forks import start_of_fork
 from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import apply_oom_fix, read_attempts, read_metrics
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
@@ -99,6 +102,17 @@ class Attempt:
     def task(self) -> Task:
         """The task with the sweep's copies of the user's files."""
         return self.inputs.task(self.experiment.task)
+
+    def begin(self) -> Checkpoint | None:
+        """Return the newest complete checkpoint, a fork's first one, or None; metrics go back to its step. Only for rank 0."""
+        found, fork = newest_checkpoint(self.checkpoints, self.ranks), self.experiment.trainer.fork
+        set_aside(self.checkpoints, self.ranks)
+        if found is None and fork is not None:
+            found = start_of_fork(self.folder, fork)
+        step = None if found is None else found.step
+        self.metrics.rewind(step)
+        rewind_completions(self.folder, step)
+        return found
 
     def beat(self, step: int, force: bool = False) -> None:
         """A sign of life, from every rank; the first one writes it down."""

@@ -25,12 +25,12 @@ from grposweep.frameworks import build_program
 from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.storage import paths
+from grposweep.storage.checkpoints import newest_checkpoint, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
 from grposweep.train import ray_cluster
 from grposweep.train.attempt import Attempt, Outcome
-from grposweep.train.checkpoints import newest_checkpoint, set_aside
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
 
 POLL_SECONDS = 0.5

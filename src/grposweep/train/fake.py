@@ -6,10 +6,12 @@ The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so 
 import json
 import math
 import random
+import shutil
 import time
 from pathlib import Path
 
 from grposweep.files import read_json, write_json
+from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import summarise
@@ -70,17 +72,25 @@ def _misbehave(attempt: Attempt, step: int) -> None:
 
 
 def _save(attempt: Attempt, step: int) -> str:
-    """A checkpoint of one number."""
-    attempt.checkpoints.mkdir(exist_ok=True)
-    write_json(attempt.checkpoints / "fake.json", {"step": step})
-    return "checkpoints/fake.json"
+    """A checkpoint of one number; the earlier ones go unless all are kept."""
+    before = [] if attempt.experiment.trainer.keep == "all" else complete_checkpoints(attempt.checkpoints, 1)
+    path = attempt.checkpoints / f"checkpoint-{step}"
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / FAKE, {"step": step})
+    for checkpoint in before:
+        if checkpoint.step != step:
+            shutil.rmtree(checkpoint.path)
+    return str(path.relative_to(attempt.folder))
 
 
 def _resume(attempt: Attempt) -> int:
     """The step to go on from; metrics after it are dropped."""
-    saved = read_json(attempt.checkpoints / "fake.json")
-    attempt.metrics.rewind(int(saved["step"]) if saved else None)
-    return int(saved["step"]) if saved else 0
+    before = attempt.checkpoints / FAKE  # where earlier releases had the one checkpoint
+    if saved := read_json(before):
+        _save(attempt, int(saved["step"]))
+        before.unlink()
+    found = attempt.begin()
+    return 0 if found is None else found.step
 
 
 def _finish(attempt: Attempt, step: int) -> Outcome:
@@ -89,7 +99,7 @@ def _finish(attempt: Attempt, step: int) -> Outcome:
     model = _save_model(attempt.folder, best or step) if keep == "best" or (best and keep != "none") else None
     if keep in ("last", "all"):
         return Outcome(stopped=False, step=step, model=model, checkpoint=_save(attempt, step))
-    (attempt.checkpoints / "fake.json").unlink(missing_ok=True)
+    drop_checkpoints(attempt.checkpoints, 1)
     return Outcome(stopped=False, step=step, model=model)
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,21 @@ from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
 from grposweep.planning import build_plan
 from grposweep.schema import Model
-from grposweep.storage.completions import rewind_completions
-from grposweep.train import process as watchdog
-from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
-from grposweep.train.callback import broadcast_any
-from grposweep.train.checkpoints import (
+from grposweep.storage import paths
+from grposweep.storage.checkpoints import (
     Checkpoint,
     best_model,
     drop_best_models,
     drop_checkpoints,
     newest_checkpoint,
-    set_aside,
     take_best_model,
 )
+from grposweep.storage.forks import ForkState
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
+from grposweep.train.callback import broadcast_any
 from grposweep.train.evaluation import HeldOutEvaluation, in_order, keep_evaluation, mean_over_prompts, sampling_error
+from grposweep.train.fork import configured
 from grposweep.train.models import (
     Loaded,
     build_quantization,
@@ -105,11 +106,7 @@ def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
     """
     told: list[Checkpoint | None] = [None]
     if attempt.is_main:
-        told = [newest_checkpoint(attempt.checkpoints, attempt.ranks)]
-        set_aside(attempt.checkpoints, attempt.ranks)
-        step = None if told[0] is None else told[0].step
-        attempt.metrics.rewind(step)
-        rewind_completions(attempt.folder, step)
+        told = [attempt.begin()]
     if attempt.ranks > 1:
         torch.distributed.broadcast_object_list(told, src=0)
     return told[0]
@@ -242,6 +239,24 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         for _ in range(self.attempt.pace.epochs_at(self.resumed_at)):
             torch.randperm(sampler.num_samples, generator=sampler.generator)
         return sampler
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the states; at the start of a fork with the rates of its own configuration."""
+        with configured(self.optimizer, self.lr_scheduler) if self._forks(checkpoint) else nullcontext():
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the random numbers; a fork on a fresh seed draws others, the same for all children of that seed."""
+        super()._load_rng_state(checkpoint)
+        state = self._forks(checkpoint)
+        if state is not None and state.seed != self.args.seed:
+            accelerate.utils.set_seed(self.args.seed + sampling_group(self.attempt, self.args))
+
+    def _forks(self, checkpoint: str | None) -> ForkState | None:
+        """Return the fork whose state this checkpoint is; None for a checkpoint of the trial itself."""
+        sweep = self.attempt.folder.parent.parent
+        is_fork = checkpoint is not None and Path(checkpoint).parent == sweep / paths.FORK
+        return ForkState.read(sweep) if is_fork else None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a sweep writes hundreds of checkpoints, and no one reads their cards."""

@@ -3,7 +3,7 @@
 A checkpoint is written in several steps, and each rank writes files of its own. A process that dies while it saves
 leaves an incomplete folder. Which files belong to a checkpoint depends on how the ranks divide the training state.
 Sources: transformers 5.23 trainer.py (`_save_checkpoint`), accelerate 1.15 utils/fsdp_utils.py, DeepSpeed 0.19
-runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesystem.py. Nothing here imports torch.
+runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesystem.py.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from grposweep.files import parse_json, read_bytes
 # transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
 BROKEN = "broken-"
 NOTE = "broken.txt"
+FAKE = "fake.json"  # all that a checkpoint of the fake trainer holds
 BEST = "best-"  # and the step: a model, no checkpoint that a training could go on from
 
 
@@ -61,8 +62,13 @@ class _Kind:
 
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """Return the complete checkpoint with the highest step, or None to start from the beginning."""
-    complete = [found for found in _all(folder) if examine(found, ranks).state is State.COMPLETE]
-    return max(complete, key=lambda found: found.step, default=None)
+    return max(complete_checkpoints(folder, ranks), key=lambda found: found.step, default=None)
+
+
+def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
+    """Return the complete checkpoints, by step."""
+    found = [each for each in _all(folder) if examine(each, ranks).state is State.COMPLETE]
+    return sorted(found, key=lambda each: each.step)
 
 
 def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
@@ -111,6 +117,8 @@ def take_best_model(folder: Path, step: int | None, model: Path) -> None:
 def examine(checkpoint: Checkpoint, ranks: int) -> Finding:
     """Tell whether everything that a resume with this number of ranks reads is there, to its end."""
     path = checkpoint.path
+    if (path / FAKE).is_file():
+        return Finding(State.COMPLETE)
     kind = next((kind for kind in KINDS if any(any(path.glob(mark)) for mark in kind.marks)), None)
     if kind is None:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")

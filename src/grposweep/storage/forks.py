@@ -1,0 +1,108 @@
+"""The state that the trials of a fork start from: a checkpoint of another trial, and what that one had logged by then.
+
+It lies in the fork's own sweep folder (``forked/``), so that the parent may go on, delete its checkpoints or be removed.
+"""
+
+import hashlib
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from grposweep.errors import UserError
+from grposweep.files import read_json, text_or, whole_or_none, write_json
+from grposweep.storage import paths
+from grposweep.storage.checkpoints import Checkpoint
+
+BLOCK = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True)
+class ForkState:
+    """fork.json: the parent's sweep (a path), trial (a folder name) and seed, the optimizer step, and the checkpoint's hash."""
+
+    sweep: str
+    trial: str
+    step: int
+    seed: int
+    sha256: str
+
+    @classmethod
+    def read(cls, sweep: Path) -> Self | None:
+        """Return the record in a fork's sweep folder; None if there is none, or if it is damaged."""
+        return cls.parse(read_json(sweep / paths.FORK / paths.FORK_RECORD))
+
+    @classmethod
+    def parse(cls, content: Any) -> Self | None:
+        """Return the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
+        said = content if isinstance(content, dict) else {}
+        step, seed = whole_or_none(said.get("step")), whole_or_none(said.get("seed"))
+        if step is None or seed is None:
+            return None
+        return cls(text_or(said.get("sweep")), text_or(said.get("trial")), step, seed, text_or(said.get("sha256")))
+
+    def __str__(self) -> str:
+        return f"{Path(self.sweep).name} trial {self.trial} at step {self.step}"
+
+    @property
+    def digest(self) -> str:
+        """The value of ``trainer.fork``."""
+        return self.sha256[:12]
+
+    def checkpoint(self, sweep: Path) -> Checkpoint:
+        """Return the copy of the checkpoint in a fork's sweep folder."""
+        return Checkpoint(sweep / paths.FORK / f"checkpoint-{self.step}", self.step)
+
+    def keep(self, checkpoint: Path, logs: Path, sweep: Path) -> None:
+        """Copy a checkpoint, and the files in ``logs`` (metrics and completions), to a fork's sweep folder; the record last.
+
+        Files are hard links where the file system has them: a checkpoint takes its space once.
+        """
+        target = sweep / paths.FORK
+        if ForkState.read(sweep) == self:
+            return
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
+        _copy_logs(logs, target)
+        write_json(target / paths.FORK_RECORD, asdict(self))
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """Return a hash of the names and contents of all files of a checkpoint."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def start_of_fork(trial: Path, digest: str) -> Checkpoint:
+    """Return the checkpoint that a fork's trial starts from, and give the trial what was logged until then.
+
+    Raises UserError if the sweep of the trial has no such state.
+    """
+    sweep = trial.parent.parent
+    state = ForkState.read(sweep)
+    if state is None or state.digest != digest:
+        raise UserError(
+            f"trainer.fork={digest}: {sweep / paths.FORK} holds no such checkpoint, so this training has nothing to start from. "
+            "Start it with 'grposweep fork', or set trainer.fork=null to train from the start."
+        )
+    _copy_logs(sweep / paths.FORK, trial)
+    return state.checkpoint(sweep)
+
+
+def _copy_logs(source: Path, target: Path) -> None:
+    for name in (paths.METRICS, paths.COMPLETIONS):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(source, target)

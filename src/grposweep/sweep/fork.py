@@ -1,0 +1,223 @@
+"""``grposweep fork``: train on from a checkpoint of a trial, one parameter apart, and compare by intervals.
+
+The children are a sweep of one factor at a time: a control that changes nothing, and one child a value. All of a seed have the
+same prompts in the same order and the same random numbers, so their differences are paired by seed (`search.replication`). The
+control on the parent's own seed repeats the parent, on a CPU bit for bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grposweep.config.compose import Session, load_experiment, open_session
+from grposweep.config.identity import sweep_identity
+from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
+from grposweep.errors import ExitCode, UserError
+from grposweep.report.compare import differences
+from grposweep.schema import Experiment, Search
+from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
+from grposweep.search.space import Choice, Space
+from grposweep.storage import paths
+from grposweep.storage.checkpoints import Checkpoint, complete_checkpoints
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweeps
+from grposweep.storage.forks import ForkState, checkpoint_hash
+from grposweep.storage.records import apply_oom_fix
+from grposweep.sweep.rerun import code_copy, compare_metrics, go_to, not_as_recorded, overrides_of, recorded_by
+from grposweep.sweep.run import run_sweep
+from grposweep.terminal import say
+
+SEEDS = 3  # of each child: the fewest whose interval says something
+# Options of the sweep, which change no training.
+OPTIONS = ("search", "cluster", "tracker", "rules", "name", "outputs", "force", "verbose")
+MAY = ""
+# What may change at a fork, by key or its beginning (the longest counts): MAY, or why not.
+AT_A_FORK = {
+    "lr": MAY,
+    "kl": MAY,
+    "kl.sync_ref_model": "a reference model that follows the policy is not part of a checkpoint",
+    "kl.ref_model": "a reference model that follows the policy is not part of a checkpoint",
+    "loss": MAY,
+    "optimizer": MAY,
+    "optimizer.optim": "the checkpoint holds the state of the other optimizer",
+    "optimizer.warmup_steps": "warmup belongs to the start of a training",
+    "generation": "it decides which random numbers are drawn",
+    "generation.max_completion_length": MAY,
+    "generation.temperature": MAY,
+    "generation.top_": MAY,
+    "generation.min_p": MAY,
+    "generation.repetition_penalty": MAY,
+    "seed": "all children of a seed share data order and random numbers, and search.seeds=N repeats them on N seeds",
+    "model": "the checkpoint holds the weights of this model",
+    "task": "other prompts or rewards are another task, whose results cannot be compared",
+    "batch": "it decides which prompts a step takes, so the data order would change",
+    "schedule": "the data order and the learning rate follow a plan of the whole training",
+    "trainer": "the checkpoint was written by this trainer",
+    "trainer.fork": MAY,
+    "trainer.keep": MAY,
+    "cluster.processes": "the checkpoint holds the state of so many ranks",
+    "cluster.threads": "another number of threads rounds differently",
+    **dict.fromkeys(OPTIONS, MAY),
+}
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The trial that is forked."""
+
+    trial: TrialFolder
+    experiment: Experiment  # as its last attempt ran it
+
+    @property
+    def sweep(self) -> SweepFolder:
+        """Its sweep."""
+        return SweepFolder(self.trial.path.parent.parent)
+
+
+def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
+    """Train children of a trial from its checkpoint at an optimizer step; return the exit code.
+
+    Raises UserError before anything starts.
+    """
+    recorded = recorded_by(trial)
+    go_to(recorded.get("working_directory"))
+    parent = Parent(trial, apply_oom_fix(trial.path, load_experiment(trial.path / paths.CONFIG)))
+    checkpoint, logs = _find_state(parent, step)
+    state = ForkState(
+        str(parent.sweep.path), trial.path.name, step, parent.experiment.seed, checkpoint_hash(checkpoint.path)
+    )
+    tokens = split_tokens(overrides)
+    options = [token for token in tokens if _key(token).split(".")[0] in OPTIONS]
+    changes = {_key(token): token.partition("=")[2] for token in tokens if token not in options}
+    with open_session() as session:
+        base = apply_values(_alone(parent, state), parse_values(options, session.loader), session)
+        space, points = _children(parent, base, changes, session)
+        name = base.name or _name(parent, space, base)
+        base = replace(base, name=name)
+        points = recorded_points(base, session)
+        for line in not_as_recorded(parent.sweep, trial, base, recorded, is_changed=True):
+            say(line)
+        say(f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and one parameter apart")
+        origin = {"fork_of": asdict(state)}
+        said = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
+        ended = run_sweep(space, points, said, "fork", origin, partial(state.keep, checkpoint.path, logs))
+    if ended == ExitCode.FINISHED and trial.result.value is not None:
+        say(_control(trial, SweepFolder(Path(base.outputs) / name)))
+    return ended
+
+
+def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
+    """Return the parent's checkpoint at a step and the folder of its logs, or the copy of both in an earlier fork.
+
+    Raises UserError where there is none: it names the nearest step that has one.
+    """
+    trial, experiment = parent.trial, parent.experiment
+    if experiment.trainer.kind not in ("trl", "fake"):
+        raise UserError(
+            f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
+            "A fork needs trainer=trl."
+        )
+    kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
+    found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
+    for folder in find_sweeps(parent.sweep.path.parent):
+        state = ForkState.read(folder.path)
+        if state is not None and (state.sweep, state.trial) == (str(parent.sweep.path), trial.path.name):
+            found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
+    total = trial.result.total_steps or max(found, default=0) + 1
+    steps = sorted(at for at in found if at < total)
+    if step in steps:
+        return found[step]
+    if not steps:
+        raise UserError(
+            f"trial {trial.number} has no checkpoint with steps left to train (trainer.keep={experiment.trainer.keep}). "
+            f"Train it again with every checkpoint: grposweep rerun {trial.path} trainer.keep=all. Then fork that trial."
+        )
+    nearest = min(steps, key=lambda at: (abs(at - step), at))
+    raise UserError(
+        f"--at {step}: trial {trial.number} has no checkpoint there, but at {', '.join(map(str, steps))}. "
+        f"Set --at {nearest}, the nearest."
+    )
+
+
+def _alone(parent: Parent, state: ForkState) -> Experiment:
+    """Return the parent's experiment as the control of a sweep of its own."""
+    before = parent.experiment
+    search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
+    search.sampler, search.seeds, search.seed = ONE_FACTOR, SEEDS, before.search.seed
+    cluster = replace(before.cluster, controller="here", code=before.cluster.code or code_copy(parent.trial))
+    outputs = str(parent.sweep.path.parent)
+    return replace(
+        before, name=None, force=False, verbose=False, outputs=outputs, search=search, cluster=cluster,
+        trainer=replace(before.trainer, fork=state.digest),
+    )  # fmt: skip
+
+
+def _name(parent: Parent, space: Space, base: Experiment) -> str:
+    return f"{parent.sweep.path.name}-{parent.trial.number:04d}-fork-{sweep_identity(space.describe(), base)[:6]}"
+
+
+def _children(parent: Parent, base: Experiment, changes: dict[str, str], session: Session) -> tuple[Space, Points]:
+    """Return the space of what changes, without the parent's own values: these are the control.
+
+    Raises UserError for a change that a fork cannot make.
+    """
+    check_groups_one_by_one(changes)
+    points = recorded_points(base, session)
+    _refuse(parent, asdict(base))
+    space, _ = parse_space([], changes, session.loader, keeps_single=True)
+    parameters = []
+    for parameter in space.parameters:
+        if not isinstance(parameter.domain, Choice):
+            raise UserError(
+                f"{parameter.name}={changes[parameter.name]}: a fork compares values. List them: lr=1e-5,1e-4."
+            )
+        apart = []
+        for label, value in zip(parameter.domain.labels, parameter.domain.values, strict=True):
+            child = points.experiment({parameter.name: value})
+            _refuse(parent, asdict(child), f"{parameter.name}={label}")
+            if child != base:
+                apart.append((label, value))
+        if apart:
+            parameters.append(replace(parameter, domain=Choice(*zip(*apart, strict=True))))
+    if not parameters:
+        raise UserError(
+            "the fork changes nothing. Give a key with other values than the trial's: lr=1e-5,1e-4 kl.beta=0.04."
+        )
+    return Space(tuple(parameters)), points
+
+
+def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
+    """Raise UserError for a key that may not change at a fork."""
+    sharding = parent.experiment.trainer.sharding
+    for key, before, after in differences(asdict(parent.experiment), child):
+        why = _why_not(key)
+        if not why and sharding != "none" and key.startswith(("lr", "optimizer.")):
+            why = f"with trainer.sharding={sharding} it comes back from the checkpoint"
+        if why:
+            change = change or f"{key}={after}"
+            raise UserError(
+                f"{change}: a fork cannot change {key} ({before} in trial {parent.trial.number}): {why}. A fork can change lr, "
+                "optimizer.*, kl.*, loss.* and the sampling. Train from the start instead: "
+                f"grposweep rerun {parent.trial.path} {change}."
+            )
+
+
+def _why_not(key: str) -> str:
+    return AT_A_FORK[max((known for known in AT_A_FORK if _begins(key, known)), key=len)]
+
+
+def _begins(key: str, known: str) -> bool:
+    """Return whether a rule is about this key: the key itself, its section, or names that begin alike in one section."""
+    return key == known or key.startswith(f"{known}.") or ("." in known and key.startswith(known))
+
+
+def _key(token: str) -> str:
+    return token.partition("=")[0].lstrip("+")
+
+
+def _control(parent: TrialFolder, fork: SweepFolder) -> str:
+    """Return whether the unchanged child on the parent's own seed repeated the parent."""
+    trials = [trial for trial in fork.trials() if (record := trial.record) is not None and not record.point]
+    own = next((trial for trial in trials if not (trial.record and trial.record.attributes.get("role"))), None)
+    return f"the control against its parent: {compare_metrics(parent, own)}" if own is not None else ""

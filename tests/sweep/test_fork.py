@@ -1,0 +1,130 @@
+"""``grposweep fork``: children of a checkpoint, one parameter apart, on the same data and random numbers."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from grposweep.config.compose import load_experiment, render_experiment
+from grposweep.config.identity import experiment_id
+from grposweep.config.to_setting import read_setting
+from grposweep.errors import ExitCode, UserError
+from grposweep.report.status import status_screen
+from grposweep.report.view import read_sweep
+from grposweep.schema import Experiment
+from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_fork
+from grposweep.sweep.fork import fork_trial
+from support import Ended, grposweep, lines, read, trials
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
+    """A recorded trial of 8 steps with fake checkpoints at 2 and 4, none of which is ever trained here."""
+    monkeypatch.chdir(tmp_path)
+    trial = tmp_path / "outputs" / "s" / "trials" / "0000-abcdef"
+    for step in (2, 4):
+        (trial / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+        (trial / "checkpoints" / f"checkpoint-{step}" / "fake.json").write_text(f'{{"step": {step}}}')
+    (trial.parents[1] / "sweep.yaml").write_text("name: s\n")
+    experiment = Experiment()
+    experiment.trainer.kind, experiment.schedule.max_steps = "fake", 8
+    (trial / "config.yaml").write_text(render_experiment(experiment))
+    return TrialFolder(trial)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("seed=1,2", "search.seeds=N"),
+        ("batch.num_generations=4", "the data order would change"),
+        ("model=qwen3_0_6b", "the weights of this model"),
+        ("optimizer.optim=sgd", "the state of the other optimizer"),
+        ("kl.ref_model_sync_steps=3", "a reference model that follows"),
+        ("cluster.processes=2", "so many ranks"),
+        ("lr=interval(1e-5,1e-3)", "List them"),
+        ("lr=0.0003", "changes nothing"),
+        ("sweeps=kl_grid", "replaces more than one group"),
+    ],
+)
+def test_what_a_fork_cannot_change_is_refused_before_anything_starts(
+    parent: TrialFolder, change: str, why: str
+) -> None:
+    """The message says why; no folder is made."""
+    with pytest.raises(UserError, match=why):
+        fork_trial(parent, 4, [change])
+    assert [path.name for path in Path("outputs").iterdir()] == ["s"]
+
+
+def test_a_step_without_a_checkpoint_is_answered_with_the_nearest_that_has_one(parent: TrialFolder) -> None:
+    """Only complete checkpoints count."""
+    with pytest.raises(UserError, match=r"has no checkpoint there, but at 2, 4\. Set --at 4"):
+        fork_trial(parent, 7, ["lr=1e-4"])
+
+
+def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps_them(parent: TrialFolder) -> None:
+    """trainer.keep=best deletes them at the end of a training."""
+    parent.delete_checkpoints()
+    with pytest.raises(UserError, match=r"grposweep rerun .* trainer\.keep=all"):
+        fork_trial(parent, 4, ["lr=1e-4"])
+
+
+def test_a_child_is_another_experiment_than_a_training_from_the_start() -> None:
+    """Whose identity, and that of all trials before, does not know of forks."""
+    whole, forked = Experiment(), Experiment()
+    forked.trainer = replace(forked.trainer, fork="0123456789ab")
+    whole_id, fork_id = (experiment_id(each, read_setting(each)) for each in (whole, forked))
+    assert whole_id != fork_id
+
+
+def test_a_child_starts_with_what_its_parent_had_logged(parent: TrialFolder, tmp_path: Path) -> None:
+    """The state lies in the fork's own sweep: the parent may lose its checkpoints."""
+    (parent.path / "metrics.jsonl").write_text('{"step": 1}\n')
+    source, child = parent.path / "checkpoints" / "checkpoint-4", tmp_path / "fork" / "trials" / "0000-a"
+    child.mkdir(parents=True)
+    state = ForkState("s", parent.path.name, 4, 0, checkpoint_hash(source))
+    state.keep(source, parent.path, tmp_path / "fork")
+    parent.delete_checkpoints()
+    assert start_of_fork(child, state.digest).step == 4
+    assert lines(child / "metrics.jsonl") == [{"step": 1}]
+    with pytest.raises(UserError, match="nothing to start from"):
+        start_of_fork(child, "another")
+
+
+def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> None:
+    """Parent, step and hash come from sweep.yaml, so a copy of the folder says it as well."""
+    sweep = tmp_path / "x"
+    (sweep / "trials").mkdir(parents=True)
+    state = ForkState("/a/lr_batch", "0003-abcdef", 40, 0, "0123456789abcdef")
+    (sweep / "sweep.yaml").write_text(yaml.safe_dump({"identity": "x", "provenance": {"fork_of": asdict(state)}}))
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(status_screen(read_sweep(SweepFolder(sweep))))
+    assert "of lr_batch trial 0003-abcdef at step 40" in shown.get()
+
+
+@pytest.mark.slow
+def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
+    """The control repeats the parent; the record names parent, step and hash; the same command goes on without the parent."""
+    fake = ("trainer=fake", "trainer.keep=all", "name=s", "schedule=steps", "schedule.max_steps=6", "lr=1e-3")
+    original = trials(run(*fake).sweep)[0]
+    step = min(int(path.name.split("-")[1]) for path in (original / "checkpoints").iterdir())
+    words = ("fork", "0", "--at", str(step), "lr=1e-3,1e-2", "search.seeds=2", "--sweep", "s")
+    first = grposweep(here, *words)
+    assert first.code == ExitCode.FINISHED, first.err
+    assert "the control against its parent: every number of metrics.jsonl is the same" in first.out
+    said = yaml.safe_load((first.sweep / "sweep.yaml").read_text())["provenance"]["fork_of"]
+    assert (said["sweep"], said["trial"], said["step"]) == (str(original.parents[1]), original.name, step)
+    assert said["sha256"].startswith(load_experiment(trials(first.sweep)[1] / "config.yaml").trainer.fork or "none")
+    (effect,) = read(first.sweep / "effects.json")["effects"]
+    assert (effect["dial"], effect["verdict"], effect["effect"]["seeds"]) == ("lr", "worse", 2)
+    TrialFolder(original).delete_checkpoints()
+    again = grposweep(here, *words)
+    assert again.code == ExitCode.FINISHED, again.err
+    assert again.sweep == first.sweep
+    assert len(trials(again.sweep)) == 4
