@@ -5,6 +5,7 @@ same prompts in the same order and the same random numbers, so their differences
 control on the parent's own seed repeats the parent, on a CPU bit for bit.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -131,7 +132,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     if not steps:
         raise UserError(
             f"trial {trial.number} has no checkpoint with steps left to train (trainer.keep={experiment.trainer.keep}). "
-            f"Train it again with every checkpoint: grposweep rerun {trial.path} trainer.keep=all. Then fork that trial."
+            f"Train it again with every checkpoint: grposweep rerun {shlex.quote(str(trial.path))} trainer.keep=all. Then fork that trial."
         )
     nearest = min(steps, key=lambda at: (abs(at - step), at))
     raise UserError(
@@ -199,7 +200,7 @@ def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
             raise UserError(
                 f"{change}: a fork cannot change {key} ({before} in trial {parent.trial.number}): {why}. A fork can change lr, "
                 "optimizer.*, kl.*, loss.* and the sampling. Train from the start instead: "
-                f"grposweep rerun {parent.trial.path} {change}."
+                f"grposweep rerun {shlex.quote(str(parent.trial.path))} {shlex.quote(change)}."
             )
 
 
