@@ -130,9 +130,10 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     if step in steps:
         return found[step]
     if not steps:
+        again = f"grposweep rerun {shlex.quote(str(trial.path))} trainer.keep=all"
         raise UserError(
             f"trial {trial.number} has no checkpoint with steps left to train (trainer.keep={experiment.trainer.keep}). "
-            f"Train it again with every checkpoint: grposweep rerun {shlex.quote(str(trial.path))} trainer.keep=all. Then fork that trial."
+            f"Train it again with every checkpoint: {again}. Then fork that trial."
         )
     nearest = min(steps, key=lambda at: (abs(at - step), at))
     raise UserError(
