@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from grposweep.train.checkpoints import drop_best_models, drop_checkpoints
+from grposweep.storage.checkpoints import drop_best_models, drop_checkpoints
 
 from grposweep.files import append_line, write_text
 from grposweep.storage.folders import TrialFolder
