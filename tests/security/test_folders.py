@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from grposweep.storage.checkpoints import drop_best_models, drop_checkpoints
 
 from grposweep.files import append_line, write_text
+from grposweep.storage.checkpoints import drop_best_models, drop_checkpoints
 from grposweep.storage.folders import TrialFolder
 from support import Ended
 
