@@ -10,6 +10,8 @@ REFERENCE = "tpe"
 POLICIES = {
     DEFAULT: Policy(ADAPTIVE, stopping.DEFAULT),  # what a sweep does that sets neither
     "curve_ei": Policy("curve_ei", "curve_ei"),
+    "default_terminated": Policy(ADAPTIVE, stopping.DEFAULT, terminator=True),
+    "curve_ei_terminated": Policy("curve_ei", "curve_ei", terminator=True),
     "tpe_curve_ei": Policy("tpe", "curve_ei"),  # what its stopping does by itself
     "random": Policy("random"),
     REFERENCE: Policy("tpe"),

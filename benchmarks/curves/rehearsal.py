@@ -23,6 +23,7 @@ from grposweep.search.early_stopping import (
     StoppingPolicy,
     build_policy,
 )
+from grposweep.search.early_stopping.terminator import Terminator
 from grposweep.search.sampler import ValidPoints
 from grposweep.search.study import SweepStudy
 
@@ -36,6 +37,7 @@ class Policy:
     sampler: str
     stopping: str = "none"
     batch: int = 1  # points asked for before any of them is told
+    terminator: bool = False  # search.terminator
 
 
 @dataclass
@@ -75,7 +77,10 @@ class Rehearsal:
         self.stopping: StoppingPolicy = (
             Oracle(self._end) if policy.stopping == ORACLE else build_policy(policy.stopping)
         )
-        self.stopping.begin(SearchContext(pool.space, pool.plan, seed=seed, has_points=lambda: self.more))
+        context = SearchContext(pool.space, pool.plan, seed=seed, has_points=lambda: self.more)
+        self.stopping.begin(context)
+        self.terminator = Terminator(context) if policy.terminator else None
+        self.judged, self.has_converged = 0, False  # trials that had finished
         self.trials: list[RunningAttempt] = []
         self.outcome = Outcome()
         self.budget, self.now = 0.0, 0.0
@@ -101,7 +106,12 @@ class Rehearsal:
     @property
     def more(self) -> bool:
         """Whether new points may be started."""
-        is_enough = self.outcome.completions >= self.budget and self.outcome.arrival(self.pool) is not None
+        if self.terminator and len(self.outcome.finished) > self.judged and not self.has_converged:
+            self.judged, found = len(self.outcome.finished), self.terminator.judge(self._curves())
+            self.has_converged = found is not None and found.is_reached
+        is_enough = self.has_converged or (
+            self.outcome.completions >= self.budget and self.outcome.arrival(self.pool) is not None
+        )
         return bool(self.left) and not is_enough
 
     def _fill(self) -> bool:

@@ -202,6 +202,7 @@ def check_objectives(search: Search) -> None:
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
+        "search.terminator=true": search.terminator,
         f"search={search.sampler}": not (search.sampler == AUTO or SAMPLERS[search.sampler].several_objectives),
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):

@@ -18,6 +18,7 @@ from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
+from grposweep.report.run_output import terminator_note
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration, format_effect, format_estimate
 from grposweep.report.trial_view import CurvePoint, State, TrialView
@@ -136,6 +137,8 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     remaining = seconds_left(view)
     more = f", about {format_duration(remaining)}" if remaining else ""
     yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
+    if note := terminator_note(view):
+        yield "converged after", count(int(view.progress.converged["trials"]), "trial"), note
     budget = view.progress.budget_gpu_hours
     yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:

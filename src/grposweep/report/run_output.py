@@ -155,7 +155,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     if failed:
         console.print(f"{len(failed)} failed, first: {failed[0].reason}", style="yellow", markup=False)
         console.print(HOW_TO_RETRY, markup=False, highlight=False, soft_wrap=True)
-    for text in filter(None, (early_stopping_note(view), _paused_note(view))):
+    for text in filter(None, (early_stopping_note(view), _paused_note(view), terminator_note(view))):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"spent: {view.spent_text}", highlight=False)
     for text, style in _run_end(view, end):
@@ -208,6 +208,23 @@ def early_stopping_note(view: SweepView) -> str:
     whose = "its" if collapsed == 1 else "their"
     broke = f", {collapsed} of them because {whose} training had collapsed" if collapsed else ""
     return f"{outcomes.count('finished')} finished, {stopped} stopped early{gain}{broke}"
+
+
+def terminator_note(view: SweepView) -> str:
+    """Return what ``search.terminator`` saved, or would have saved; empty if the sweep never converged."""
+    found, searched = view.progress.converged, view.searched
+    if set(found) < {"trials", "completions", "improvement", "noise", "best"} or view.winner is None:
+        return ""
+    spent = sum(trial.result.completions or 0 for trial in searched)
+    why = f"no choice promised more than {found['improvement']:.2g}, less than the noise of {found['noise']:.2g}"
+    if spent <= found["completions"]:
+        return f"converged after {count(int(found['trials']), 'trial')}: {why}"
+    share, best = 1 - found["completions"] / spent, view.winner.objective or 0.0
+    ends = (
+        f"search.terminator=true would have saved {share:.0%} of the completions and ended with {found['best']:.4f}"
+        f" instead of {best:.4f}"
+    )
+    return f"converged when {count(int(found['trials']), 'trial')} had started: {why}; {ends}"
 
 
 def _saved(view: SweepView) -> float | None:

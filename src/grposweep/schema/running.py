@@ -153,7 +153,9 @@ class Search:
     ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null: none) is a further one: at two evaluations
     in a row more than this share of the held-out completions are one template. ``stopping``
     none|median|asha|hyperband|curve|curve_ei ends or pauses trials that promise less than others; ``auto`` decides by the sampler
-    (a grid's trials all run to their end).
+    (a grid's trials all run to their end). ``terminator`` ends an adaptive search as Optuna's does: when no new point and no
+    unfinished trial is expected to improve the best by more than the noise of the metric. Without it the end summary says what
+    it would have saved (with curve and curve_ei).
     ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points
     with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
@@ -185,6 +187,7 @@ class Search:
     guards: bool = True
     max_template_share: float | None = None
     stopping: str = AUTO
+    terminator: bool = False
     screen: bool = False
     on_end: str | None = None
     on_event: str | None = None

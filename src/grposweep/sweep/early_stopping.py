@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grposweep.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy, guards
+from grposweep.search.early_stopping.terminator import Terminator
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -185,6 +186,9 @@ class EarlyStoppingMonitor:
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
     _in_vain: tuple[bool, int, int, int] | None = None  # what was known when no trial was to be promoted
     _guarded: dict[int, bool] = field(default_factory=dict)
+    terminator: Terminator | None = None
+    converged: Mapping[str, float] = field(default_factory=dict)  # how far the search was when it had first converged
+    _has_converged: tuple[int, bool] = (0, False)  # finished trials, and what was found
 
     @cached_property
     def sign(self) -> float:
@@ -260,6 +264,30 @@ class EarlyStoppingMonitor:
     def proposed(self) -> Sequence[Point]:
         """Return new points for the sampler, the best first; empty if the policy has none."""
         return self.stopping.propose(self.curves())
+
+    def has_converged(self) -> bool:
+        """Return whether nothing left promises more than the noise; asked again when another trial has finished."""
+        finished = sum(trial.state == TrialState.COMPLETE for trial in self.study.searched)
+        if self.terminator is None or finished == self._has_converged[0]:
+            return self._has_converged[1]
+        curves = self.curves()
+        found = self.terminator.judge(curves)
+        self._has_converged = finished, found is not None and found.is_reached
+        if found is not None and found.is_reached and not self.converged:
+            finals = [curve.held_out[-1] for curve in curves if curve.state == State.FINISHED and curve.held_out]
+            self.converged = {
+                "trials": len(curves),
+                "completions": sum(curve.completions[-1] for curve in curves if curve.completions),
+                "improvement": found.improvement,
+                "noise": found.noise,
+                "best": self.sign * max(finals),
+            }
+            logger.info(
+                "converged: no choice is expected to improve the best by more than %.2g, and the noise is %.2g",
+                found.improvement,
+                found.noise,
+            )
+        return self._has_converged[1]
 
     def _decide(self, trial: FrozenTrial) -> tuple[ControlAction, str, str] | None:
         """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early."""

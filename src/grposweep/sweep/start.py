@@ -25,6 +25,9 @@ from grposweep.registries import SAMPLERS
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, Experiment
 from grposweep.search.early_stopping import SearchContext, build_policy, choose_policy
+from grposweep.search.early_stopping.curve import CurvePolicy
+from grposweep.search.early_stopping.curve_ei import CurveEiPolicy
+from grposweep.search.early_stopping.terminator import Terminator
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
 from grposweep.search.replication import build_replication
@@ -35,6 +38,7 @@ from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
+from grposweep.storage.records import SweepProgress
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
@@ -127,6 +131,11 @@ def _sampler(base: Experiment, space: Space) -> str:
         )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
+    if base.search.terminator and lists_points(sampler):
+        raise UserError(
+            f"search.terminator=true with search={sampler}: every point of the list is compared, so none may be left out. "
+            "Set search=tpe, or leave search.terminator out."
+        )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
         raise UserError(
@@ -256,8 +265,13 @@ def build_controller(
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
     finite = tuple(study.space.finite_part(point) for point in queue.valid_points)
     has_points = lambda: queue.has_points  # noqa: E731 - a property of what changes
-    stopping.begin(SearchContext(study.space, queue.validator.planned, finite, base.search.seed, has_points))
+    context = SearchContext(study.space, queue.validator.planned, finite, base.search.seed, has_points)
+    stopping.begin(context)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
+    if base.search.terminator or isinstance(stopping, CurvePolicy | CurveEiPolicy):  # others have no forecast anyway
+        monitor.terminator = Terminator(context)
+        monitor.converged = SweepProgress.read(folder.path).converged
+    queue.has_converged = monitor.has_converged
     queue.foreseen, queue.proposed = monitor.foreseen, monitor.proposed
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 

@@ -115,11 +115,13 @@ class TrialQueue:
     )  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     proposed: Callable[[], Sequence[Point]] = tuple  # new points that the early-stopping policy chose, the best first
+    has_converged: Callable[[], bool] = lambda: False  # nothing left promises more than noise
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
     at_once: int = 1  # trials
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
+    _converged: bool = False  # and search.terminator ends the search
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
     _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
@@ -133,6 +135,8 @@ class TrialQueue:
     @property
     def target(self) -> int:
         """How many trials the search itself starts in all, without replicates."""
+        if self._converged:
+            return len(self.study.searched)
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
@@ -151,7 +155,10 @@ class TrialQueue:
     @property
     def has_points(self) -> bool:
         """Whether the search itself may start more points."""
-        return not self.exhausted and len(self.study.searched) < self.target
+        if self.exhausted or len(self.study.searched) >= self.target:
+            return False
+        self._converged = self.has_converged() and self.search.terminator
+        return not self._converged
 
     def next(self) -> QueuedTrial | None:
         """Return the next trial; None if none follows, or if what follows depends on running trials."""

@@ -85,7 +85,7 @@ def test_many_small_chances_together_resume_a_trial_at_the_end() -> None:
     """Each of eight paused trials is better than the best with a chance below 2 %, and one of them with a chance above it."""
     paused = [curve(4 + n, 5e-3 * (1 + 0.05 * n), 0.65, 5) for n in range(8)]
     last = policy(more=False)
-    forecasts = last._forecasts([*FINISHED, *paused])
+    forecasts = last.forecasts([*FINISHED, *paused])
     assert max(forecasts.chances(paused)) < LAST < any_of(forecasts.chances(paused))
     assert last.promote([*FINISHED, *paused], more=False) == 4
     assert last.decide(running(paused[0]), [*FINISHED, *paused[1:]]).action is Action.CONTINUE
@@ -94,7 +94,7 @@ def test_many_small_chances_together_resume_a_trial_at_the_end() -> None:
 
 def test_the_chance_to_be_better_counts_that_the_best_is_not_certain_either() -> None:
     """A point next to the best one shares its errors, so it is compared more exactly than a distant one."""
-    forecasts = policy()._forecasts([*FINISHED, curve(4, 1.1e-3, 0.85, 5)])
+    forecasts = policy().forecasts([*FINISHED, curve(4, 1.1e-3, 0.85, 5)])
     near, best = forecasts._finals([{"lr": 1.1e-3}]), forecasts._finals([{"lr": 1e-3}])
     alone = math.hypot(float(forecasts._process.predict(near)[1][0]), float(forecasts._process.predict(best)[1][0]))
     assert float(forecasts._process.compare(near, best)[1][0]) < 0.8 * alone

@@ -56,7 +56,7 @@ class CurveEiPolicy(NoStopping):
         if len(begun) + 1 < START:
             is_start = more and len(others) + 1 < START
             return Decision(Action.PAUSE, "the first points are compared") if is_start else CONTINUE
-        forecasts = self._forecasts([*others, curve], curve.number)
+        forecasts = self.forecasts([*others, curve], curve.number)
         if not more:
             return self._finish(forecasts, curve)
         own = forecasts.scores([curve])[0]
@@ -70,7 +70,7 @@ class CurveEiPolicy(NoStopping):
         """Return the most promising paused trial, unless a new point promises more."""
         if (more and len(curves) < START) or not any(map(_is_begun, curves)):
             return None
-        forecasts = self._forecasts(curves)
+        forecasts = self.forecasts(curves)
         if not forecasts.paused:
             return None
         if not more:
@@ -92,12 +92,12 @@ class CurveEiPolicy(NoStopping):
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the expected final values of unfinished trials with an evaluation."""
         unfinished = [c for c in keep(list(filter(_is_begun, curves))) if c.state != State.FINISHED]
-        return self._forecasts(curves).values(unfinished) if unfinished else {}
+        return self.forecasts(curves).values(unfinished) if unfinished else {}
 
     def propose(self, curves: Sequence[Curve]) -> list[Point]:
         """Return new points, the most promising first; the first ones of a search fill the space."""
         if sum(map(_is_begun, curves)) >= START:
-            forecasts = self._forecasts(curves)
+            forecasts = self.forecasts(curves)
             return ranked(forecasts.candidates, forecasts.worths)
         drawn = self._draw(curves)
         return ranked(drawn, self._spread(curves, drawn))
@@ -124,7 +124,7 @@ class CurveEiPolicy(NoStopping):
             self._features = Features(self._context)
         return self._features
 
-    def _forecasts(self, curves: Sequence[Curve], judged: int | None = None) -> "Forecasts":
+    def forecasts(self, curves: Sequence[Curve], judged: int | None = None) -> "Forecasts":
         """Return the forecast from these curves, of which the last is kept; their order does not matter."""
         ordered = sorted(curves, key=lambda curve: curve.number)
         key = (judged, *((c.number, c.state, len(c.held_out), *c.held_out[-1:], c.total) for c in ordered))
@@ -241,6 +241,21 @@ class Forecasts:
 
         shares = np.maximum(np.array(costs) / self._usual, CHEAPEST)
         return [float(gain) for gain in gains / shares]
+
+    def improvement(self) -> float:
+        """Return the largest expected improvement of any new point or unfinished trial, in the objective's own unit."""
+        unfinished = [curve for curve in self._begun if curve.state in (State.PAUSED, State.RUNNING)]
+        mean, deviation = self._predict([*self.candidates, *(curve.point for curve in unfinished)])
+        return self._gain(float(expected_improvement(mean, deviation, self._bar).max(initial=0.0)))
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of an evaluation, as the curves themselves show it, in the objective's own unit."""
+        return self._gain(math.sqrt(self._process.kernel.noise * self._process.scale))
+
+    def _gain(self, step: float) -> float:
+        """Return what a step above the best forecast is in the objective's own unit."""
+        return self._warp.undo(self._bar + step) - self._warp.undo(self._bar)
 
     def chances(self, curves: Sequence[Curve]) -> list[float]:
         """Return the chance of each trial to be better than the best that has finished, which is not certain itself."""
