@@ -93,6 +93,9 @@ TRACKERS: dict[str, Callable[..., Any]] = {
     "none": Lazy("train.tracker:Tracker"),
     "wandb": Lazy("train.tracker:WandbTracker"),
     "tensorboard": Lazy("train.tracker:TensorboardTracker"),
+    "trackio": Lazy("train.other_trackers:TrackioTracker"),
+    "swanlab": Lazy("train.other_trackers:SwanlabTracker"),
+    "mlflow": Lazy("train.other_trackers:MlflowTracker"),
 }
 
 # cluster.kind: a subclass of launchers.base.Launcher

@@ -18,12 +18,22 @@ from .conftest import MakeTrial, metrics_of, result_of
 
 def test_a_trial_is_a_run_under_its_own_folder_and_id(make_fake: MakeTrial) -> None:
     """Group, name, tags, configuration, plan, metrics and summary are in what `wandb sync` sends."""
-    folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]")
+    folder = make_fake("tracker.kind=wandb", "tracker.tags=[first]", "tracker.notes=why")
     assert run_attempt(folder) == ExitCode.FINISHED
     (run,) = (folder / "wandb").glob("offline-run-*")
     assert run.name.endswith(tracker.run_id(folder))
     records = (run / f"run-{tracker.run_id(folder)}.wandb").read_bytes()
-    for word in (b"a sweep", b"0000-a", b"first", b"eval_reward_se", b"total_steps", b"objective", b'"finished"'):
+    for word in (
+        b"a sweep",
+        b"0000-a",
+        b"first",
+        b"why",
+        b"objective_high",
+        b"eval_reward_se",
+        b"total_steps",
+        b"objective",
+        b'"finished"',
+    ):
         assert word in records
 
 
@@ -98,7 +108,7 @@ def test_a_tracker_that_fails_later_warns_once(
     assert len(metrics_of(folder)) == 7
 
 
-@pytest.mark.parametrize("options", [schema.Tracker(kind="trackio"), schema.Tracker(kind="wandb", mode="on")])
+@pytest.mark.parametrize("options", [schema.Tracker(kind="comet"), schema.Tracker(kind="wandb", mode="on")])
 def test_an_unknown_tracker_is_bad_input(tmp_path: Path, options: schema.Tracker) -> None:
     """Kind and mode are checked before anything starts."""
     with pytest.raises(UserError, match="tracker"):

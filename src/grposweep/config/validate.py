@@ -1,5 +1,6 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -182,18 +183,36 @@ def check_installed(experiment: Experiment) -> None:
         )
 
 
+TRACKER_PACKAGES = {  # by tracker.kind: modules of which one is needed, and what to install
+    "tensorboard": (("tensorboard", "tensorboardX"), "tensorboard"),
+    "wandb": (("wandb",), "'grposweep[train]'"),
+    "trackio": (("trackio",), "'grposweep[trackio]'"),
+    "swanlab": (("swanlab",), "'grposweep[swanlab]'"),
+    "mlflow": (("mlflow",), "'grposweep[mlflow]'"),
+}
+TRACKER_SERVERS = {  # environment variables of which one is needed with tracker.mode=online
+    "trackio": ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"),
+    "mlflow": ("MLFLOW_TRACKING_URI",),
+}
+
+
 def check_tracker(experiment: Experiment) -> None:
-    """Raise UserError if nothing would write TensorBoard's files, or TensorBoard is not installed here."""
-    if experiment.tracker.kind != "tensorboard":
-        return
-    if experiment.trainer.kind != "trl":
+    """Raise UserError if nothing would write TensorBoard's files, or a tracker is not installed or has no server."""
+    kind, own_python = experiment.tracker.kind, experiment.cluster.python is not None
+    if kind == "tensorboard" and experiment.trainer.kind != "trl":
         raise UserError(
             f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=wandb."
         )
-    if not any(map(find_spec, ("tensorboard", "tensorboardX"))):
+    modules, package = TRACKER_PACKAGES.get(kind, ((), ""))
+    if modules and not own_python and not any(map(find_spec, modules)):
+        other = "none" if kind == "wandb" else "wandb"
+        raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker={other}.")
+    servers = TRACKER_SERVERS.get(kind, ())
+    if servers and experiment.tracker.mode == "online" and not any(map(os.environ.get, servers)):
         raise UserError(
-            "tracker=tensorboard: it is not installed here. Run 'pip install tensorboard', or set tracker=wandb."
+            f"tracker={kind} tracker.mode=online: no server is named. Set the environment variable {' or '.join(servers)}, or "
+            "leave tracker.mode=offline."
         )
 
 

@@ -198,10 +198,11 @@ class Search:
 
 @dataclass
 class Tracker:
-    """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb`` or ``tensorboard`` (TRL's own files).
+    """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb``, ``trackio``, ``swanlab``, ``mlflow``, tensorboard.
 
-    W&B has one run a trial, the sweep as its group; ``project``, ``entity``, ``mode`` (offline, online, disabled) and ``tags``
-    are W&B's words. ``grposweep sync`` sends what was kept offline.
+    A trial is one run, its sweep the group; TensorBoard gets TRL's own files. ``project``, ``entity``, ``mode`` (offline, online,
+    disabled), ``tags`` and ``notes`` are W&B's words. Offline all files are in the sweep's folder; ``grposweep sync`` sends those
+    of W&B. Online Trackio needs ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``, MLflow ``MLFLOW_TRACKING_URI``.
     """
 
     kind: str = "none"
@@ -209,6 +210,7 @@ class Tracker:
     entity: str | None = None
     mode: str = "offline"
     tags: list[str] = field(default_factory=list)
+    notes: str | None = None
 
 
 @dataclass

@@ -44,7 +44,7 @@ from grposweep.train.records import (
     further_objectives,
     summarise,
 )
-from grposweep.train.tracker import Tracker, build_tracker
+from grposweep.train.tracker import Tracker, build_tracker, with_intervals
 
 
 @dataclass
@@ -336,7 +336,9 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)
     shown = {name: getattr(result, name) for name in (*found.as_dict(), "step", "completions", "seconds")}
-    attempt.tracker.summarise({"status": str(result.status), **shown})  # of an enumeration W&B would show the name
+    attempt.tracker.summarise(
+        {"status": str(result.status), **with_intervals(shown)}
+    )  # of an enumeration W&B would show the name
     return result.exit_code
 
 

@@ -1,13 +1,13 @@
 """Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that fails later warns.
 
-A new tracker is a class here, or in a file of its own, and a line in ``grposweep.registries.TRACKERS``.
+A new tracker is a class here or in `other_trackers`, and a line in ``grposweep.registries.TRACKERS``.
 """
 
 import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,62 @@ class TensorboardTracker(Tracker):
     report_to = ("tensorboard",)
 
 
-class WandbTracker(Tracker):
+class RunTracker(Tracker):
+    """A tracker whose run is opened here. One that fails late warns once, and must not cost a training."""
+
+    label = ""
+
+    def __init__(self, options: schema.Tracker, folder: Path) -> None:
+        super().__init__(options, folder)
+        self.run: Any = None
+        self.warned = False
+        self.behind = False  # earlier attempts' lines are to be written first
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing may leave the sweep's folder."""
+        return self.options.mode == "offline"
+
+    @property
+    def sweep(self) -> Path:
+        """The sweep's folder."""
+        return self.folder.resolve().parent.parent
+
+    def log(self, line: dict[str, Any]) -> None:
+        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
+            self.behind = False
+            for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
+                self._log(earlier)
+            for step, kept in read_completions(self.folder).items():
+                if step < line["step"]:  # this evaluation's table is logged already
+                    self.log_completions(step, kept)
+        self._log(line)
+
+    def _log(self, line: dict[str, Any]) -> None:
+        self._attempt(lambda run: self._write(run, values_of(line), line["step"]))
+
+    def _write(self, run: Any, values: dict[str, Any], step: int) -> None:
+        """Write one line's values to the open run."""
+
+    def _attempt(self, action: Callable[[Any], object]) -> None:
+        """Do it if the run is open."""
+        if self.run is None:
+            return
+        try:
+            action(self.run)
+        except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
+            if not self.warned:
+                print(f"{self.label} failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
+            self.warned = True
+
+
+def values_of(line: dict[str, Any]) -> dict[str, Any]:
+    """Return what a tracker gets of a line of metrics: values, the step and the attempt among them."""
+    drop = ("v", "kind", "time")
+    return {name: value for name, value in line.items() if name not in drop and value is not None}
+
+
+class WandbTracker(RunTracker):
     """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id).
 
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
@@ -67,18 +122,13 @@ class WandbTracker(Tracker):
     half has been sent already, W&B appends to it, and the later attempt writes its own lines only.
     """
 
-    def __init__(self, options: schema.Tracker, folder: Path) -> None:
-        super().__init__(options, folder)
-        self.run: wandb.Run | None = None
-        self.warned = False
-        self.behind = False  # earlier attempts' lines are to be written first
+    label = "W&B"
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         import wandb  # a second or two: only where it is wanted
 
-        offline = self.options.mode == "offline"
         name = run_id(self.folder)
-        if offline:
+        if self.is_offline:
             self._drop_offline_runs()
         self.run = wandb.init(
             project=self.options.project,
@@ -87,11 +137,12 @@ class WandbTracker(Tracker):
             name=self.folder.name,
             id=name,
             tags=self.options.tags or None,
+            notes=self.options.notes,
             config=columns(experiment, plan, self.folder),
             dir=str(self.folder),
             mode=self.options.mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
             # Offline, W&B only warns about resuming; the id alone does it at `wandb sync`.
-            resume=None if offline else "allow",
+            resume=None if self.is_offline else "allow",
             settings=wandb.Settings(silent=True, console="off"),
         )
         # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
@@ -106,16 +157,6 @@ class WandbTracker(Tracker):
             shutil.rmtree(run, ignore_errors=run.is_symlink())
             self.behind = True
 
-    def log(self, line: dict[str, Any]) -> None:
-        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
-            self.behind = False
-            for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
-                self._log(earlier)
-            for step, kept in read_completions(self.folder).items():
-                if step < line["step"]:  # this evaluation's table is logged already
-                    self.log_completions(step, kept)
-        self._log(line)
-
     def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
         self._attempt(lambda run: _log_table(run, step, completions))
 
@@ -126,20 +167,8 @@ class WandbTracker(Tracker):
         self._attempt(_finish)
         self.run = None
 
-    def _log(self, line: dict[str, Any]) -> None:
-        drop = ("v", "kind", "time")
-        self._attempt(lambda run: run.log({k: v for k, v in line.items() if k not in drop and v is not None}))
-
-    def _attempt(self, action: Any) -> None:
-        """Do it if the run is open; a tracker that fails late must not cost a training."""
-        if self.run is None:
-            return
-        try:
-            action(self.run)
-        except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
-            if not self.warned:
-                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr)
-            self.warned = True
+    def _write(self, run: "wandb.Run", values: dict[str, Any], step: int) -> None:  # noqa: ARG002 - values have the step
+        run.log(values)
 
 
 def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion]) -> None:
@@ -188,6 +217,19 @@ def run_id(folder: Path) -> str:
     return f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 
+NORMAL = 1.96  # standard errors of a 95 % interval
+
+
+def with_intervals(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary with the 95 % interval of each mean that has a standard error: ``objective_low``, ``objective_high``."""
+    found = dict(values)
+    for name, error in values.items():
+        mean = values.get(name.removesuffix("_se"))
+        if name.endswith("_se") and error is not None and mean is not None:
+            found |= {f"{name[:-3]}_low": mean - NORMAL * error, f"{name[:-3]}_high": mean + NORMAL * error}
+    return found
+
+
 def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Tracker:
     """Return the tracker of one rank; only rank 0 tracks.
 
@@ -195,5 +237,6 @@ def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Track
     """
     for key, value in (("tracker.kind", options.kind), ("tracker.mode", options.mode)):
         check_choice(key, value)
-    tracker: Tracker = TRACKERS[options.kind if is_main else "none"](options, folder)
+    is_on = is_main and (options.mode != "disabled" or options.kind == "wandb")  # which has a mode of this name
+    tracker: Tracker = TRACKERS[options.kind if is_on else "none"](options, folder)
     return tracker
