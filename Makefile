@@ -120,7 +120,7 @@ neps: .venvs/neps/ready
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# The rules beside ms-swift's own argument classes, and a sweep that it trains; minutes each.
+# The rules compared with ms-swift's own argument classes, and a sweep that it trains; minutes each.
 ms-swift: $(VENV)/ready .venvs/ms-swift/ready
 	$(BIN)/python benchmarks/frameworks/ms_swift.py
 

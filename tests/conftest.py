@@ -74,7 +74,7 @@ def run(here: Path) -> Callable[..., Ended]:
     return call
 
 
-def heed_interrupts() -> None:
+def accept_interrupts() -> None:
     """A process started in the background inherits that Ctrl-C is ignored, and its children with it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -88,7 +88,7 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         command = [sys.executable, str(RUN), *arguments]
         process = subprocess.Popen(
             command, cwd=here, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            preexec_fn=heed_interrupts,
+            preexec_fn=accept_interrupts,
         )  # fmt: skip
         started.append(process)
         return process

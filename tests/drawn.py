@@ -1,4 +1,4 @@
-"""Settings of all kinds, for properties that hold whatever is set."""
+"""Settings of all kinds, for properties that hold for every setting."""
 
 from dataclasses import fields
 from typing import Any

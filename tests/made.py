@@ -47,7 +47,7 @@ class Made:
         default_factory=lambda: {"batch": ["small", "medium", "large"], "batch.num_generations": [4, 8, 16]}
     )
     message: str = FAILURE["message"]  # type: ignore[assignment]
-    further: dict[str, str] = field(default_factory=dict)  # objectives beside the first, with their directions
+    further: dict[str, str] = field(default_factory=dict)  # objectives after the first, with their directions
     sampler: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)  # over sweep.yaml's own
 

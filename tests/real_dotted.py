@@ -351,7 +351,7 @@ def _fixes(peer: Peer, asker: Asker, done: Comparison, verdict: LintResult, code
         if finding.code != code or sum(other.code == code for other in verdict.diagnostics) > 1:
             continue
         for repair in finding.fixes:
-            mended = dict(changed(verdict.recipe, repair.change).config)
+            fixed = dict(changed(verdict.recipe, repair.change).config)
             done.fixes += 1
-            if error := asker.ask(mended):
-                done.differences.append(f"fix of {code} {dict(repair.change)}: {error!r} {mended}")
+            if error := asker.ask(fixed):
+                done.differences.append(f"fix of {code} {dict(repair.change)}: {error!r} {fixed}")

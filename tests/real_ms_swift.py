@@ -1,4 +1,4 @@
-"""Recipes for ms-swift drawn at random, broken in known ways, and the verdicts of its real argument classes beside lint's."""
+"""Random recipes for ms-swift, broken in known ways: verdicts of its real argument classes compared with lint's."""
 
 import json
 import subprocess
@@ -147,10 +147,10 @@ MUTATIONS: dict[str, dict[str, Any]] = {
     "cached data": {"cached_dataset": ["somewhere"]},
     "two losses": {"loss_type": ["grpo", "dapo"]},
     "soft_overlong without its length": {"reward_funcs": ["soft_overlong"]},
-    "a reference beside an adapter": {"tuner_type": "lora", "ref_model": "somewhere", "beta": 0.1},
+    "a reference with an adapter": {"tuner_type": "lora", "ref_model": "somewhere", "beta": 0.1},
     "generating ahead without a server": {"async_generate": True},
     "a reasoning parser": {"vllm_reasoning_parser": "qwen3"},
-    "a plateau that nobody watches": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
+    "a plateau that is not watched": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
     "no padding without flash attention": {"padding_free": True},
     "words for a flag": {"sync_ref_model": "maybe"},
     "a strategy that is none": {"save_strategy": "often"},

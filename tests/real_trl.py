@@ -1,4 +1,4 @@
-"""The verdicts of a real TRL beside those of the rules: random settings, their native configuration, and the comparison."""
+"""Verdicts of a real TRL compared with those of the rules, on random settings in their native configuration."""
 
 import json
 import subprocess
@@ -133,7 +133,7 @@ def compare(python: str, version: Version, count: int, seed: int) -> Comparison:
     done.versions, answers = ask(python, settings)
     for s, answer in zip(settings, answers, strict=True):
         _compare_one(s, answer, done)
-    proposed = [mended for s in settings for mended in fixed(s)]
+    proposed = [repaired for s in settings for repaired in fixed(s)]
     for s, answer in zip(proposed, ask(python, proposed)[1], strict=True):
         done.fixes += 1
         if answer["error"]:

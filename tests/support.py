@@ -65,7 +65,7 @@ def known_recipes(*frameworks: str) -> list[dict[str, Any]]:
 def executed_lines(work: Callable[[], object], most: int) -> int:
     """Count the lines of Python that ``work()`` executes. Fail as soon as there are more than ``most``.
 
-    The count is the same on every machine, whatever else runs there, and work without end is stopped.
+    The count is the same on every machine under any load, and work without end is stopped.
     """
     count = 0
 
@@ -88,7 +88,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
     """Wait until ``condition()`` holds; an AssertionError where it never does."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "waited too long"
         time.sleep(0.05)
 
 

@@ -29,7 +29,7 @@ def test_without_a_length_there_is_no_work_to_count() -> None:
 def test_trials_of_two_kinds_give_both_prices_away(
     prices: tuple[float, float], sizes: tuple[float, float, float, float]
 ) -> None:
-    """Whatever was measured is explained, and a third kind is foretold from it."""
+    """It explains what was measured, and predicts a third kind."""
     works = [Work(sizes[0], sizes[1]), Work(sizes[2], sizes[3])]
     seen = [(work, prices[0] * work.generated + prices[1] * work.trained) for work in works]
     rates = fit_rates(seen)

@@ -15,8 +15,8 @@ class Interrupted(Exception):
     """The moment a writer dies."""
 
 
-def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """One file before, one after; the content is the last one, whatever it holds."""
+def test_a_written_file_replaces_the_old_one_and_leaves_no_other_file(tmp_path: Path) -> None:
+    """One file before, one after; for every content, the last one counts."""
     path = tmp_path / "result file.txt"
     write_text(path, "old")
     write_text(path, "new ü\n")
@@ -89,7 +89,7 @@ def test_appending_to_whole_lines_adds_nothing_but_the_line(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("scar", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])
 def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, scar: str) -> None:
-    """Whatever a crash leaves on a line, the lines around it are read."""
+    """Lines around a damaged one are read."""
     path = tmp_path / "attempts.jsonl"
     path.write_text(f'{{"step": 1}}\n{scar}\n{{"step": 2}}\n')
     assert [line["step"] for line in read_lines(path)] == [1, 2]
@@ -121,7 +121,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_json_is_one_error(name: str) -> None:
-    """Whatever is wrong with it, a reader has one error to expect."""
+    """Every kind of damage raises the same error."""
     with pytest.raises(ValueError):
         parse_json(HOSTILE[name])
     with pytest.raises(ValueError):

@@ -49,9 +49,9 @@ OTHERS = {
 }
 
 
-def draw_settings(**dials: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:
-    """Settings over ``dials``, their automatic sizes solved."""
-    return st.fixed_dictionaries(dials).map(lambda drawn: planning.realise(replace(BASE, **drawn)))
+def draw_settings(**drawn: st.SearchStrategy[Any]) -> st.SearchStrategy[Setting]:
+    """Settings over ``drawn``, their automatic sizes solved."""
+    return st.fixed_dictionaries(drawn).map(lambda fields: planning.realise(replace(BASE, **fields)))
 
 
 def broken(s: Setting) -> set[str]:
@@ -60,7 +60,7 @@ def broken(s: Setting) -> set[str]:
 
 
 def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
-    """What every fix must do; returns the mended setting."""
+    """What every fix must do; returns the fixed setting."""
     after = changed(s, dict(fix.change))
     assert {key for key, _ in fix.keys} <= set(KEYS.values()), "not a key of ours"
     assert problem.code not in broken(after)
@@ -73,7 +73,7 @@ def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(s=draw_settings(**BATCHES, **OTHERS))
 def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
-    """Whatever else is broken."""
+    """Even if other rules are broken as well."""
     for problem in errors(check(s)):
         fixes = find_fixes(s, problem)
         assert len(fixes) <= 3
@@ -85,7 +85,7 @@ def test_a_fix_ends_its_problem_and_causes_none(s: Setting) -> None:
 @settings(derandomize=True, max_examples=50, deadline=None)
 @given(s=draw_settings(**BATCHES))
 def test_a_batch_with_one_error_has_a_fix_that_leaves_none(s: Setting) -> None:
-    """Nobody is sent from one error to the next."""
+    """No fix leads from one error to another."""
     found = errors(check(s))
     assume(len(found) == 1)
     fixes = find_fixes(s, found[0])

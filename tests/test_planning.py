@@ -126,7 +126,7 @@ def test_checkpoints_fall_on_rollout_boundaries(s: Setting, checkpoints: int) ->
 
 
 def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
-    """Somebody else's recipe is read, not improved; no checkpoints means none."""
+    """Another project's recipe is read, not improved; no checkpoints means none."""
     s = Setting(processes=1, max_steps=10, save_steps=7, checkpoints=2)
     assert planning.save_every(s) == 7
     assert planning.save_every(replace(s, save_steps=0.25)) == 3  # a share of all steps, rounded up, as in transformers

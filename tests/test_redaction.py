@@ -71,7 +71,7 @@ def test_what_is_no_secret_is_left_alone(text: str) -> None:
 
 
 @given(st.text(LETTERS + LETTERS.upper(), min_size=16, max_size=40), st.text(max_size=20), st.text(max_size=20))
-def test_no_token_survives_wherever_it_stands(token: str, before: str, after: str) -> None:
+def test_no_token_survives_in_any_place(token: str, before: str, after: str) -> None:
     """Behind and before anything that is no letter or digit."""
     assert f"hf_{token}" not in redact(f"{before} hf_{token} {after}")
 
@@ -106,7 +106,7 @@ def test_a_configuration_that_holds_a_secret_is_refused_without_showing_it(conte
 
 
 def test_a_configuration_that_refers_to_a_secret_is_fine() -> None:
-    """Whoever reads it learns nothing."""
+    """Its readers learn nothing."""
     refuse_secrets(
         {"cluster": {"setup": ["export HF_TOKEN=$(cat ~/.hf_token)"]}, "pad_token": "<|endoftext|>", "hub_token": None}
     )

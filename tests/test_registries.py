@@ -1,4 +1,4 @@
-"""One line registers a task, a tracker, a sampler or an early-stopping policy: checks, choices and whoever builds it follow."""
+"""One line registers a task, a tracker, a sampler or an early-stopping policy: checks, choices and construction follow."""
 
 import subprocess
 import sys

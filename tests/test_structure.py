@@ -130,7 +130,7 @@ OWN_PARSERS = {
 }
 
 
-def test_whatever_is_read_has_the_limits_of_files() -> None:
+def test_every_read_has_the_limits_of_files() -> None:
     """Depth, size and numbers are bounded in files.py; every other parser has a reason."""
     found = {relative(path) for path in modules() if PARSERS.search(path.read_text(encoding="utf-8"))}
     assert found == OWN_PARSERS.keys()

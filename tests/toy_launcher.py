@@ -30,7 +30,7 @@ class Died(BaseException):
 
 
 class Free:
-    """A lease that nobody else wants."""
+    """A lease without competitors."""
 
     def check(self) -> None:
         """Still ours."""

@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing on the terminal."""
 
     def do_GET(self) -> None:
-        """Somebody asks whether we are there."""
+        """A client asks whether the server is there."""
         self._answer({})
 
     def do_POST(self) -> None:

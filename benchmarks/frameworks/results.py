@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 PATH = Path(__file__).resolve().parent / "RESULTS.md"
-HEAD = """# Beside the frameworks themselves
+HEAD = """# Compared with the frameworks themselves
 
-What rules, plans and launches of `grposweep` are beside the real code of each framework, installed in an environment of
+What rules, plans and launches of `grposweep` are compared with the real code of each framework, installed in an environment of
 its own; each section is written by the command that it names.
 """
 

@@ -1,4 +1,4 @@
-"""The rules beside older TRL releases, each really installed: python benchmarks/trl_versions/run.py [versions ...].
+"""The rules compared with older TRL releases, each really installed: python benchmarks/trl_versions/run.py [versions ...].
 
 Makes an environment for each line of requirements.txt under .venvs, draws random settings, lets the real class judge them
 and the fixes, and writes RESULTS.md. Exit code 1 where anything differs.
@@ -20,7 +20,7 @@ from real_trl import Comparison, compare  # noqa: E402  # found through the line
 COUNT, SEED = 1000, 1
 TORCH = "torch==2.13.0"  # the one CPU build that every environment takes
 
-HEAD = """# The rules beside older TRL releases
+HEAD = """# The rules compared with older TRL releases
 
 `make trl-versions`, {date}, {count} random settings a release (seed {seed}). Before 0.18 the real `GRPOTrainer` judges (its
 checks stand behind everything else in the constructor), since then the real `GRPOConfig`; only the number of processes is

@@ -58,7 +58,7 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
 def test_every_option_of_every_group_composes_and_fits_the_schema(
     path: Path, composed: Callable[[Path], Composed]
 ) -> None:
-    """An option that nobody composes breaks for its first user; what it writes is what the experiment holds."""
+    """An option that is never composed breaks for its first user; what it writes is what the experiment holds."""
     (choices, experiment), group = composed(path), path.parent.name
     assert choices[group] == path.stem
     check_words(experiment)
@@ -110,7 +110,7 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     check_words(points.base)
     validator = Validator(space, points)
     validator.check_parameters()
-    middle = {dial.name: dial.domain.at(0.5) for dial in space.parameters if isinstance(dial.domain, Interval)}
+    middle = {one.name: one.domain.at(0.5) for one in space.parameters if isinstance(one.domain, Interval)}
     assert any(validator.is_valid({**point, **middle}) for point in space.finite_points())
 
 

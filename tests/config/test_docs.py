@@ -35,7 +35,7 @@ def test_defaults_are_said_as_yaml_has_them() -> None:
     [(int | None, "whole number or null"), (list[str], "list of text"), (dict[str, str], "mapping of text")],
 )
 def test_types_are_said_in_words(kind: object, says: str) -> None:
-    """As somebody who writes YAML would."""
+    """As in handwritten YAML."""
     assert document.type_text(kind) == says
 
 

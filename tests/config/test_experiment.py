@@ -213,7 +213,7 @@ def test_an_objective_cannot_average_over_more_evaluations_than_there_are() -> N
     check_words(to_experiment({"search": {"last": 4}, "schedule": {"evaluations": 4}}))
 
 
-def test_an_option_that_does_not_exist_brings_the_options_and_the_dial() -> None:
+def test_an_option_that_does_not_exist_names_the_options_and_the_parameter() -> None:
     """``kl=0.04`` meant kl.beta, ``kl=lo`` meant low, ``klm`` is no group."""
     assert "kl.beta" in unknown_option("kl", "0.04", ["high", "low", "none"])
     assert "Did you mean kl=low?" in unknown_option("kl", "lo", ["high", "low", "none"])

@@ -25,7 +25,7 @@ SHARED = [
     "generation.max_completion_length=${task.max_completion_length}",
     "kl.ref_model_sync_steps=32",
 ]
-DIALS: dict[str, st.SearchStrategy[Any]] = {
+PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "batch": st.sampled_from(["auto", "reuse"]),
     "kl": st.just("sync_ref"),
     "optimizer": st.just("adamw_cosine"),
@@ -56,7 +56,7 @@ def written(name: str, value: Any) -> str:
 
 
 @settings(derandomize=True, max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(point=st.fixed_dictionaries({}, optional=DIALS))
+@given(point=st.fixed_dictionaries({}, optional=PARAMETERS))
 @example(point={"task": "gsm8k", "generation": "transformers"})  # the length follows the task's
 @example(point={"optimizer": "adamw_cosine", "lr": 0.5})  # the learning rate follows the root's
 @example(point={"debug": "smoke", "schedule": "steps", "lr": 0.5})  # sets keys of other groups
@@ -79,7 +79,7 @@ def test_one_point_leaves_no_trace_in_the_next(points: Points) -> None:
     assert points.base.lr != 0.5
 
 
-def test_a_shared_override_survives_a_group_dial(points: Points) -> None:
+def test_a_shared_override_survives_a_group_parameter(points: Points) -> None:
     """``kl=none,sync_ref kl.ref_model_sync_steps=32``: the option comes first, the override on top."""
     assert points.experiment({"kl": "sync_ref"}).kl.ref_model_sync_steps == 32
     assert points.experiment({"kl": "sync_ref"}).kl.sync_ref_model
@@ -88,8 +88,8 @@ def test_a_shared_override_survives_a_group_dial(points: Points) -> None:
 @pytest.mark.parametrize(
     "point", [{"batch.num_generatons": 4}, {"nothing": 1}, {"batch.num_generations": 2.5}, {"lr": "fast"}]
 )
-def test_a_dial_that_fits_no_key_is_bad_input(point: dict[str, Any], points: Points) -> None:
-    """The message names the dial."""
+def test_a_parameter_that_fits_no_key_is_bad_input(point: dict[str, Any], points: Points) -> None:
+    """The message names the parameter."""
     with pytest.raises(UserError, match=next(iter(point))):
         points.experiment(point)
 

@@ -24,7 +24,7 @@ MS_SWIFT = ("GB101", "GB102", "GB103", "GB106", "GB501", "GB503")  # what was re
 # Rows whose verdict differs here, with the reason.
 EXPLAINED = dict.fromkeys(
     ("C0579", "C0623"),
-    "train_batch_size=0 belongs to the fully asynchronous trainer, which asserts gen_batch_size=1 beside it; the row left "
+    "train_batch_size=0 belongs to the fully asynchronous trainer, which also asserts gen_batch_size=1; the row left "
     "that key out, and main_ppo would refuse the rest: P=0 is below ppo_mini_batch_size=128",
 )
 

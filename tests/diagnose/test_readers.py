@@ -16,7 +16,7 @@ ROWS = run(40)
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_format_gives_the_same_rewards(name: str, tmp_path: Path) -> None:
-    """Whatever framework wrote the log, its steps, rewards and lengths are the training's."""
+    """For the log of every framework, its steps, rewards and lengths are the training's."""
     log = read_log(write(tmp_path, name, ROWS))
     for ours, theirs in (
         ("reward", "reward"),

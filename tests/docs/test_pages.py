@@ -1,4 +1,4 @@
-"""The pages of docs/: links lead somewhere, commands exist, and whoever follows them sees what they show."""
+"""The pages of docs/: links lead somewhere, commands exist, and following them gives what they show."""
 
 import importlib.util
 import re
@@ -70,7 +70,7 @@ def test_on_the_site_a_link_to_a_file_outside_docs_leads_to_the_repository() -> 
 
 @pytest.mark.parametrize("page", [*PAGES, *PROJECT.glob("*.md")], ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    """Files beside it, or addresses."""
+    """Files, or addresses."""
     links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
 
@@ -148,7 +148,7 @@ def shape(page: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED, ids=named)
-def test_whoever_follows_a_page_sees_what_it_shows(page: Path, follow: ModuleType, tmp_path: Path) -> None:
+def test_following_a_page_gives_what_it_shows(page: Path, follow: ModuleType, tmp_path: Path) -> None:
     """Its files written and its commands run in order, in a fresh folder."""
     trains = page.name == "tutorial.md"
     now = follow.follow(page, shims(tmp_path / "bin"), *(SHORTER if trains else ()))

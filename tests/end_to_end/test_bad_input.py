@@ -71,7 +71,7 @@ DEFAULT = {
     "case", [pytest.param(case, marks=() if case in DEFAULT else pytest.mark.slow) for case in CASES]
 )
 def test_bad_input_is_one_message_and_code_2(run: Run, here: Path, case: str) -> None:
-    """Whatever is wrong, nothing is left behind."""
+    """Bad input of every kind leaves nothing behind."""
     arguments, parts = CASES[case]
     ended = run("trainer=fake", *arguments) if "trainer" not in str(arguments) else run(*arguments)
     assert ended.code == 2, ended.out + ended.err

@@ -28,7 +28,7 @@ def ends(trial: Path) -> list[str]:
 
 
 def test_the_same_crash_three_times_in_a_row_stops_the_sweep(run: Run) -> None:
-    """Instead of burning through eight trials; the same command goes on once it is mended."""
+    """Instead of burning through eight trials; the same command continues once it is fixed."""
     sweep = ("-m", "lr=1e-4,2e-4,3e-4,4e-4,1e-3,2e-3,3e-3,4e-3")
     ended = run(*FAKE, "trainer.fake.crash_at=2", *sweep)
     assert ended.code == 1
@@ -130,7 +130,7 @@ def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
 
 
 @pytest.mark.slow
-def test_a_failure_that_nobody_watched_is_ruled_on_by_the_next_controller(run: Run) -> None:
+def test_a_failure_without_a_controller_is_classified_by_the_next_controller(run: Run) -> None:
     """The controller dies between the attempt's end and its ruling: the result is there, its class is not."""
     ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     (trial,) = trials(ended.sweep)

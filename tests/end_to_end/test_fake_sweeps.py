@@ -64,7 +64,7 @@ def test_an_interval_is_searched_by_tpe_and_invalid_options_are_never_asked(run:
 def test_the_same_adaptive_sweep_twice_asks_the_same_points(run: Run) -> None:
     """Asks depend on seed, number and history alone."""
     space = ("-m", "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.trials=12")
-    arguments = ("trainer=fake", "search.stopping=none", *space)  # when a pause is heeded is a matter of time
+    arguments = ("trainer=fake", "search.stopping=none", *space)  # when a pause takes effect depends on timing
     first, second = run(*arguments, "name=a"), run(*arguments, "name=b")
     assert [trial.params for trial in study(first.sweep).trials] == [t.params for t in study(second.sweep).trials]
 
@@ -183,7 +183,7 @@ def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, start: Callable, here: Path) -> None:
-    """And the first one is not disturbed: it goes on until somebody stops it."""
+    """And the first one is not disturbed: it continues until it is stopped."""
     endless = (*SLOW, "schedule.max_steps=5000", "lr=1e-3")
     process = start(*endless)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)

@@ -36,7 +36,7 @@ def dashboard(journal: Path) -> Iterator[str]:
 
 
 def answers(url: str) -> bool:
-    """Whether somebody is there."""
+    """Whether a server answers."""
     try:
         return bool(get(url))
     except OSError:
@@ -91,7 +91,7 @@ def test_tensorboard_gets_trls_own_curves(run: Run) -> None:
 
 
 def test_tensorboard_for_another_program_is_its_recipes_business(run: Run) -> None:
-    """Bad input before anything starts, since nobody would write the files."""
+    """Bad input before anything starts, since nothing would write the files."""
     ended = run("tracker=tensorboard", "trainer=fake")
     assert ended.code == 2
     assert "tracker=tensorboard" in ended.err

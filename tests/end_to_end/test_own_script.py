@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of somebody who did all that the tutorial says, in order."""
+    """The folder of a user who did all that the tutorial says, in order."""
     folder = tmp_path_factory.mktemp("own") / "a folder"
     folder.mkdir()
     path = f"{shims(folder.parent / 'bin')}:{os.environ['PATH']}"

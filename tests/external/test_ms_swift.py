@@ -52,7 +52,7 @@ def test_one_node_needs_no_address(tmp_path: Path) -> None:
     assert [program.environment for program in programs] == [{}, {"NPROC_PER_NODE": "2"}]
 
 
-def test_our_callback_stands_beside_the_recipes_own_plugins(tmp_path: Path) -> None:
+def test_our_callback_is_added_to_the_recipes_own_plugins(tmp_path: Path) -> None:
     """Where a person's arguments name plugins, theirs count alone."""
     recipe = {"external_plugins": ["rewards.py"], "callbacks": "early_stop"}
     command = build(Trial(Trainer(kind="ms-swift"), tmp_path, recipe)).command
@@ -101,7 +101,7 @@ def test_an_earlier_attempts_lines_count_up_to_the_checkpoint(tmp_path: Path) ->
 
 @pytest.mark.slow  # two compositions and a sweep of two trials
 def test_a_point_is_written_into_the_recipe_in_ms_swifts_words(run: Callable[..., Ended], here: Path) -> None:
-    """A dry run shows what a trial would start; what no dial touches stays."""
+    """A dry run shows what a trial would start; what no parameter changes stays."""
     words = [f"trainer.recipe={RECIPE}", "cluster=dry_run", "name=dry"]
     assert run("-m", "trainer=ms-swift", *words, "kl=none,low", "lr=1e-3").code == 0
     recipes = [path.read_text() for path in sorted(here.glob("outputs/dry/trials/*/recipe.yaml"))]
@@ -110,7 +110,7 @@ def test_a_point_is_written_into_the_recipe_in_ms_swifts_words(run: Callable[...
 
 
 def test_the_validator_speaks_of_ms_swift_before_anything_starts(run: Callable[..., Ended]) -> None:
-    """The same rules as for its recipes, in the words of the dials."""
+    """The same rules as for its recipes, with the names of the parameters."""
     done = run("trainer=ms-swift", f"trainer.recipe={RECIPE}", "batch.num_generations=12")
     assert done.code == 2
     assert "ms-swift needs whole" in done.out + done.err

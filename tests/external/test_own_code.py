@@ -1,4 +1,4 @@
-"""Launches beside the trainers' own code, where an environment under .venvs has it: verl's command line, TRL 0.18 training."""
+"""Launches compared with the trainers' own code, where an environment under .venvs has it: verl, TRL 0.18."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_verls_own_command_line_takes_a_trials_configuration(run: Callable[..., 
 def test_a_stop_waits_for_the_callback_and_the_same_command_goes_on(
     run: Callable[..., Ended], start: Callable, here: Path
 ) -> None:
-    """Ctrl-C in the middle of a real TRL training of somebody's script: a checkpoint at a boundary, no step twice or never."""
+    """Ctrl-C in the middle of a real TRL training of a user's script: a checkpoint at a boundary, no step twice or never."""
     import signal
 
     from end_to_end.test_own_script import BLOCK, DOCUMENT

@@ -1,4 +1,4 @@
-"""What a search asks of somebody's own script in the middle of its training: to wait, or to end. Real TRL, a tiny model."""
+"""What a search asks of a user's own script in the middle of its training: to wait, or to end. Real TRL, a tiny model."""
 
 import re
 from pathlib import Path

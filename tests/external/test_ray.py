@@ -88,7 +88,7 @@ def test_a_point_that_changes_nothing_has_the_authors_recipe(made: Made, framewo
     assert changed == {}
 
 
-def test_the_same_dials_are_easyr1s_own_keys(made: Made) -> None:
+def test_the_same_parameters_are_easyr1s_own_keys(made: Made) -> None:
     """Batches in prompts, one KL coefficient; the author's batch for log-probabilities stays."""
     _, changed = made("easyr1", "lr=5e-6", "kl.beta=0.02", "batch=auto", "batch.prompts_per_step=16")
     assert changed == {
@@ -100,7 +100,7 @@ def test_the_same_dials_are_easyr1s_own_keys(made: Made) -> None:
     }
 
 
-def test_the_same_dials_are_verls_own_keys(made: Made) -> None:
+def test_the_same_parameters_are_verls_own_keys(made: Made) -> None:
     """Its KL loss has a coefficient of its own."""
     _, changed = made("verl", "lr=5e-6", "kl.beta=0.02")
     actor = "actor_rollout_ref.actor"

@@ -53,9 +53,7 @@ def test_a_torn_checkpoint_is_renamed_so_that_the_program_does_not_find_it_by_it
     assert names(trial.output) == {"checkpoint-5", "broken-checkpoint-10"}
 
 
-def test_all_nodes_go_on_from_the_first_ones_choice_whatever_they_see(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_nodes_resume_from_the_first_ones_choice(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second node still sees the choice of an earlier attempt, and waits for this one's."""
     monkeypatch.setattr(external, "POLL_SECONDS", 0.01)
     write_json(trial.folder / external.RESUME, {"attempt": 0, "checkpoint": "checkpoint-1"})
@@ -73,7 +71,7 @@ def test_all_nodes_go_on_from_the_first_ones_choice_whatever_they_see(
 
 
 def test_a_node_whose_first_node_says_nothing_gives_up(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of training from the beginning beside the others."""
+    """Instead of training from the beginning while the others continue."""
     monkeypatch.setattr(external, "CHOICE_SECONDS", 0.0)
     with pytest.raises(TimeoutError, match=r"resume\.json"):
         external.choose_checkpoint(node(trial.folder, 1, nodes=2), trial)

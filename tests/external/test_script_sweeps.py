@@ -1,4 +1,4 @@
-"""Sweeps of a script that somebody already has, from the command line: its recipe, its log, its end."""
+"""Sweeps of a script that the user already has, from the command line: its recipe, its log, its end."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_a_jobs_warning_does_not_end_the_program(run: Run, script: Script) -> No
     assert ended.code == 0, ended.out + ended.err
 
 
-def test_dials_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
+def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, script: Script) -> None:
     """Two learning rates; the better one wins by the script's own evaluations, read from the state that it saves."""
     ended = run(*script, "-m", "lr=0.1,0.3")
     assert ended.code == 0, ended.out + ended.err
@@ -171,7 +171,7 @@ def test_a_rerun_says_that_the_script_has_changed_since(run: Run, script: Script
     """What identifies the experiment is not what was recorded."""
     run(*script)
     with (here / "train.py").open("a") as file:
-        file.write("# mended\n")
+        file.write("# fixed\n")
     assert "not as recorded: what identifies the experiment" in grposweep(here, "rerun", "0").out
 
 

@@ -1,4 +1,4 @@
-"""A program on several nodes: each has a process of ours beside it, and one of them writes."""
+"""A program on several nodes: each also has a process of ours, and one of them writes."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from grposweep.train.external import ExternalProgramMonitor
 from grposweep.train.records import ControlFile, MetricsFile
 
 
-def test_a_second_nodes_process_heeds_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
+def test_a_second_nodes_process_obeys_the_search_and_leaves_metrics_alone(tmp_path: Path) -> None:
     """It would take the first one's end for a failure, and drop what that one has written."""
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1}\n')

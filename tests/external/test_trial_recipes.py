@@ -1,4 +1,4 @@
-"""The recipe that a trial of a program's gets: the author's, with the point's dials in it and nothing else."""
+"""The recipe that a trial of a program's gets: the author's, with the point's parameters in it and nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_trial_that_changes_nothing_has_the_recipe_of_its_author(recipe_of: Re
 
 
 def test_a_group_option_replaces_the_recipes_group_and_sizes_are_said_once(recipe_of: Recipe) -> None:
-    """TRL refuses a rollout's size beside its micro-steps."""
+    """TRL refuses a rollout's size together with its micro-steps."""
     recipe = recipe_of("batch=reuse")
     assert "generation_batch_size" not in recipe
     assert (recipe["per_device_train_batch_size"], recipe["steps_per_generation"], recipe["num_iterations"]) == (
@@ -80,7 +80,7 @@ def test_the_planner_solves_sizes_for_a_script_as_well(recipe_of: Recipe) -> Non
     assert recipe["per_device_train_batch_size"] * recipe.get("gradient_accumulation_steps", 1) * 2 == 128
 
 
-def test_the_validator_reads_what_no_dial_can_say(points: Callable[..., Points], here: Path) -> None:
+def test_the_validator_reads_what_no_parameter_can_say(points: Callable[..., Points], here: Path) -> None:
     """The tensor parallelism of vLLM stands in the recipe alone, and two does not divide one process."""
     vllm = "use_vllm: true\nvllm_mode: colocate\nvllm_tensor_parallel_size: 2\n"
     (here / "recipe.yaml").write_text((here / "recipe.yaml").read_text() + vllm)

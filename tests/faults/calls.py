@@ -1,6 +1,6 @@
 """Every call by which a controller changes the world outside itself, numbered; it can be made to die at any of them.
 
-Opens for writing, writes, renames, removals and folders below a sweep, and whatever its launcher is asked to do. A write
+Opens for writing, writes, renames, removals and folders below a sweep, and all requests to its launcher. A write
 counts three times: before it, with half of it on disk, after it.
 """
 

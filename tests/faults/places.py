@@ -37,7 +37,7 @@ def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], lo
     ended = {(line["trial"], line["pid"]) for line in ledger(state) if line["event"] == "end"}
     others = {line["pid"] for line in ledger(state) if line["trial"] == folder.name} - {pid for _, pid in ended}
     done = (read_json(folder / "result.json") or {}).get("status") == "finished"
-    _note(state, folder, "begin", attempt=number, beside=[pid for pid in others if is_running(pid)], done=done)
+    _note(state, folder, "begin", attempt=number, alongside=[pid for pid in others if is_running(pid)], done=done)
     if deaf:
         os.kill(os.getpid(), signal.SIGSTOP)
     code = run_attempt(folder)
@@ -127,7 +127,7 @@ class Elsewhere(Launcher):
         self.slots, self._state, self._taken, self._deaf = slots, state, taken, deaf
 
     def submit(self, job: Job) -> str:
-        """A grandchild, so that nobody waits for it; the job is known once its file is there."""
+        """A grandchild, so that no process waits for it; the job is known once its file is there."""
         job_id = f"job-{len(list(self._state.glob('*.job')))}"
         (job.folder / "logs").mkdir(exist_ok=True)
         waiting, go = os.pipe()
@@ -158,9 +158,7 @@ class Elsewhere(Launcher):
     def cancel(self, job_id: str) -> None:
         job = json.loads((self._state / f"{job_id}.job").read_text())
         (begun,) = (line for line in ledger(self._state) if all(line.get(k) == job[k] for k in ("trial", "attempt")))
-        assert begun["attempt"] < self._deaf.get(begun["trial"].split("-")[0], 0), (
-            f"nobody asked for the end of {job_id}"
-        )
+        assert begun["attempt"] < self._deaf.get(begun["trial"].split("-")[0], 0), f"no request for the end of {job_id}"
         os.kill(begun["pid"], signal.SIGKILL)
         self._end(job_id, {"code": ExitCode.FAILED, "kind": "cancelled"})
 

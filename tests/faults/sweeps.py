@@ -43,7 +43,7 @@ from .places import Elsewhere, Forks, fork, ledger
 EASY = (
     "trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
 )  # fmt: skip
-PATIENCE_SECONDS = 4.0  # of an attempt that nobody judges, because it has been judged before
+PATIENCE_SECONDS = 4.0  # of an attempt that is not judged, because it has been judged before
 LATE = "late"  # the fatal moment never came: this run made fewer calls
 
 
@@ -130,7 +130,7 @@ class EarlyTpe(optuna.samplers.TPESampler):
 
 class ByRate(NoStopping):
     """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 goes on, 2e-3 is paused and
-    promoted at the end, 3e-3 is stopped, 4e-3 is paused in vain.
+    promoted at the end, 3e-3 is stopped, 4e-3 is paused and never promoted.
     """
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
@@ -215,7 +215,7 @@ def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
     whole = Counter(line["trial"] for line in notes if line["event"] == "end" and line["code"] == 0)
     if max(whole.values()) > 1 or any(line.get("done") for line in notes):
         found.append(f"trials ran again that had finished: {notes}")
-    if together := [line for line in notes if line.get("beside")]:
+    if together := [line for line in notes if line.get("alongside")]:
         found.append(f"two attempts of a trial at once: {together}")
     if still := {line["pid"] for line in notes} - {line["pid"] for line in notes if line["event"] == "end"}:
         found += [f"attempt {pid} still runs" for pid in still if is_running(pid)]

@@ -48,7 +48,7 @@ def moments(calls: Sequence[str]) -> list[int]:
 
 
 def known_as_risky(calls: Sequence[str]) -> list[int]:
-    """The drafts before sweep.yaml, a half journal, a submission that nobody noted, an end that nobody told."""
+    """The drafts before sweep.yaml, a half journal, a submission without a record, an end without a record."""
     risky = (
         "before write .sweep.yaml", "half-way write study.journal", "after submit", "before write trials/0001",
     )  # fmt: skip

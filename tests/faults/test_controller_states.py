@@ -87,7 +87,7 @@ class Sweep(RuleBasedStateMachine):
         self.jobs.is_busy = not self.jobs.is_busy
 
     @rule(now=st.booleans())
-    def somebody_asks_to_stop(self, now: bool) -> None:
+    def user_asks_to_stop(self, now: bool) -> None:
         """At the next boundary, or now."""
         self.jobs.open = False
         if now:
@@ -131,7 +131,7 @@ class Sweep(RuleBasedStateMachine):
 
     @invariant()
     def a_trial_that_was_stopped_early_says_why(self) -> None:
-        """In its result, whatever became of the attempt that was to heed it."""
+        """In its result, even if the attempt died before it obeyed."""
         for trial in self.controller.started:
             if trial.state == TrialState.PRUNED:
                 assert self.controller.trial_folder(trial).result.reason

@@ -33,7 +33,7 @@ def nothing(path: Path) -> None:
     "name", ["result.json", "metrics.jsonl", "attempts.jsonl", "runs.jsonl", "heartbeat", "trial.json"]
 )
 def test_a_lost_or_torn_file_costs_no_trial(stage: Stage, name: str, damage: Callable[[Path], None]) -> None:
-    """The controller died before it looked, so nobody else knows what the file said."""
+    """The controller died before it looked, so only the file said it."""
     stage.clear()
     stage.controller()
     undisturbed, calls = known(stage.sweep), stage.calls()

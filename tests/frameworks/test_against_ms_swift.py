@@ -1,4 +1,4 @@
-"""Lint beside ms-swift's own argument classes: recorded verdicts, and (slow, where its environment is) new ones.
+"""Lint compared with ms-swift's own argument classes: recorded verdicts, and (slow, where its environment is) new ones.
 
 Recorded by benchmarks/frameworks/ms_swift.py: drawn recipes, each also broken in one of the known ways.
 """
@@ -34,7 +34,7 @@ def test_lint_agrees_with_every_recorded_verdict() -> None:
 
 
 def test_precision_and_recall_on_mutants_are_better_than_of_one_that_always_says_ok() -> None:
-    """At least 200 broken recipes of every kind beside recipes that work; always-ok has a recall of 0."""
+    """At least 200 broken recipes of every kind and recipes that work; always-ok has a recall of 0."""
     lines = recorded()
     broken = [line for line in lines if is_broken(line)]
     flagged = [

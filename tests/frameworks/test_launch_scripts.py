@@ -142,7 +142,7 @@ def test_options_have_the_types_that_argparse_gives_them(folder: Path) -> None:
 
 
 def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
-    """``--config`` is looked for beside the script, and above it."""
+    """``--config`` is looked for next to the script, and above it."""
     (folder / "recipes").mkdir()
     (folder / "scripts").mkdir()
     (folder / "recipes" / "grpo.yaml").write_text("num_generations: 16\nbeta: 0.1\n", encoding="utf-8")

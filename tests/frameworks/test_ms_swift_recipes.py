@@ -84,7 +84,7 @@ def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
     assert read(beta=0.1, kl_in_reward=True, scale_rewards="gdpo").kl_placement == "loss"
 
 
-def test_an_adapter_is_synchronised_with_nothing_and_nobody_says_so() -> None:
+def test_an_adapter_is_synchronised_with_nothing_and_no_message_says_so() -> None:
     """TRL refuses it."""
     assert "GK501" in lint(sync_ref_model=True, tuner_type="lora", beta=0.04)
     assert "GK501" not in lint(sync_ref_model=True, tuner_type="full", beta=0.04)

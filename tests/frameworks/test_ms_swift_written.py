@@ -52,7 +52,7 @@ def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
 
 
 def test_every_default_that_differs_is_explicit() -> None:
-    """Whoever runs it gets TRL's numbers and not ms-swift's."""
+    """A run of it gets TRL's numbers and not ms-swift's."""
     written = yaml.safe_load(frameworks.write(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
     wanted = {
         "beta": 0.0,

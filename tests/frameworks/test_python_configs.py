@@ -88,7 +88,7 @@ def test_each_configuration_of_a_file_is_a_recipe_with_its_lines(tmp_path: Path)
     assert load_recipe(tmp_path / "train.py", Options()).config == first.config
 
 
-def test_trainer_lora_and_model_are_read_beside_the_configuration(tmp_path: Path) -> None:
+def test_trainer_lora_and_model_are_read_with_the_configuration(tmp_path: Path) -> None:
     """Under the keys that a recipe has for them."""
     recipe = read(tmp_path, HEAD + """\
 from peft import LoraConfig
@@ -208,7 +208,7 @@ def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_
             check_script("train.py", tmp_path / "train.py")
 
 
-def test_what_stands_beside_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
+def test_what_stands_next_to_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
     """TRL 0.14 has no ``reward_funcs`` in a recipe; its trainer takes them."""
     (tmp_path / "train.py").write_text(HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n")
     recipe = load_recipe(tmp_path / "train.py", Options(trl_version="0.14.0"))

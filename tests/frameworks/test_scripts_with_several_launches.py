@@ -1,4 +1,4 @@
-"""Scripts as repositories have them: several launches, unknown values, wrappers, and the files beside them."""
+"""Scripts as repositories have them: several launches, unknown values, wrappers, and the files next to them."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_program_without_a_sign_of_grpo_is_refused(launch: str, tmp_path: Path
 
 
 def test_the_text_of_a_program_is_a_sign_of_grpo(tmp_path: Path) -> None:
-    """Whatever its name."""
+    """With any name."""
     (tmp_path / "go.py").write_text("from trl import GRPOTrainer\nGRPOTrainer(args=1)\n")
     assert len(load(tmp_path, "python go.py --learning_rate 1e-6")) == 1
 
@@ -72,7 +72,7 @@ def test_one_unknown_word_leaves_the_rest_of_a_string_known(tmp_path: Path) -> N
     assert not [found for found in lint_recipe(recipe).diagnostics if found.severity == "error"]
 
 
-def test_a_recipe_beside_the_script_is_found_by_the_script_s_folder(tmp_path: Path) -> None:
+def test_a_recipe_next_to_the_script_is_found_by_the_script_s_folder(tmp_path: Path) -> None:
     """And a recipe that is not at hand is said, and nothing of its keys."""
     (tmp_path / "x.yaml").write_text("num_generations: 16\nbeta: 0.1\n")
     here = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
@@ -107,7 +107,7 @@ def test_an_accelerate_configuration_says_how_the_model_is_divided(
 
 
 def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
-    """As a file that lies beside the recipe."""
+    """As a file next to the recipe."""
     (tmp_path / "three.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
     (tmp_path / "grpo.yaml").write_text("num_generations: 8\nreward_funcs: [a]\ndeepspeed: three.json\n")
     (recipe,) = load_recipes(tmp_path / "grpo.yaml", Options())

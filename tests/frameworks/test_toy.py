@@ -64,7 +64,7 @@ def test_its_command_line_is_detected_and_read(tmp_path: Path) -> None:
 
 
 def test_keys_alone_detect_it_and_others_stay_as_they_are() -> None:
-    """Its own words, and nobody else's."""
+    """Its own terms, and no others."""
     assert detect({"rollout_prompts": 64}) == "toy"
     assert [detect({"num_generations": 8}), detect({"actor_rollout_ref.rollout.n": 8})] == ["trl", "verl"]
 

@@ -1,4 +1,4 @@
-"""What each TRL release does with a key that is not declared, beside the rule: verdicts of the real parsers, recorded.
+"""What each TRL release does with a key that is not declared, compared with the rule: verdicts of the real parsers, recorded.
 
 benchmarks/trl_versions/parsers.py runs the parser of every tagged release and writes them.
 """

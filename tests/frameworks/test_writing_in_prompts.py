@@ -54,7 +54,7 @@ def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
 def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes: int, group: int, size: int,
     accumulation: int, factor: int, passes: int, steps: int | None, level: str, loss: str, beta: float,
 ) -> None:  # fmt: skip
-    """Over settings that TRL accepts; whatever is lost, the recipe that is written is a valid one."""
+    """Over settings that TRL accepts; even if something is lost, the written recipe is valid."""
     s = PLAIN.replace({
         "processes": processes, "num_generations": group, "per_device_train_batch_size": size, "loss_type": loss,
         "gradient_accumulation_steps": accumulation, "steps_per_generation": accumulation * factor, "beta": beta,
@@ -106,7 +106,7 @@ def test_writing_what_was_written_changes_nothing(framework: str, tmp_path: Path
     assert texts[1] == texts[2]
 
 
-def test_verl_s_command_finds_the_configuration_beside_it() -> None:
+def test_verl_s_command_finds_the_configuration_next_to_it() -> None:
     """Hydra's own options; the recipe names verl's defaults."""
     written = write(PLAIN, "verl")
     assert written.command[-4:] == ("--config-dir", ".", "--config-name", "recipe")

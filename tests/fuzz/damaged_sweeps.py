@@ -373,7 +373,7 @@ def _too_long(_signal: int, _frame: object) -> None:
 
 
 def _give(name: str, work: Callable[[], int | None], found: Outcome) -> None:
-    """Run a command as its own process would; whatever is no answer and no message is wrong."""
+    """Run a command as its own process would; anything but an answer or a message is wrong."""
     out, err = io.StringIO(), io.StringIO()
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(SECONDS)

@@ -1,4 +1,4 @@
-"""Whoever looks at a sweep sees what can be read of it, whatever its files say: no traceback, and JSON that is JSON."""
+"""Every view of a sweep shows what can be read of it, even if files are damaged: no traceback, and JSON that is JSON."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def look(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", OF_TRIAL)
 def test_a_trials_damaged_file_hides_nothing_else(name: str, sweep: object) -> None:  # noqa: F811
-    """One at a time, beside sound ones."""
+    """One at a time, among sound ones."""
     folder: Path = sweep.path  # type: ignore[attr-defined]
     trial = next((folder / "trials").iterdir())
     (trial / "stacks").mkdir(exist_ok=True)

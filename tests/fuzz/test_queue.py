@@ -19,7 +19,7 @@ QUEUE = "".join(
     f"{job_id:<24}{state:<24}{status:<16}{reason:<48}{name:<256}\n"
     for job_id, state, status, reason, name in [
         ("12", "RUNNING", "0", "None", "grposweep:s-1a2b3c4d:0003-3f9a1c:0"),
-        ("13_[1-4]", "PENDING", "0", "Priority", "somebody's array"),
+        ("13_[1-4]", "PENDING", "0", "Priority", "another user's array"),
         ("14", "FAILED", "256", "NonZeroExitCode", "grposweep:s-1a2b3c4d:0004-000000:1"),
     ]
 )
@@ -64,7 +64,7 @@ def test_damaged_accounts_are_read_as_far_as_they_go(examples: int, say: Say) ->
 
 
 @LENGTHS
-def test_whatever_sbatch_says_is_a_number_a_wait_or_a_refusal(examples: int, say: Say) -> None:
+def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, say: Say) -> None:
     """By its standard output, its errors and its exit code."""
 
     def check(text: str) -> None:

@@ -141,7 +141,7 @@ def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: Swee
 
 @LENGTHS
 @pytest.mark.parametrize("name", [*FILES, "control.json"])
-def test_the_doctor_survives_and_mends_every_damaged_file(examples: int, name: str, sweep: SweepFolder) -> None:
+def test_the_doctor_survives_and_repairs_every_damaged_file(examples: int, name: str, sweep: SweepFolder) -> None:
     """After --repair it finds the same or less, and it still can be read."""
     trial = trial_of(sweep)
     strategy = FILES.get(name, object_file({"v": 1, "action": "stop", "until_step": None}))
@@ -193,7 +193,7 @@ def test_an_attempt_goes_on_from_damaged_metrics(examples: int, tmp_path: Path) 
 
 
 @LENGTHS
-def test_a_damaged_lease_is_nobodys(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_lease_is_free(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder, if there is one, writes it again within a second; nothing it may say is taken for a process."""
     monkeypatch.setattr(lease_module, "PATIENCE_SECONDS", 0.0)
 

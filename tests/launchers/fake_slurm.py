@@ -18,7 +18,7 @@ STATE = Path(os.environ.get("FAKE_SLURM", "."))
 
 
 def sbatch(arguments: list[str]) -> int:
-    """Run the script, if nobody staged a refusal."""
+    """Run the script, unless a refusal is staged."""
     refusal = STATE / "refuse"
     if refusal.exists():
         print(refusal.read_text(), file=sys.stderr)

@@ -53,7 +53,7 @@ class Place:
         return self.opened[-1]
 
     def job(self, number: int = 0, processes: int = 1, **fake: object) -> Job:
-        """The first attempt of a trial, announced; ``processes`` as its configuration has them, whatever runs."""
+        """The first attempt of a trial, announced; ``processes`` as in its configuration."""
         experiment = self.experiment()
         for name, value in fake.items():
             setattr(experiment.trainer.fake, name, value)

@@ -457,7 +457,7 @@ torch.cuda._lazy_init()
 def test_a_warm_server_whose_imports_start_cuda_gives_way_to_fresh_processes_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """TRL imports bitsandbytes wherever it is installed. Here it is a stand-in, and the trials see no CUDA."""
+    """TRL imports bitsandbytes if it is installed. Here it is a stand-in, and the trials see no CUDA."""
     installed = tmp_path / "installed"
     (installed / "bitsandbytes").mkdir(parents=True)
     (installed / "bitsandbytes" / "__init__.py").write_text(BITSANDBYTES)

@@ -1,6 +1,6 @@
 """A launcher in one file: each attempt is a detached process, and a folder is the queue.
 
-``$TOY_QUEUE`` holds a file for each job, and beside it its exit code once it has ended.
+``$TOY_QUEUE`` holds a file for each job, and next to it the exit code once it has ended.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Recipes of EasyR1, verl and OpenRLHF as JSON lines: whatever they hold, the answer is one object of JSON proper."""
+"""Recipes of EasyR1, verl and OpenRLHF as JSON lines: the answer is always one valid JSON object."""
 
 import io
 import json

@@ -76,7 +76,7 @@ def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here
 
 
 def test_a_named_file_that_is_no_recipe_stays_bad_input(put: Write, here: Path) -> None:
-    """Also beside a folder."""
+    """Also together with a folder."""
     other = put("list.yaml", "- 1\n")
     put("sub/a.yaml", "num_generations: 8\nper_device_train_batch_size: 8\n")
     code, out, err = lint(here / "sub", other)

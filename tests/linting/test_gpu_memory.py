@@ -28,18 +28,18 @@ def codes(answer: dict[str, Any]) -> set[str]:
     return {problem["code"] for problem in answer["problems"] if problem["code"].startswith("GM")}
 
 
-def test_a_recipe_that_does_not_fit_is_mended_in_its_own_words(lint: Lint, recipe: Write) -> None:
+def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recipe: Write) -> None:
     """--fix takes the smaller micro-batch, which leaves training as it is; then the recipe fits."""
     path = recipe(start="".join(f"{key}: {json.dumps(value)}\n" for key, value in LARGE.items()))
     gpu = ("recipe.yaml", "--processes", "8", "--gpu", "A100")
-    assert lint("recipe.yaml", "--processes", "8", "--select", "GM").code == 0  # nobody asked
+    assert lint("recipe.yaml", "--processes", "8", "--select", "GM").code == 0  # not asked for
     ended = lint(*gpu, "--select", "GM")
     assert ended.code == 1
     assert "GM101 error" in ended.out
     assert "gradient_checkpointing: true" in ended.out
     assert lint(*gpu, "--select", "GM", "--fix").code == 0
-    mended = yaml.safe_load(path.read_text())
-    assert mended["per_device_train_batch_size"] * mended["gradient_accumulation_steps"] == 64
+    fixed = yaml.safe_load(path.read_text())
+    assert fixed["per_device_train_batch_size"] * fixed["gradient_accumulation_steps"] == 64
 
 
 def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:

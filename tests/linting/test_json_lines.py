@@ -1,4 +1,4 @@
-"""Recipes as JSON lines: one answer a line, in order, whatever the line is."""
+"""Recipes as JSON lines: one answer per line, in order, also for invalid lines."""
 
 import io
 import json
@@ -92,7 +92,7 @@ KEYS = st.one_of(st.sampled_from(NAMES), st.text(max_size=8))
 def test_no_mapping_crashes_the_linter(
     config: dict[str, Any], framework: str, version: str, processes: int | None, prompts: int | None
 ) -> None:
-    """Whatever a recipe holds, the answer is one object of JSON proper."""
+    """For every recipe the answer is one valid JSON object."""
     record = {"id": 0, "framework": framework, "trl_version": version, "processes": processes, "dataset_size": prompts}
     code, (answer,) = ask({**record, "config": config})
     assert "error" not in answer

@@ -50,7 +50,7 @@ def test_keys_that_are_gone_name_their_successor(key: str) -> None:
     ("key", "why"), [("max_prompt_length", "TRL no longer cuts prompts"), ("tp_size", "parallelism_config holds")]
 )
 def test_a_key_that_only_has_to_go_says_why(key: str, why: str) -> None:
-    """Beside the fix that removes it, which does not."""
+    """The fix that removes it does not."""
     (found,) = findings({key: 512})
     assert found.fixes[0].change == {key: None}
     assert why in found.message

@@ -123,7 +123,7 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
 
 
 def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:
-    """One object a FILE, whatever it is."""
+    """One object per file of any kind."""
     recipe()
     ended = lint("missing.yaml", "recipe.yaml", "--processes", "8", "--format", "json")
     answers = [json.loads(line) for line in ended.out.splitlines()]

@@ -29,7 +29,7 @@ def codes(result: LintResult) -> list[str]:
 
 @pytest.mark.parametrize("value", [".nan", ".inf"])
 def test_a_number_that_is_not_finite_is_called_that(value: str) -> None:
-    """It is a number, so "set a number" helps nobody."""
+    """It is a number, so "set a number" does not help."""
     result = judge(f"num_generations: 8\nlearning_rate: {value}\n", "recipe.yaml")
     assert any("no finite number" in found.message for found in result.diagnostics)
 

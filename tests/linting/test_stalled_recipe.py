@@ -66,7 +66,7 @@ def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:
     (EASYR1, "easyr1", "algorithm.kl_coef", "worker.actor.kl_loss_coef=0.001"),
     (VERL, "verl", "algorithm.kl_ctrl.kl_coef", f"{ACTOR}.kl_loss_coef=0.001"),
 ])  # fmt: skip
-def test_older_easyr1_and_verl_have_an_active_loss_beside_a_dead_coefficient(
+def test_older_easyr1_and_verl_have_an_active_loss_with_a_dead_coefficient(
     config: dict[str, Any], framework: str, dead: str, active: str
 ) -> None:
     """The 0.0 is read by nothing, and KL is on."""

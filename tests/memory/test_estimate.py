@@ -112,15 +112,15 @@ def test_more_of_anything_needs_no_less(more: dict[str, Any]) -> None:
 
 def test_vllm_takes_its_share_of_the_gpu_all_the_time() -> None:
     """A third of 80 GiB; a server of its own takes none."""
-    beside = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
-    assert memory(**beside).generation == pytest.approx(24 * GIB)
-    assert memory(**beside, vllm_mode="server").generation == 0
+    colocated = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
+    assert memory(**colocated).generation == pytest.approx(24 * GIB)
+    assert memory(**colocated, vllm_mode="server").generation == 0
 
 
 def test_a_sleeping_engine_takes_its_share_only_while_it_generates() -> None:
     """Its sleep mode gives it back for the other phases."""
-    beside = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
-    awake, asleep = memory(**beside).phases, memory(**beside, vllm_enable_sleep_mode=True).phases
+    colocated = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3, "gpu_memory_gib": 80.0}
+    awake, asleep = memory(**colocated).phases, memory(**colocated, vllm_enable_sleep_mode=True).phases
     given_back = {name: round((awake[name] - asleep[name]) / GIB) for name in awake if name != "sync"}
     kept = round((24 * GIB + GRAPHS - ASLEEP) / GIB)  # its graphs and workspaces stay
     assert given_back == {"load": 0, "generation": 0, "scoring": kept, "backward": kept, "step": kept}
@@ -154,7 +154,7 @@ def test_eight_bits_do_not_hold_the_embedding() -> None:
     assert memory(optim="adamw_8bit").optimizer == 2 * rest + 8 * QWEN.head_parameters
 
 
-def test_fsdp_gathers_a_head_of_its_own_beside_the_embedding() -> None:
+def test_fsdp_gathers_a_head_of_its_own_in_addition_to_the_embedding() -> None:
     """They are one group, being outside of the layers."""
     tied, apart = replace(QWEN, parameters=0), replace(QWEN, parameters=0, tied_embeddings=False)
     one, two = (
@@ -251,13 +251,13 @@ def test_the_bars_fit_eighty_columns_and_show_what_is_over() -> None:
 
 
 def test_an_unknown_kind_of_layer_counts_as_llamas() -> None:
-    """A new model is estimated before somebody teaches us its layers."""
+    """A new model is estimated before its layers are known here."""
     assert (
         Architecture(2, 64, 128, 4, 2, 16, 100, model_type="new").kind == Architecture(2, 64, 128, 4, 2, 16, 100).kind
     )
 
 
-def test_fsdp_computes_in_half_precision_whatever_the_weights_are_loaded_in() -> None:
+def test_fsdp_computes_in_half_precision_for_every_dtype_of_the_weights() -> None:
     """It keeps float32 shards of what is trained and gathers bfloat16; only a reference keeps the type it was loaded in."""
     mixed = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
     many = {"sharding": "fsdp", "processes": 8}

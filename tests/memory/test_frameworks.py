@@ -74,7 +74,7 @@ def test_what_verl_offloads_is_gone_until_it_is_used(tmp_path: Path, key: str, p
 
 
 def test_a_dynamic_micro_batch_is_sized_by_its_tokens(tmp_path: Path) -> None:
-    """Whatever the number of sequences is."""
+    """For every number of sequences."""
     dynamic = {**VERL, f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 4096}
     small, large = (
         memory(setting(tmp_path, dynamic | {f"{ACTOR}.ppo_max_token_len_per_gpu": n})) for n in (4096, 16_384)

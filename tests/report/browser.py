@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by playwright: pages opened from disk, and whatever they said that they should not."""
+"""Debian's Chromium, driven by playwright: pages opened from disk, and the errors that they logged."""
 
 import os
 import shutil

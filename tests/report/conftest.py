@@ -1,4 +1,4 @@
-"""``desk("status", ...)`` is the command in this process, from a folder whose sweeps are in outputs/."""
+"""``commands("status", ...)`` is the command in this process, from a folder whose sweeps are in outputs/."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from grposweep.cli import build_app
 from support import Ended
 
-Desk = Callable[..., Ended]
+Commands = Callable[..., Ended]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     """No colours, 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -13,7 +13,7 @@ from grposweep.report.view import read_sweep
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from made import Made, make_sweep
 
-from .conftest import Desk
+from .conftest import Commands
 
 HEALTHY = {"samples": 64, "template_share": 0.05, "distinct_ngrams": 0.9, "similarity_across": 0.1, "marker_share": 0.9}
 HOSTILE = "Great!\x1b[31m\x07‮ </script><script>alert(1)</script>"
@@ -49,18 +49,22 @@ def best_of(sweep: Path) -> int:
 
 
 @pytest.mark.parametrize("command", ["status", "show", "best"])
-def test_a_degenerate_winner_is_told_with_its_text_and_the_starts(desk: Desk, sweep: Path, command: str) -> None:
+def test_a_degenerate_winner_is_told_with_its_text_and_the_starts(
+    commands: Commands, sweep: Path, command: str
+) -> None:
     """What a terminal would obey is shown as it is written."""
-    text = desk(command, *(["best"] if command == "show" else [])).out
+    text = commands(command, *(["best"] if command == "show" else [])).out
     assert "20 of 64 samples are one template (3 of 64 before training)" in " ".join(text.split())
     assert "let me think" in text
     assert "\\x1b[31m\\x07\\u202e" in text
     assert not {"\x1b", "\x07", "‮"} & set(text)
 
 
-def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off(desk: Desk, sweep: Path) -> None:
+def test_show_prints_three_completions_with_reward_and_whether_they_were_cut_off(
+    commands: Commands, sweep: Path
+) -> None:
     """Prompt, start and now."""
-    text = desk("show", str(best_of(sweep))).out
+    text = commands("show", str(best_of(sweep))).out
     assert text.count("prompt   What is") == 3
     joined = " ".join(text.split())
     assert joined.count("[reward 0.7, cut off]") == 2
@@ -95,11 +99,11 @@ def test_a_page_without_completions_has_no_section_of_them(tmp_path: Path) -> No
     assert 'id="doubt"' not in text
 
 
-def test_compare_shows_where_two_trials_answer_differently(desk: Desk, sweep: Path) -> None:
+def test_compare_shows_where_two_trials_answer_differently(commands: Commands, sweep: Path) -> None:
     """The same prompt, both answers."""
     other = next(trial.number for trial in read_sweep(sweep).ranked if trial.number != best_of(sweep))
     sampled(sweep, other, text="4")
-    text = desk("compare", f"s/{best_of(sweep)}", f"s/{other}").out
+    text = commands("compare", f"s/{best_of(sweep)}", f"s/{other}").out
     assert "prompt What is 0?" in text
     assert "4  [reward 0.7]" in text
 

@@ -28,12 +28,12 @@ from grposweep.translate import differences
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
 
-Desk = Callable[..., Ended]
+Commands = Callable[..., Ended]
 Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def made(desk: Desk) -> Path:
+def made(commands: Commands) -> Path:
     """outputs/a with replicates, outputs/b without; the folder of the first."""
     make_sweep(Path("outputs/b"), Made(trials=6))
     return make_sweep(Path("outputs/a"), Made(trials=12, replicates=2)).resolve()
@@ -50,26 +50,26 @@ def test_keys_that_an_earlier_version_did_not_know_are_no_differences() -> None:
     assert compared(before, asdict(now)) == [("task.eval_generations", 8, 1)]
 
 
-def test_best_names_the_winner_and_what_it_beat(desk: Desk, made: Path) -> None:
-    """The search's best, whatever a replicate came to."""
-    view, ended = read_sweep(made), desk("best", "a")
+def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) -> None:
+    """The search's best, even if a replicate is better."""
+    view, ended = read_sweep(made), commands("best", "a")
     assert view.best is not None
     assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0235" in ended.out
     assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
 
 
-def test_the_command_that_best_shows_bears_a_blank_in_a_path(desk: Desk) -> None:
+def test_the_command_that_best_shows_bears_a_blank_in_a_path(commands: Commands) -> None:
     """Pasted into a shell, the trial's folder is one word."""
     folder = make_sweep(Path("outputs/with a blank"), Made(trials=6))
-    shown = desk("best", str(folder)).out.split("repeat it: ")[1]
+    shown = commands("best", str(folder)).out.split("repeat it: ")[1]
     best = read_sweep(folder.resolve()).best
     assert best is not None
     assert split(shown) == ["grposweep", "rerun", str(best.path)]
 
 
-def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(desk: Desk, made: Path) -> None:
+def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(commands: Commands, made: Path) -> None:
     """All its values; what conf/ defines by another key refers to it again."""
-    assert desk("best", "a", "--export", "w.yaml").code == 0
+    assert commands("best", "a", "--export", "w.yaml").code == 0
     text = Path("w.yaml").read_text()
     best = read_sweep(made).best
     assert best is not None
@@ -84,9 +84,11 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(desk: Desk, 
 
 
 @pytest.mark.parametrize("target", ["trl", "open-r1", "ms-swift", "easyr1", "verl"])
-def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(desk: Desk, made: Path, target: str) -> None:
+def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
+    commands: Commands, made: Path, target: str
+) -> None:
     """Sizes, steps, learning rate, KL; in every framework's words."""
-    assert desk("best", "b", "--export", "r.yaml", "--as", target).code == 0
+    assert commands("best", "b", "--export", "r.yaml", "--as", target).code == 0
     best = read_sweep(Path("outputs/b")).best
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
@@ -126,7 +128,9 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(desk: Desk, made: Path, kind: str) -> None:
+def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(
+    commands: Commands, made: Path, kind: str
+) -> None:
     """With what no key of ours holds: adapters, data, and keys without a counterpart, which are listed."""
     recipe, target, wanted, listed = OTHERS[kind]
     best = read_sweep(Path("outputs/b")).best
@@ -135,16 +139,16 @@ def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(desk: D
     config = OmegaConf.load(best.path / "config.yaml")
     config.trainer.kind, config.trainer.recipe, config.cluster.processes = kind, str(best.path / "recipe.yaml"), 8
     OmegaConf.save(config, best.path / "config.yaml")
-    ended = desk("best", "b", "--as", target)
+    ended = commands("best", "b", "--as", target)
     written = OmegaConf.create(ended.out)
     assert {key: OmegaConf.select(written, key) for key in wanted} == wanted
     assert listed in ended.out
 
 
-def test_a_shell_script_holds_the_winners_command(desk: Desk, made: Path) -> None:
+def test_a_shell_script_holds_the_winners_command(commands: Commands, made: Path) -> None:
     """By the file's ending; a form alone goes to the terminal."""
-    desk("best", "a", "--export", "w.sh")
-    assert Path("w.sh").read_text() == desk("best", "a", "--as", "command").out
+    commands("best", "a", "--export", "w.sh")
+    assert Path("w.sh").read_text() == commands("best", "a", "--as", "command").out
     assert "python src/run.py lr=" in Path("w.sh").read_text()
 
 
@@ -157,32 +161,34 @@ def test_a_shell_script_holds_the_winners_command(desk: Desk, made: Path) -> Non
         (("--as", "recipe"), "has no recipe"),
     ],
 )
-def test_what_cannot_be_exported_is_bad_input(desk: Desk, made: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_exported_is_bad_input(
+    commands: Commands, made: Path, arguments: tuple[str, ...], says: str
+) -> None:
     """One message, exit code 2."""
-    ended = desk("best", "a", *arguments)
+    ended = commands("best", "a", *arguments)
     assert (ended.code, says in ended.err) == (2, True)
 
 
-def test_a_sweep_without_a_result_has_no_best(desk: Desk) -> None:
+def test_a_sweep_without_a_result_has_no_best(commands: Commands) -> None:
     """Nor anything to compare."""
     make_sweep(Path("outputs/c"), Made(trials=1, running=1))
-    assert desk("best", "c").code == 2
-    assert desk("compare", "c", "c").code == 2
+    assert commands("best", "c").code == 2
+    assert commands("compare", "c", "c").code == 2
 
 
-def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(desk: Desk) -> None:
+def test_the_command_that_tells_how_far_a_sweep_is_bears_a_blank_in_its_name(commands: Commands) -> None:
     """Where there is no best yet."""
     make_sweep(Path("outputs/not yet"), Made(trials=1, running=1))
-    assert split(desk("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
+    assert split(commands("best", "not yet").err)[-3:] == ["grposweep", "status", "not yet"]
 
 
-def test_export_has_a_row_a_trial_and_a_column_a_parameter(desk: Desk, made: Path) -> None:
+def test_export_has_a_row_a_trial_and_a_column_a_parameter(commands: Commands, made: Path) -> None:
     """The same numbers in both forms; what there is not is empty."""
-    rows = json.loads(desk("export", "a", "--format", "json").out)
+    rows = json.loads(commands("export", "a", "--format", "json").out)
     view = read_sweep(made)
     assert [row["objective"] for row in rows] == [trial.objective for trial in view.trials]
     assert all(set(view.parameters) <= row.keys() for row in rows)
-    desk("export", "a", "--output", "rows.csv")
+    commands("export", "a", "--output", "rows.csv")
     table = list(csv.DictReader(io.StringIO(Path("rows.csv").read_text())))
     assert [float(row["lr"]) for row in table] == [row["lr"] for row in rows]
     failed = next(row for row in table if row["state"] == "failed")
@@ -190,7 +196,7 @@ def test_export_has_a_row_a_trial_and_a_column_a_parameter(desk: Desk, made: Pat
     assert all(bool(row["objective_se"]) == bool(row["objective"]) for row in table)
 
 
-def test_seeds_are_compared_by_welchs_test(desk: Desk, made: Path) -> None:
+def test_seeds_are_compared_by_welchs_test(commands: Commands, made: Path) -> None:
     """A hand-computed case against scipy: 3 and 4 seeds."""
     from scipy import stats  # takes 0.5 s to import
 
@@ -207,19 +213,19 @@ def test_without_seeds_the_evaluations_errors_count_and_that_is_said() -> None:
     assert "nothing says whether this is chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
 
 
-def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(desk: Desk, made: Path) -> None:
+def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, made: Path) -> None:
     """It was chosen for its luck as well; a trial that a person names keeps its own value."""
     best = read_sweep(made).best
     assert best is not None
-    ended = desk("compare", "a", f"a/{best.number}")
+    ended = commands("compare", "a", f"a/{best.number}")
     assert "2 other seeds" in ended.out
     assert "3 seeds" in ended.out
-    assert desk("compare", "a/best", f"a/{best.number}").out == ended.out
+    assert commands("compare", "a/best", f"a/{best.number}").out == ended.out
 
 
-def test_a_comparison_shows_what_differs_within_80_columns(desk: Desk, made: Path) -> None:
+def test_a_comparison_shows_what_differs_within_80_columns(commands: Commands, made: Path) -> None:
     """Settings, both curves, the difference; and that the larger search flatters its best."""
-    ended = desk("compare", "a", "b", "a/0")
+    ended = commands("compare", "a", "b", "a/0")
     assert max(map(len, ended.out.splitlines())) <= 80
     assert "B - A" in ended.out
     assert "C - A" in ended.out
@@ -229,9 +235,9 @@ def test_a_comparison_shows_what_differs_within_80_columns(desk: Desk, made: Pat
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7])
-def test_what_cannot_be_compared_is_bad_input(desk: Desk, made: Path, names: tuple[str, ...]) -> None:
+def test_what_cannot_be_compared_is_bad_input(commands: Commands, made: Path, names: tuple[str, ...]) -> None:
     """One message, exit code 2."""
-    ended = desk("compare", *names)
+    ended = commands("compare", *names)
     assert ended.code == 2
     assert ended.err.startswith("error: ")
 
@@ -247,11 +253,11 @@ def test_curves_share_their_axes_and_meet_in_a_star() -> None:
 
 
 @pytest.mark.slow
-def test_trls_own_parser_takes_the_exported_recipe(desk: Desk, made: Path) -> None:
+def test_trls_own_parser_takes_the_exported_recipe(commands: Commands, made: Path) -> None:
     """With the numbers of the trial."""
     from trl.scripts.grpo import make_parser
 
-    desk("best", "a", "--export", "r.yaml", "--as", "trl")
+    commands("best", "a", "--export", "r.yaml", "--as", "trl")
     best = read_sweep(made).best
     assert best is not None
     experiment = load_experiment(best.path / "config.yaml")
@@ -263,10 +269,10 @@ def test_trls_own_parser_takes_the_exported_recipe(desk: Desk, made: Path) -> No
 
 
 @pytest.mark.slow
-def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Path, desk: Desk) -> None:
+def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Path, commands: Commands) -> None:
     """The first line of the file is the command; its trial has the winner's identity, and it can be swept."""
     sweep = run("trainer=fake", "name=s", "-m", "lr=1e-3,3e-3", "batch=small,medium", "kl=low").sweep
-    assert desk("best", str(sweep), "--export", str(here / "w.yaml")).code == 0
+    assert commands("best", str(sweep), "--export", str(here / "w.yaml")).code == 0
     command = (here / "w.yaml").read_text().splitlines()[0].removeprefix("# python ")
     best = read_sweep(sweep).best
     assert best is not None

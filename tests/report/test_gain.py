@@ -1,4 +1,4 @@
-"""What training brought is one number, wherever it is shown."""
+"""What training brought is the same number in every place."""
 
 import json
 import re

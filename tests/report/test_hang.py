@@ -13,7 +13,7 @@ from grposweep.storage.records import RankStack
 from grposweep.train import process
 from made import Made, make_sweep
 
-from .conftest import Desk
+from .conftest import Commands
 
 TRL = "/env/trl/trainer/grpo_trainer.py"
 C10D = "/env/torch/distributed/distributed_c10d.py"
@@ -62,15 +62,15 @@ def test_the_rank_that_the_others_wait_for_is_named_first(
     assert hang_sentence(tmp_path, now=1000.0) == f"{said} for 14 min"
 
 
-def test_status_shows_it_under_a_running_trial_that_is_silent(desk: Desk) -> None:
+def test_status_shows_it_under_a_running_trial_that_is_silent(commands: Commands) -> None:
     """And not under one that lives."""
     sweep = make_sweep(Path("outputs/s"), Made(trials=3, running=1))
     running = next(trial for trial in read_sweep(sweep).trials if trial.state == "running")
     write(running.path, [GATHERS, GENERATES])
     os.utime(running.path / "heartbeat", (time.time(), time.time()))
-    assert "rank 1" not in desk("status").out
+    assert "rank 1" not in commands("status").out
     os.utime(running.path / "heartbeat", (time.time() - 900, time.time() - 900))
-    assert "rank 1 is in generation (generation/utils.py:2711), rank 0 waits in" in desk("status").out
+    assert "rank 1 is in generation (generation/utils.py:2711), rank 0 waits in" in commands("status").out
 
 
 def test_a_silent_rank_writes_where_it_is_until_it_lives_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

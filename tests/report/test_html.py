@@ -12,7 +12,7 @@ from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep
 
-from .conftest import Desk
+from .conftest import Commands
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'&"
 
@@ -23,10 +23,10 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> SweepView:
     return read_sweep(make_sweep(tmp_path_factory.mktemp("page") / "s", Made(trials=20, replicates=3)))
 
 
-def test_the_command_writes_one_file_into_the_sweeps_folder(desk: Desk) -> None:
+def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) -> None:
     """And says where; with everything that has a section."""
     make_sweep(Path("outputs/s"), Made(trials=20))
-    ended = desk("report")
+    ended = commands("report")
     assert ended.code == 0
     text = Path("outputs/s/report.html").read_text()
     headings = re.findall("<h2>(.*?)</h2>", text)
@@ -36,10 +36,10 @@ def test_the_command_writes_one_file_into_the_sweeps_folder(desk: Desk) -> None:
     ]  # fmt: skip
 
 
-def test_a_report_that_cannot_be_written_is_one_message(desk: Desk) -> None:
-    """Somebody else's sweep is read-only."""
+def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> None:
+    """Another user's sweep is read-only."""
     make_sweep(Path("outputs/s"), Made(trials=2))
-    ended = desk("report", "--output", "/proc/nowhere/r.html")
+    ended = commands("report", "--output", "/proc/nowhere/r.html")
     assert ended.code == 2
     assert "--output" in ended.err
 
@@ -60,7 +60,7 @@ def test_each_change_of_one_factor_is_a_row_of_the_page(tmp_path: Path) -> None:
     assert re.findall("</td><td>(lr|kl)</td><td>(.*?)</td>", rows[0]) == [("lr", "1e-05"), ("kl", "low")]
 
 
-def test_whatever_comes_from_outside_is_escaped(tmp_path: Path) -> None:
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     """Names of sweeps and parameters, labels, messages, overrides."""
     made = Made(
         trials=20,
@@ -113,7 +113,7 @@ def test_a_thinned_curve_keeps_its_ends() -> None:
 
 
 def test_a_damaged_sweep_is_refused_in_one_message(tmp_path: Path) -> None:
-    """Nobody knows what its space was."""
+    """Its search space is unknown."""
     sweep = make_sweep(tmp_path / "s", Made(trials=1))
     (sweep / "sweep.yaml").unlink()
     with pytest.raises(UserError, match=r"no sweep\.yaml"):

@@ -175,7 +175,7 @@ def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_pat
 
 
 def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Browser", tmp_path: Path) -> None:
-    """Before training beside an evaluation; on a phone the page is no wider than the screen."""
+    """Before training next to an evaluation; on a phone the page is no wider than the screen."""
     sweep = make_sweep(tmp_path / "s", Made(trials=5))
     best = read_sweep(sweep).best
     assert best is not None

@@ -12,15 +12,15 @@ from grposweep.report.tables import draw
 from made import Made, make_comparison, make_sweep
 from support import PROJECT, environment
 
-from .conftest import Desk
+from .conftest import Commands
 
 HERE = Path("outputs")
 
 
-def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(desk: Desk) -> None:
+def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(commands: Commands) -> None:
     """Everything that matters, 80 columns wide."""
     make_sweep(HERE / "s", Made(trials=20, running=2, queued=1))
-    out = desk("status", "s").out
+    out = commands("status", "s").out
     expected = (
         "2 running, 1 queued", "17 of 24 trials", "best ", "of 50 GPU hours",
         "trial 19: (Priority)", "4 of 12 points by 1 rule", "trial 3 at step 30: less than a 5 % chance",
@@ -30,10 +30,10 @@ def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(desk: D
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
-def test_status_is_one_json_object_for_scripts(desk: Desk) -> None:
+def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
     """With the running trials' steps and rewards."""
     make_sweep(HERE / "s", Made(trials=20, running=2))
-    said = json.loads(desk("status", "--json").out)
+    said = json.loads(commands("status", "--json").out)
     assert said["states"] == {
         "queued": 0, "running": 2, "paused": 0, "stopped": 0, "finished": 15, "pruned": 2, "failed": 1,
     }  # fmt: skip
@@ -43,11 +43,11 @@ def test_status_is_one_json_object_for_scripts(desk: Desk) -> None:
     assert said["seconds_left"] > 0
 
 
-def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(desk: Desk) -> None:
+def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(commands: Commands) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
     make_sweep(HERE / "s", Made(trials=20))
-    status, show = desk("status", "s").out, desk("show", "3", "--sweep", "s").out
-    desk("report", "s")
+    status, show = commands("status", "s").out, commands("show", "3", "--sweep", "s").out
+    commands("report", "s")
     page = (HERE / "s" / "report.html").read_text().split("<body>")[1].split("<script")[0]
     visible = re.sub(r"<[^>]*>", " ", page)
     assert [text for text in (status, show, visible) if "prune" in text] == []
@@ -57,56 +57,56 @@ def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(des
     assert "stopped early" in visible
 
 
-def test_status_names_the_trials_of_the_pareto_front(desk: Desk) -> None:
+def test_status_names_the_trials_of_the_pareto_front(commands: Commands) -> None:
     """With both objectives; show says it of each, and an exported row has all values."""
     make_sweep(HERE / "s", Made(trials=20, further={"gpu_hours": "minimize"}))
-    front = json.loads(desk("status", "s", "--json").out)["front"]
-    assert f"{len(front)} trials that no other equals or beats" in desk("status", "s").out
-    assert re.search(rf"trial {front[0]}: eval_reward 0\.\d+, gpu_hours 0\.\d+ \(lr=", desk("status", "s").out)
-    assert "no other trial equals or beats it" in desk("show", str(front[-1])).out
-    assert f"with it (eval_reward, gpu_hours): {', '.join(map(str, front[1:]))}" in desk("best", "s").out
-    rows = json.loads(desk("export", "s", "--format", "json").out)
+    front = json.loads(commands("status", "s", "--json").out)["front"]
+    assert f"{len(front)} trials that no other equals or beats" in commands("status", "s").out
+    assert re.search(rf"trial {front[0]}: eval_reward 0\.\d+, gpu_hours 0\.\d+ \(lr=", commands("status", "s").out)
+    assert "no other trial equals or beats it" in commands("show", str(front[-1])).out
+    assert f"with it (eval_reward, gpu_hours): {', '.join(map(str, front[1:]))}" in commands("best", "s").out
+    rows = json.loads(commands("export", "s", "--format", "json").out)
     assert [row["objective.gpu_hours"] is None for row in rows] == [row["objective"] is None for row in rows]
 
 
-def test_status_tells_what_each_change_of_one_factor_does(desk: Desk) -> None:
+def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) -> None:
     """Its difference to the base configuration, and whether four seeds tell it."""
     make_comparison(HERE / "s", [{"lr": 1e-5}, {"kl": "low"}])
-    out = desk("status", "s").out
+    out = commands("status", "s").out
     assert re.search(r"lr=1e-05: -0\.\d{4} ± 0\.\d{4} worse\n  kl=low: [+-]0\.\d{4} ± 0\.\d{4} tied", out)
-    verdicts = [effect["verdict"] for effect in json.loads(desk("status", "s", "--json").out)["effects"]]
+    verdicts = [effect["verdict"] for effect in json.loads(commands("status", "s", "--json").out)["effects"]]
     assert verdicts == ["worse", "tied"]
-    assert ", worse (95 %" in desk("show", "1").out
+    assert ", worse (95 %" in commands("show", "1").out
 
 
-def test_the_newest_sweep_is_meant_where_none_is_named(desk: Desk) -> None:
+def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):
         os.utime(make_sweep(HERE / name, Made(trials=2)) / "sweep.yaml", (1e9 + number, 1e9 + number))
-    assert desk("status").out.startswith("a: ")
+    assert commands("status").out.startswith("a: ")
 
 
 @pytest.mark.parametrize(
     "arguments", [("status",), ("status", "nowhere"), ("show", "3"), ("list",), ("status", "x\0y")]
 )
-def test_where_there_is_no_sweep_one_message_says_what_to_do(desk: Desk, arguments: tuple[str, ...]) -> None:
+def test_where_there_is_no_sweep_one_message_says_what_to_do(commands: Commands, arguments: tuple[str, ...]) -> None:
     """Exit code 2, no traceback."""
-    ended = desk(*arguments)
+    ended = commands(*arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "no sweep" in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(desk: Desk) -> None:
+def test_a_name_that_is_no_sweep_is_answered_with_the_nearest_that_is_one(commands: Commands) -> None:
     """A typing error."""
     make_sweep(HERE / "lr_batch", Made(trials=1))
-    assert "Did you mean lr_batch?" in desk("status", "lr_bach").err
+    assert "Did you mean lr_batch?" in commands("status", "lr_bach").err
 
 
-def test_show_tells_everything_about_a_trial(desk: Desk) -> None:
+def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
     """Its curve, its rank, what tells it from the best and the baseline, its command on a line of its own."""
     make_sweep(HERE / "s", Made(trials=12))
-    out = desk("show", "0").out
+    out = commands("show", "0").out
     expected = (
         "trial 0 of s: finished",
         "rank ",
@@ -119,28 +119,28 @@ def test_show_tells_everything_about_a_trial(desk: Desk) -> None:
     assert next(line for line in out.splitlines() if line.startswith("python src/run.py lr="))
 
 
-def test_show_tells_why_a_trial_failed(desk: Desk) -> None:
+def test_show_tells_why_a_trial_failed(commands: Commands) -> None:
     """The class in words, the message, the end of its log."""
     make_sweep(HERE / "s", Made(trials=12, message="[red]no markup[/red]"))
-    out = desk("show", "5").out
+    out = commands("show", "5").out
     assert "out of GPU memory: [red]no markup[/red]" in out
     assert "torch.OutOfMemoryError" in out
 
 
-def test_an_unknown_trial_is_answered_with_those_there_are(desk: Desk) -> None:
+def test_an_unknown_trial_is_answered_with_those_there_are(commands: Commands) -> None:
     """One message."""
     make_sweep(HERE / "s", Made(trials=12))
-    ended = desk("show", "77")
+    ended = commands("show", "77")
     assert (ended.code, ended.out) == (2, "")
     assert "by its number (0 to 11)" in ended.err
 
 
-def test_list_finds_sweeps_below_a_folder_and_names_damaged_ones(desk: Desk) -> None:
+def test_list_finds_sweeps_below_a_folder_and_names_damaged_ones(commands: Commands) -> None:
     """Two levels down, the latest first."""
     make_sweep(Path("deep") / "outputs" / "one", Made(trials=3))
     make_sweep(Path("two"), Made(trials=3))
     make_sweep(Path("bad"), Made(trials=1)).joinpath("sweep.yaml").write_text("{")
-    out = desk("list", ".").out
+    out = commands("list", ".").out
     assert [name for name in ("one", "two", "is damaged") if name not in out] == []
 
 

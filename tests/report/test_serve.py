@@ -1,4 +1,4 @@
-"""``grposweep serve``: the report on loopback, live, read only, and for whoever knows its address alone."""
+"""``grposweep serve``: the report on loopback, live, read only, and only for users who know its address."""
 
 import http.client
 import json

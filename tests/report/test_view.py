@@ -62,7 +62,7 @@ def test_a_trial_costs_its_seconds_on_all_its_devices(swept: Path) -> None:
 
 
 def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, tmp_path: Path) -> None:
-    """Somebody looks while a writer is at work, or after its disk was full."""
+    """It is read while a writer is at work, or after its disk was full."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = copy / "trials" / swept.joinpath("trials", "0000-000000").name
     with (trial / "metrics.jsonl").open("a") as file:
@@ -78,7 +78,7 @@ def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, t
 
 
 def test_an_attempt_here_ended_with_its_controller_and_a_job_goes_on(swept: Path, tmp_path: Path) -> None:
-    """Nobody holds the lease: a local attempt cannot be under way, a Slurm job can."""
+    """The lease is free: a local attempt cannot be under way, a Slurm job can."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
     text = (trial / "attempts.jsonl").read_text()
@@ -114,8 +114,8 @@ def test_a_trial_is_named_by_number_folder_or_the_head_of_its_id(swept: Path) ->
         view.trial("99")
 
 
-def test_best_names_the_winner_wherever_a_trial_is_named(swept: Path, tmp_path: Path) -> None:
-    """As 'grposweep best' does; nobody before a trial has finished."""
+def test_best_names_the_winner_in_every_command(swept: Path, tmp_path: Path) -> None:
+    """As 'grposweep best' does; none before a trial has finished."""
     view = read_sweep(swept)
     assert view.trial("best") is view.best
     with pytest.raises(

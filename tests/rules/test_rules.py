@@ -163,7 +163,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT101", {"sequence_parallel_size": 2}, {}),
     ("GT102", {"tensor_parallel_size": 2}, {}),
     ("GT103", VLLM | {"processes": 4, "vllm_tensor_parallel_size": 3}, VLLM | {"processes": 4, "vllm_tensor_parallel_size": 2}),
-    ("GT104", VLLM | {"vllm_mode": "beside"}, {"vllm_mode": "beside"}),
+    ("GT104", VLLM | {"vllm_mode": "nearby"}, {"vllm_mode": "nearby"}),
     ("GT105", {"visible_gpus": 8, "launcher": "python"}, {"visible_gpus": 8, "launcher": "torchrun"}),
     ("GT106", {"server_gpus": 4, "nodes": 2, "gpus_per_node": 8}, {"server_gpus": 8, "nodes": 2, "gpus_per_node": 8}),
     ("GT201", {"processes": None, "num_generations": 24}, {"processes": None}),
@@ -225,7 +225,7 @@ def test_a_rule_fires_on_a_bad_setting_and_not_on_its_neighbour(
 
 
 def test_every_rule_has_a_case() -> None:
-    """A new rule comes with its table line; those of other frameworks are tested beside their readers."""
+    """A new rule comes with its table line; those of other frameworks are tested with their readers."""
     assert {code for code, _, _ in CASES} == {code for code, rule in REGISTRY.items() if rule.holds_for(TRL_FRAMEWORK)}
     assert check(GOOD) == []
 
@@ -280,7 +280,7 @@ def test_the_watch_sees_what_a_plan_formula_reads() -> None:
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(s=draw_settings())
-def test_whatever_is_set_every_rule_answers_in_words(s: Setting) -> None:
+def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:
     """No setting, however wrong, makes a rule or its message fail; blame is on declared fields."""
     for problem in check(s):
         assert problem.broken.what

@@ -1,4 +1,4 @@
-"""The rules and the fixes beside the real GRPOConfig of the installed TRL, in worlds of 1 to 9 processes."""
+"""The rules and the fixes compared with the real GRPOConfig of the installed TRL, in worlds of 1 to 9 processes."""
 
 import os
 import sys

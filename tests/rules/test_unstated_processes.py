@@ -91,7 +91,7 @@ def test_a_rule_that_is_switched_off_refuses_no_number() -> None:
 
 
 def test_where_no_number_works_there_are_fixes_all_the_same() -> None:
-    """They mend it for some number of processes."""
+    """They fix it for some number of processes."""
     s = replace(UNSTATED, num_generations=79)
     problem = check(s)[0]
     assert "no number of processes from 1 to 64 would do" in problem.message

@@ -46,18 +46,18 @@ def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
         )
 
 
-def test_the_census_finds_what_judging_each_point_finds(compose: Compose) -> None:
+def test_the_grid_finds_what_judging_each_point_finds(compose: Compose) -> None:
     """Totals, the valid points in order, and the counts of each rule."""
     arguments = [argument for argument in WIDE[0] if not argument.startswith(("lr", "task", "loss", "schedule"))]
     validator = build_validator(compose, arguments, WIDE[1])
-    census = evaluate_grid(validator)
+    counts = evaluate_grid(validator)
     points = list(validator.space.finite_points())
     found = [{problem.code for problem in errors(check(validator.fields.setting(point)))} for point in points]
-    assert census.total == len(points)
-    assert list(census.valid_points()) == [point for point, codes in zip(points, found, strict=True) if not codes]
-    assert list(census.invalid_points()) == [point for point, codes in zip(points, found, strict=True) if codes]
-    assert census.by_rule() == {code: sum(code in codes for codes in found) for code in census.by_rule()}
-    assert set().union(*found) == set(census.by_rule())
+    assert counts.total == len(points)
+    assert list(counts.valid_points()) == [point for point, codes in zip(points, found, strict=True) if not codes]
+    assert list(counts.invalid_points()) == [point for point, codes in zip(points, found, strict=True) if codes]
+    assert counts.by_rule() == {code: sum(code in codes for codes in found) for code in counts.by_rule()}
+    assert set().union(*found) == set(counts.by_rule())
 
 
 def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
@@ -70,19 +70,19 @@ def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
 
 def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(compose: Compose) -> None:
     """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
-    census = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
-    assert (census.total, census.valid) == (2, 2)
-    census = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
-    assert [point["kl"] for point in census.valid_points()] == ["low"]
+    counts = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
+    assert (counts.total, counts.valid) == (2, 2)
+    counts = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
+    assert [point["kl"] for point in counts.valid_points()] == ["low"]
 
 
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     """One process holds no group of open_r1_medium."""
-    census = evaluate_grid(
+    counts = evaluate_grid(
         build_validator(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"])
     )
-    assert census.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
-    assert census.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
+    assert counts.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
+    assert counts.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
 
 
 @pytest.mark.slow
@@ -95,9 +95,9 @@ def test_a_million_points_are_judged(compose: Compose) -> None:
          "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8",
          "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
     )  # fmt: skip
-    census = evaluate_grid(validator)
-    assert (census.total, census.invalid) == (960_000, 604_320)
-    assert all(validator.is_valid(point) for point in islice(census.valid_points(), 50))
+    counts = evaluate_grid(validator)
+    assert (counts.total, counts.invalid) == (960_000, 604_320)
+    assert all(validator.is_valid(point) for point in islice(counts.valid_points(), 50))
 
 
 def test_a_parameter_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:

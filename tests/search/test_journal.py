@@ -158,7 +158,7 @@ def test_a_scrap_between_lines_is_set_aside_with_what_follows(
 
 
 def test_another_direction_or_name_than_ours_is_damage(tmp_path: Path, whole: Whole) -> None:
-    """Readable, and wrong: the search would go the other way, or the trials belong to a study that nobody opens."""
+    """Readable, and wrong: the search would go the other way, or the trials belong to a study that is never opened."""
     first, rest = whole[0].split(b"\n", 1)
     for wrong in ({"directions": [1]}, {"study_name": "grposwfep"}):
         record = json.dumps({**json.loads(first), **wrong}).encode()
@@ -166,7 +166,7 @@ def test_another_direction_or_name_than_ours_is_damage(tmp_path: Path, whole: Wh
 
 
 def test_a_whole_journal_is_left_alone(tmp_path: Path, whole: Whole) -> None:
-    """Byte for byte, and nothing appears beside it."""
+    """Byte for byte, and no other file appears."""
     journal = tmp_path / "study.journal"
     journal.write_bytes(whole[0])
     assert not open_study(journal).repairs

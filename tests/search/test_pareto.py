@@ -33,8 +33,8 @@ def study(tmp_path: Path) -> SweepStudy:
 
 
 @given(st.lists(VALUES, min_size=1, max_size=12))
-def test_the_front_is_what_nobody_beats(found: list[tuple[int, int]]) -> None:
-    """Whoever is on it is beaten by none, and whoever is not is beaten by one who is."""
+def test_the_front_is_what_no_trial_beats(found: list[tuple[int, int]]) -> None:
+    """No trial beats one that is on it, and each other trial is beaten by one that is."""
     values = dict(enumerate(found))
     front = pareto_front(values, (1, -1))
 

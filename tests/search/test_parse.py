@@ -60,7 +60,7 @@ def test_two_parameters_in_one_token_become_two(token: str, parts: list[str]) ->
     )
 )
 def test_joining_parameters_by_commas_is_undone(tokens: list[str]) -> None:
-    """Whatever stands beside what, unless a plus opens the next one (Hydra's own business)."""
+    """In every order, unless a plus begins the next one (Hydra handles that)."""
     joined = [token for token in tokens if not token.startswith("+")]
     assert split_tokens([",".join(joined)]) == (joined or [""])
 

@@ -1,4 +1,4 @@
-"""A copy of the study in a database: equal at the end, whatever the server does meanwhile, and never waited for."""
+"""A copy of the study in a database: equal at the end even if the server dies meanwhile, and never waited for."""
 
 import os
 from collections.abc import Callable, Iterator

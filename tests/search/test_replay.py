@@ -34,7 +34,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_a_replay_says_what_each_policy_costs(recorded: Path, tmp_path: Path) -> None:
-    """In completions, beside plain TPE, with two trials at once; each repeat is kept."""
+    """In completions, compared with plain TPE, with two trials at once; each repeat is kept."""
     kept = ("--slots", 2, "--keep", tmp_path / "kept")
     done = replay(recorded, "--policy", "default,tpe,asha", "--repeats", 2, "--format", "json", *kept)
     assert done.returncode == 0, done.stderr

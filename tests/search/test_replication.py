@@ -100,8 +100,8 @@ def test_the_truly_best_is_hardly_ever_dropped() -> None:
 
 @settings(max_examples=20)
 @given(st.data())
-def test_a_race_is_the_same_in_whatever_order_its_replicates_end(data: st.DataObject) -> None:
-    """Wherever it stands: who is wanted depends on the results there are, and each of them is wanted once."""
+def test_a_race_does_not_depend_on_the_order_in_which_replicates_end(data: st.DataObject) -> None:
+    """In any state: which trial is wanted depends on the results there are, and each of them is wanted once."""
     values = drawn({0: 0.5, 1: 0.5, 2: 0.4}, 0.1, random.Random(data.draw(st.integers(0, 1000))))
     results: dict[int, dict[int, float | None]] = {number: {} for number in values}
     while (standing := race([Candidate(n, found) for n, found in results.items()], SEEDS)).wanted:

@@ -1,4 +1,4 @@
-"""Sweeps on a real two-node Slurm, from the command line: the same numbers as here, whatever happens to jobs and nodes."""
+"""Sweeps on a real two-node Slurm, from the command line: the same numbers as here, even if jobs and nodes die."""
 
 import signal
 import subprocess
@@ -270,7 +270,7 @@ def test_a_full_queue_is_filled_again_as_its_jobs_end(run: Run) -> None:
 def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
-    """Cancelled while nobody watched, and gone from squeue: told apart from one that has to be run again."""
+    """Cancelled without a controller, and gone from squeue: told apart from one that has to be run again."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)

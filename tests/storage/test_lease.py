@@ -1,4 +1,4 @@
-"""The lease keeps two controllers apart, whatever died before."""
+"""The lease keeps two controllers apart, also after a crash."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holder(path: Path, host: str, pid: int) -> None:
-    """Somebody else's lease."""
+    """Another user's lease."""
     write_json(path, {"owner": "other", "host": host, "pid": pid, "counter": 3})
 
 
@@ -52,8 +52,8 @@ def test_a_holder_elsewhere_whose_counter_stands_still_is_followed(tmp_path: Pat
         lease.check()
 
 
-def test_a_pid_that_somebody_else_got_is_no_holder(tmp_path: Path) -> None:
-    """Our own pid, but a counter that nobody moves."""
+def test_a_reused_pid_is_no_holder(tmp_path: Path) -> None:
+    """Our own pid, but a counter that stands still."""
     holder(tmp_path / "lease.json", socket.gethostname(), os.getpid())
     with Lease(tmp_path / "lease.json") as lease:
         lease.check()

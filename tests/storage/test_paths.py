@@ -21,7 +21,7 @@ def spelled(path: Path) -> list[str]:
 
 
 def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
-    """Whoever renames a file changes one line."""
+    """To rename a file, change one line."""
     modules = [path for path in (PROJECT / "src").rglob("*.py") if path != Path(paths.__file__)]
     assert {str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))} == {}
 

@@ -1,4 +1,4 @@
-"""What trials cost: their runs, whoever started and ended them."""
+"""What trials cost: their runs, under one controller or several."""
 
 import os
 from pathlib import Path

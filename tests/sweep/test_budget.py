@@ -33,8 +33,8 @@ def build_validator(compose: Compose, *arguments: str) -> Validator:
 def finished(number: int, steps: int, lr: float) -> Any:
     """A trial that the study knows."""
     point = {"schedule.max_steps": steps, "lr": lr}
-    dials = {name: CategoricalDistribution([label]) for name, label in point.items()}
-    trial = create_trial(state=TrialState.COMPLETE, value=0.5, params=point, distributions=dials)
+    distributions = {name: CategoricalDistribution([label]) for name, label in point.items()}
+    trial = create_trial(state=TrialState.COMPLETE, value=0.5, params=point, distributions=distributions)
     trial.number = number
     return trial
 
@@ -52,7 +52,7 @@ def expectation(compose: Compose) -> CostModel:
 
 
 def test_a_trial_takes_what_others_with_its_settings_took(expectation: CostModel) -> None:
-    """Whatever its learning rate; one with more work takes longer, in proportion."""
+    """For every learning rate; one with more work takes longer, in proportion."""
     cost = expectation.of({"schedule.max_steps": SHORT, "lr": 5e-3})
     assert cost is not None
     assert (cost.seconds, cost.device_seconds) == (2 * HOUR, 4 * HOUR)

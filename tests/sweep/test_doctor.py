@@ -1,4 +1,4 @@
-"""The doctor finds what was broken, says what would mend it, and mends it without losing anything."""
+"""The doctor finds what was broken, says what would repair it, and repairs it without losing anything."""
 
 import io
 import json
@@ -104,7 +104,7 @@ def leave_lease(sweep: Path) -> None:
 
 
 def reopen_attempt(sweep: Path) -> None:
-    """An attempt that nobody saw end, with its controller gone."""
+    """An attempt whose end was not seen, with its controller gone."""
     append_line(first(sweep) / "attempts.jsonl", {"attempt": 1, "event": "intent", "time": 1.0})
     append_line(first(sweep) / "attempts.jsonl", {"attempt": 1, "event": "started", "job_id": "local-77"})
 
@@ -139,7 +139,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_named_and_mended(sweep: Path, name: str) -> None:
+def test_damage_is_found_named_and_repaired(sweep: Path, name: str) -> None:
     """Exit code 1 and no change; with --repair 0, and the study is what it was (or what the folders say now)."""
     damage, words = DAMAGE[name]
     before = load(sweep)
@@ -175,7 +175,7 @@ PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", PERSONS)
-def test_what_only_a_person_can_mend_is_left_as_it_is(sweep: Path, name: str) -> None:
+def test_what_only_the_user_can_repair_is_left_as_it_is(sweep: Path, name: str) -> None:
     """Said, and still said after --repair."""
     damage, words = PERSONS[name]
     damage(sweep)
@@ -185,7 +185,7 @@ def test_what_only_a_person_can_mend_is_left_as_it_is(sweep: Path, name: str) ->
     assert words in said
 
 
-def test_everything_at_once_is_mended_in_one_go(sweep: Path) -> None:
+def test_everything_at_once_is_repaired_in_one_run(sweep: Path) -> None:
     """Damage that hides other damage as well."""
     before = load(sweep)
     for name in DAMAGE.keys() - {"another value", "missing journal", "cut journal", "two folders", "no record"}:
@@ -195,7 +195,7 @@ def test_everything_at_once_is_mended_in_one_go(sweep: Path) -> None:
 
 
 def test_nothing_that_was_damaged_is_thrown_away(sweep: Path) -> None:
-    """It lies beside what was mended."""
+    """It lies next to what was repaired."""
     journal = (sweep / "study.journal").read_bytes()
     (sweep / "study.journal").write_bytes(b"\xff" + journal[1:])
     write(first(sweep) / "metrics.jsonl", "+torn")

@@ -80,14 +80,14 @@ def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) ->
 
 
 def test_where_less_is_better_a_curve_is_turned_over(metrics: MetricsFile) -> None:
-    """Larger is better for whoever reads it."""
+    """For its readers larger is better."""
     train(metrics, 2)
     reader = CurveReader(metrics.path, "eval_reward", sign=-1.0)
     reader.update()
     assert (reader.start, reader.held_out) == (-0.2, [-0.2])
 
 
-def test_a_loss_that_is_no_number_is_told_from_one_that_nobody_logs(metrics: MetricsFile) -> None:
+def test_a_loss_that_is_no_number_is_told_from_one_that_is_not_logged(metrics: MetricsFile) -> None:
     """A program may log none."""
     train(metrics, 2, loss=math.nan)
     metrics.write("eval", 3, 24, {"eval_reward": 0.1})

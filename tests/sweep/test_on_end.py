@@ -49,7 +49,7 @@ def test_a_sweep_without_a_result_says_failed(run: Run, here: Path) -> None:
 
 
 def test_an_interrupted_sweep_does_not_run_it(start: Callable, here: Path) -> None:
-    """Somebody is there, and it goes on later."""
+    """A terminal is there, and the sweep continues later."""
     process = start(*FAKE[:2], *TELL, "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=400")
     wait_for(lambda: list(here.glob("outputs/s/trials/*/heartbeat")))
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and beside what was recorded."""
+"""``grposweep rerun``: a recorded trial once more, exactly or changed, judged first, and in a sweep of its own."""
 
 import shlex
 import shutil
@@ -85,7 +85,7 @@ def test_a_second_rerun_shows_the_recorded_result(run: Run, here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rerun_is_a_sweep_of_its_own_that_names_its_origin(run: Run, here: Path) -> None:
-    """Beside the original, which is not touched; the change reaches the configuration."""
+    """In a new sweep; the original is not touched; the change reaches the configuration."""
     original = run(*FAKE).sweep
     before = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
     ended = grposweep(here, "rerun", "0", "lr=1e-2", "--sweep", "s")

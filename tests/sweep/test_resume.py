@@ -1,4 +1,4 @@
-"""Whatever happens to the journal, the study comes back from the trial folders as it was."""
+"""After any damage to the journal, the study is rebuilt from the trial folders as it was."""
 
 import shutil
 from collections.abc import Callable

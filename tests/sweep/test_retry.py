@@ -18,7 +18,7 @@ GRID = (*FAKE, CRASH, "lr=1e-2,2e-2")
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """A sweep from its words to its folder, beside a file of rewards that imports another one."""
+    """A sweep from its command to its folder, with a file of rewards that imports another one."""
     (tmp_path / "rewards.py").write_text(
         "import helpers\n\ndef right(completions, **_): return [helpers.ONE for _ in completions]\n"
     )
@@ -84,7 +84,7 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
 
 
 def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None:
-    """As a single run is; the earlier results stay beside the new ones."""
+    """As a single run is; the earlier results stay next to the new ones."""
     words = (*FAKE, "lr=1e-3,2e-3")
     folder = sweep(*words)
     assert attempts(sweep(*words, "force=true")) == [1, 1, 1, 1]
@@ -94,7 +94,7 @@ def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None
 
 
 def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_path: Path) -> None:
-    """The copy is found by the trial; one that looks for files beside itself runs where it is, and must not have changed."""
+    """The copy is found by the trial; one that looks for files next to itself runs where it is, and must not have changed."""
     from grposweep.schema import Trainer
     from grposweep.storage.inputs import TrialInputs
 

@@ -110,7 +110,7 @@ def test_a_sampler_without_its_policy_is_refused(sweep: Sweep) -> None:
 
 
 def test_grids_and_comparisons_stop_nothing_early_unless_asked() -> None:
-    """Every one of their trials is wanted; of several objectives nobody knows which trial is behind."""
+    """Every one of their trials is wanted; with several objectives no trial is known to be behind."""
     assert {choose_policy("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
     assert choose_policy("asha", "grid") == "asha"
     assert choose_policy("auto", "curve_ei") == "curve_ei"

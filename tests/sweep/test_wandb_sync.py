@@ -24,12 +24,12 @@ def server() -> Iterator[Server]:
 
 
 def sync(here: Path, url: str, **extra: str) -> Ended:
-    """The command with a login of its own, and nobody else's."""
+    """The command with a login of its own, and no other."""
     return grposweep(here, "sync", WANDB_BASE_URL=url, HOME=str(here), **{"WANDB_API_KEY": KEY, **extra})
 
 
 def test_every_trial_becomes_one_run_of_the_sweeps_group(run: Run, here: Path, server: Server) -> None:
-    """Named after the trial, dials as columns, every line of metrics as a row."""
+    """Named after the trial, parameters as columns, every line of metrics as a row."""
     done = trials(run(*TRACKED, "-m", "lr=1e-3,3e-3", "batch=small,medium").sweep)
     ended = sync(here, server.url)
     assert ended.code == 0, ended.err

@@ -45,7 +45,7 @@ def fsdp_sharded(ranks: int) -> tuple[list[str], list[str]]:
 
 
 LAYOUTS: list[Layout] = [plain, zero, zero3, fsdp, fsdp_sharded]
-# The weights of a sharded training are in its own files; model.safetensors is there for whoever uses the model.
+# The weights of a sharded training are in its own files; model.safetensors is there for users of the model.
 NOT_READ = {(layout, "model.safetensors") for layout in (zero, zero3, fsdp)}
 
 
@@ -106,7 +106,7 @@ def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
 def test_every_kind_of_whole_checkpoint_is_taken_and_stays(
     tmp_path: Path, layout: Layout, ranks: int, adapter: bool
 ) -> None:
-    """Whatever divides the training state among the ranks."""
+    """With every way of sharding the training state."""
     write_checkpoint(tmp_path, 5, ranks, layout, adapter)
     set_aside(tmp_path, ranks)
     found = newest_checkpoint(tmp_path, ranks)

@@ -106,7 +106,7 @@ def tiny_folder_of(cache: Path) -> Path:
 
 
 def test_a_local_folder_is_described(checkpoint: Path) -> None:
-    """Shape without weights, padding on the left whatever the tokenizer says."""
+    """Shape without weights, padding on the left for every tokenizer."""
     loaded = models.load_model(Model(path=str(checkpoint)), checkpoint)
     assert models.read_shape(loaded.config)["parameters"] == 83648
     assert loaded.tokenizer.padding_side == "left"
@@ -130,7 +130,7 @@ def test_lora_is_pefts_own_configuration() -> None:
 def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, origin: str, lora: bool
 ) -> None:
-    """Chat template, KL against a reference loaded anew, two weighted rewards, gradient checkpointing."""
+    """Chat template, KL against a reference loaded again, two weighted rewards, gradient checkpointing."""
     path = publish(checkpoint, tmp_path / "hf") if origin == "hub" else str(checkpoint)
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

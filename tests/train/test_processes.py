@@ -88,7 +88,7 @@ def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
     lines = metrics_of(folder)
     assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4]
     assert lines[-1]["completions"] == 32
-    # 5 prompts of 4 completions: a mean of 20 rewards in steps of 1/40, whatever filled the last batch
+    # 5 prompts of 4 completions: a mean of 20 rewards in steps of 1/40, however the last batch is filled
     assert lines[-1]["eval_reward"] * 20 * 40 == pytest.approx(round(lines[-1]["eval_reward"] * 20 * 40))
     assert (folder / result_of(folder)["checkpoint"] / "rng_state_1.pth").is_file()
 

@@ -90,7 +90,7 @@ def test_a_reward_that_raises_shows_its_own_line_and_what_it_worked_on(tmp_path:
 
 
 def test_a_only_reward_that_judges_nothing_ends_the_training_with_that_word(tmp_path: Path) -> None:
-    """Beside another reward it may leave a batch to that one."""
+    """Together with another reward it may leave a batch to that one."""
     (tmp_path / "mine.py").write_text("def none(completions, **_):\n    return [None for _ in completions]\n")
     spec = f"{tmp_path}/mine.py:none"
     with pytest.raises(RewardError, match="returned only None, for 2 completions"):

@@ -206,7 +206,7 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
     assert error == pytest.approx(0.5 / 3**0.5)
 
 
-def test_held_out_rewards_are_weighted_and_skip_what_nobody_could_judge() -> None:
+def test_held_out_rewards_are_weighted_and_skip_what_could_not_be_judged() -> None:
     """As TRL weights them, so that eval_reward means what its users expect."""
     held_out = HeldOutEvaluation(weights=[1.0, 2.0])
     held_out.record(0, [5], [1.0])  # training: not listened to

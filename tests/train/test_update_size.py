@@ -54,7 +54,7 @@ def test_weights_that_were_moved_are_looked_at_where_they_are_now() -> None:
 
 @pytest.fixture
 def second_rank() -> Iterator[None]:
-    """Another rank that never answers: whoever waits for it gets nothing."""
+    """Another rank that never answers: who waits for it gets nothing."""
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
     torch.distributed.destroy_process_group()

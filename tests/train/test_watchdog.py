@@ -25,7 +25,7 @@ def test_signs_of_life_put_the_end_off_with_few_new_threads(monkeypatch: pytest.
     watchdog.release()
 
 
-def test_whoever_was_released_is_watched_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_rank_is_watched_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may run several attempts; without a time allowed nothing is watched."""
     fed: list[Any] = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **_: fed.append(seconds))

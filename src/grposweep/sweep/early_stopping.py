@@ -184,7 +184,7 @@ class EarlyStoppingMonitor:
     _totals: dict[int, float] = field(default_factory=dict)
     _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
-    _in_vain: tuple[bool, int, int, int] | None = None  # what was known when no trial was to be promoted
+    _none_promoted: tuple[bool, int, int, int] | None = None  # what was known when no trial was to be promoted
     _guarded: dict[int, bool] = field(default_factory=dict)
     terminator: Terminator | None = None
     converged: Mapping[str, float] = field(default_factory=dict)  # how far the search was when it had first converged
@@ -231,10 +231,10 @@ class EarlyStoppingMonitor:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
         known = (more, ended, len(self.paused), sum(self._judged.values()))
-        if known == self._in_vain:  # asked at every tick while a slot is free
+        if known == self._none_promoted:  # asked at every tick while a slot is free
             return None
         chosen = self.stopping.promote(self.curves(), more)
-        self._in_vain = known if chosen not in self.paused else None
+        self._none_promoted = known if chosen not in self.paused else None
         return chosen if chosen in self.paused else None
 
     def share(self, trial: FrozenTrial) -> float:

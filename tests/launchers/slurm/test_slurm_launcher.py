@@ -66,7 +66,7 @@ def test_ends_are_told_apart(slurm: Slurm, state: Path, tmp_path: Path, said: st
 def test_a_job_that_will_run_or_end_by_itself_is_left_alone(
     slurm: Slurm, state: Path, tmp_path: Path, said: str
 ) -> None:
-    """A requeued job keeps its id: a second one must not be submitted beside it."""
+    """A requeued job keeps its id: a second one must not be submitted."""
     job_id = slurm.submit(job(tmp_path))
     stage(state, job_id, said)
     assert slurm.poll(job_id) is None
@@ -203,7 +203,7 @@ FAKE = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", "c
 
 @pytest.mark.slow
 def test_a_whole_sweep_runs_as_jobs(run: Callable[..., Ended], state: Path) -> None:
-    """Each trial has its script and its job's log beside it."""
+    """Each trial has its script and its job's log next to it."""
     ended = run(*FAKE, "-m", "lr=1e-4,1e-3,1e-2")
     assert ended.code == 0, ended.err
     assert "3 at once" in ended.out
@@ -260,7 +260,7 @@ def detach(start: LaunchCommand, here: Path) -> None:
 def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
     run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
 ) -> None:
-    """The cluster is no part of a sweep's identity, so somebody may come back with another one."""
+    """The cluster is no part of a sweep's identity, so the user may come back with another one."""
     detach(start, here)
     ended = run("trainer=fake", "name=s", "cluster=local", "trainer.fake.step_seconds=0.1", "lr=1e-3")
     assert ended.code == 2
@@ -301,7 +301,7 @@ def test_a_dry_run_writes_everything_and_prints_the_commands(
 
 
 def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path) -> None:
-    """A dial may be the number of nodes; the ranks, and with them what is valid, follow."""
+    """A parameter may be the number of nodes; the ranks, and with them what is valid, follow."""
     ended = run("trainer=fake", "name=s", "cluster=dry_run", "batch=auto", "-m", "cluster.nodes=1,2")
     assert ended.code == 0, ended.err
     scripts = [(folder / "job-0.sbatch").read_text() for folder in trials(ended.sweep.parent / "s")]

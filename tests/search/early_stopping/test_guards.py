@@ -31,7 +31,7 @@ SOUND = {
     "a limit that was always too short": curve([0.4, 0.4, 0.4, 0.4], truncated=[1.0, 1.0, 1.0, 1.0]),
     "a dip": curve([0.1, 0.35]),
     "low rewards as noisy as these": curve([0.02, 0.02], start=0.05),
-    "a start that nobody measured": curve([0.1, 0.05], start=None),
+    "a start that was not measured": curve([0.1, 0.05], start=None),
     "nothing logged": curve([0.4, 0.3, 0.3, 0.3]),
 }
 

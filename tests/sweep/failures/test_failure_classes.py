@@ -4,7 +4,7 @@ The classifier was written against ``develop`` alone. At first sight it had 41 o
 ``fresh``, both from the same hand. Then others wrote logs who had not seen it, as hard as they could: of ``blind_first`` it
 had 38 of 60 right at first sight, of ``blind_second`` (Ray, SGLang, DeepSpeed, kernels, other schedulers) 22 of 50, of
 ``blind_third``, the failures that users of TRL and verl on Slurm meet most often, 41 of 52. What it missed it mostly called a
-crash, which is not tried again. All but a few have been mended since, so these files only guard what is known. Left out of
+crash, which is not tried again. All but a few have been fixed since, so these files only guard what is known. Left out of
 the blind ones: cases of schedulers and limits that do not run our jobs.
 """
 
@@ -60,7 +60,7 @@ def test_at_least_95_percent_of_the_failures_get_their_class() -> None:
 
 @pytest.mark.parametrize("part", PARTS[:3])
 def test_at_least_95_percent_of_the_first_ones_do(part: str) -> None:
-    """The blind ones have some that nobody could know."""
+    """The blind ones have some that cannot be known."""
     assert len(wrong(part)) <= 0.05 * len(cases(part)), wrong(part)
 
 
