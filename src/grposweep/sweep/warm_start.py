@@ -5,16 +5,18 @@ on, with any processes and per-device sizes that realise them. Its result is an 
 same as well; with others the best points are still tried first. Nothing of it enters the sweep's own study.
 """
 
+import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import UserError
-from grposweep.files import read_json, write_json
+from grposweep.files import read_json, set_aside, write_json
 from grposweep.schema import GROUPS, Experiment, Search, Task
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
@@ -22,6 +24,7 @@ from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 
+logger = logging.getLogger(__name__)
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones
 MOST_LOOKED_AT = 2000  # points of this space an earlier trial, where many options could realise it
 
@@ -89,13 +92,32 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
 def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
     """What was taken over at the first start; taken over now where this is it."""
     path = folder.path / paths.WARM_START
-    found = read_json(path)
+    found = _read(path)
     if found is None and named_sweeps(base.search):
-        found = asdict(_take_over(base, validator))
-        write_json(path, found)
-    if found is None:
-        return WarmStart()
-    return WarmStart(found["first"], [Observation(**observation) for observation in found["observations"]])
+        if os.path.lexists(path):
+            logger.warning("%s is damaged and set aside as %s; it is made again", path.name, set_aside(path).name)
+        found = _take_over(base, validator)
+        write_json(path, asdict(found))
+    return found or WarmStart()
+
+
+def _read(path: Path) -> WarmStart | None:
+    """Return what a file says; None if there is none, or if it is damaged."""
+    said = read_json(path) or {}
+    first, observations = said.get("first"), said.get("observations")
+    if not _are_objects(first) or not _are_objects(observations):
+        return None
+    kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
+    if any(
+        set(seen) != set(kinds) or not all(isinstance(seen[name], kind) for name, kind in kinds.items())
+        for seen in observations
+    ):
+        return None
+    return WarmStart(first, [Observation(**seen) for seen in observations])
+
+
+def _are_objects(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def words_of_warm_start(warm: WarmStart) -> str:
