@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo test slow thorough faults fuzz slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
+.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -28,6 +28,17 @@ faults: $(VENV)/ready
 # More damaged files than the slow tier tries.
 fuzz: $(VENV)/ready
 	GRPOSWEEP_FUZZ_EXAMPLES=2500 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/fuzz
+
+# A sample of mutants of src, each with the tests near it; cosmic-ray has an environment of its own. About a minute a mutant.
+MUTANTS ?= 70
+SEED ?= 0
+mutants: $(VENV)/ready .venvs/mutants/ready
+	.venvs/mutants/bin/python tests/mutants.py $(MUTANTS) $(SEED)
+
+.venvs/mutants/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==8.7.0
+	touch $@
 
 # On a real two-node Slurm of its own, which needs root and Debian's packages (installed when they are missing).
 slurm: $(VENV)/ready

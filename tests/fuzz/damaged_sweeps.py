@@ -157,7 +157,7 @@ def change_value(text: str, rng: random.Random) -> str:
     """Replace one value somewhere in a file of JSON, or in one of its lines."""
     rows = text.split("\n") if "\n{" in text else [text]
     place = rng.randrange(len(rows))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):  # brackets that an earlier damage left
         found = json.loads(rows[place])
         node, key = found, None
         while isinstance(node, dict | list) and node and (key is None or rng.random() < 0.7):
