@@ -40,7 +40,8 @@ SWAPS = {
 OPERATORS = [
     *(f"core/{kind}_{swap}" for kind, swaps in SWAPS.items() for swap in swaps),
     *(f"core/{name}" for name in (
-        "AddNot", "ReplaceUnaryOperator_Delete_Not", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd",
+        "AddNot", "ReplaceUnaryOperator_Delete_Not",
+        "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd",
         "ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ExceptionReplacer", "NumberReplacer", "ZeroIterationForLoop",
     )),
 ]  # fmt: skip
@@ -82,11 +83,11 @@ def main(count: int = 70, seed: int = 0) -> int:
         is_green: dict[str, bool] = {}
         for part, mutant in sample(copy / SOURCE, count, seed):
             if part not in is_green:  # tests that fail anyway would kill everything
-                is_green[part] = run_tests(test_command(copy, part), SECONDS)[0] is TestOutcome.SURVIVED
+                is_green[part] = run_tests(near_tests(copy, part), SECONDS)[0] is TestOutcome.SURVIVED
                 print(f"{part}: its tests {'pass' if is_green[part] else 'FAIL'} without a mutant", flush=True)
             if not is_green[part]:
                 continue
-            result = mutate_and_test([mutant], test_command(copy, part, mutant.module_path.stem), SECONDS)
+            result = mutate_and_test([mutant], near_tests(copy, part, mutant.module_path.stem), SECONDS)
             tried += 1
             killed += result.test_outcome is TestOutcome.KILLED
             where = f"{mutant.module_path.relative_to(copy)}:{mutant.start_pos[0]} {mutant.operator_name}"
@@ -97,7 +98,7 @@ def main(count: int = 70, seed: int = 0) -> int:
     return int(killed < 0.9 * tried or not all(is_green.values()))
 
 
-def test_command(copy: Path, part: str, module: str = "") -> str:
+def near_tests(copy: Path, part: str, module: str = "") -> str:
     """Return the command that runs the tests near a part, those that are named like the module first: they kill soonest."""
     own = sorted((copy / "tests").rglob(f"test_{module}.py"))
     near = dict.fromkeys(map(str, [*own, *(copy / "tests" / name for name in NEAR[part])]))
