@@ -15,7 +15,7 @@ from typing import Any
 from typer.main import get_command
 
 import grposweep
-from grposweep import errors
+from grposweep import api, errors
 from grposweep.cli import build_app
 from grposweep.storage import paths
 
@@ -90,7 +90,7 @@ def python() -> str:
     ]
     returned: dict[str, type] = {}
     for name in grposweep.__all__:
-        found = getattr(grposweep, name)
+        found = getattr(api, name)  # grposweep.sweep may be the package of that name
         parts += _entry(name, found)
         if inspect.isfunction(found):
             kind = inspect.signature(found).return_annotation

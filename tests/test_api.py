@@ -1,18 +1,20 @@
 """The Python interface: ``from grposweep import lint, plan, validate``."""
 
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import grposweep
 from grposweep import api
 from grposweep.errors import UserError
 from made import Made, make_sweep
-from support import PROJECT, environment
+from support import PROJECT, environment, read, wait_for
 
 GOOD = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 100}
 BAD = {**GOOD, "num_generations": 7}
@@ -99,8 +101,74 @@ def test_the_examples_of_the_page_run(
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     page = (PROJECT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(example, {})  # our own page
+        if not example.startswith("# "):  # a file, which test_pages.py runs
+            exec(example, {})  # our own page
     out = capsys.readouterr().out
     assert "GB101 " in out
     assert "{'processes': 8}" in out
     assert out.splitlines()[-2].startswith("True [")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_cannot_start_is_an_exception_with_the_command_s_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SystemExit, and no folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^GB101 batch\.num_generations=7: it does not divide"):
+        grposweep.sweep({"batch.num_generations": 7, "trainer": "fake"}, name="x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_sweep_from_python_is_the_sweep_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays, text, options and lists of lists reach it; the same call finds its trials again."""
+    monkeypatch.chdir(tmp_path)
+    values = {
+        "lr": np.array([1e-3, 1e-2]),
+        "batch": "small",
+        "trainer": "fake",
+        "schedule.budget_completions": np.int64(512),
+        "task.rewards": [["exact"]],
+        "tracker.tags": [["1e-3", "a b, c"]],
+    }
+    found, again = (grposweep.sweep(values, name="007", outputs=tmp_path / "o 1") for _ in range(2))
+    assert found.view.path == again.view.path == tmp_path / "o 1" / "007"
+    assert found.best == again.best
+    assert found.best is not None
+    assert (len(again.view.trials), found.best["lr"]) == (2, 1e-3)
+    assert found.view.trials[0].config["tracker"]["tags"] == ["1e-3", "a b, c"]
+    with pytest.raises(grposweep.SweepFailed) as caught:
+        grposweep.sweep({"trainer": "fake", "trainer.fake.crash_at": 1}, name="y")
+    assert caught.value.sweep is not None
+    assert len(caught.value.sweep.view.trials) == 1
+
+
+@pytest.mark.slow
+def test_an_interrupted_script_stops_its_sweep_at_a_rollout_boundary(tmp_path: Path) -> None:
+    """The signal reaches the script alone, as a notebook's kernel gets it; the sweep can be resumed."""
+    code = """\
+import sys, grposweep
+from grposweep import sweep
+try:
+    sweep({"trainer": "fake", "trainer.fake.step_seconds": 0.1}, name="x")
+except KeyboardInterrupt:
+    print("interrupted here", "torch" in sys.modules)
+"""
+    variables = environment(PYTHONPATH=str(PROJECT / "src"))
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True) as script:
+        wait_for(lambda: list(tmp_path.glob("outputs/x/trials/*/metrics.jsonl")))
+        script.send_signal(signal.SIGINT)
+        said, _ = script.communicate()
+    assert said.splitlines()[-1] == "interrupted here False"
+    (result,) = tmp_path.glob("outputs/x/trials/*/result.json")
+    assert read(result)["status"] == "stopped"
+
+
+def test_the_function_has_its_name_although_a_package_has_it_too() -> None:
+    """Once grposweep.sweep is imported as a package, Python gives the package."""
+    import grposweep.sweep.log
+
+    with pytest.raises(UserError, match="no value"):
+        grposweep.sweep({"lr": []})

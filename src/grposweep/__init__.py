@@ -1,16 +1,16 @@
 """Hyperparameter sweeps for GRPO: composed by Hydra, validated before they cost anything, searched by Optuna.
 
-``from grposweep import lint, plan, validate, load_sweep`` gives the Python interface, imported at its first use.
+``from grposweep import lint, plan, validate, sweep, load_sweep`` gives the Python interface, imported at its first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grposweep.api import InvalidRecipe, lint, plan, validate
+    from grposweep.api import InvalidRecipe, SweepFailed, lint, plan, sweep, validate
     from grposweep.report.frames import load_sweep
 
-__all__ = ["InvalidRecipe", "lint", "load_sweep", "plan", "validate"]
+__all__ = ["InvalidRecipe", "SweepFailed", "lint", "load_sweep", "plan", "sweep", "validate"]
 __version__ = "0.1.0"
 
 

@@ -1,26 +1,37 @@
-"""The Python interface: judge a recipe, a file or the arguments of a training script, and compute a plan.
+"""The Python interface: judge a recipe, a file or the arguments of a training script, compute a plan, and run a sweep.
 
-``from grposweep import lint, plan, validate`` is the same.
+``from grposweep import lint, plan, sweep, validate`` is the same.
 """
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from tempfile import TemporaryFile
+from typing import IO, Any, TypedDict, cast
 
-from grposweep.errors import UserError
+from grposweep.errors import ExitCode, UserError
+from grposweep.files import run_command
 from grposweep.frameworks import FRAMEWORKS
 from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grposweep.frameworks.trl.keys import parse_version, releases
 from grposweep.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grposweep.linting.output import place_of
 from grposweep.memory.catalog import memory_of
+from grposweep.process import die_with
 from grposweep.recipe import Recipe
+from grposweep.report.frames import LoadedSweep, load_sweep
+from grposweep.search.parse import override_text
 
-__all__ = ["Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "lint", "plan", "validate"]
+__all__ = [
+    "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "lint", "plan", "sweep", "validate",
+]  # fmt: skip
 
 LIBRARIES = ("trl", "transformers")
 PLAIN = (str, int, float, bool, type(None))
@@ -165,6 +176,105 @@ def validate(
     if found.errors:
         raise InvalidRecipe(found.errors)
     return found.warnings
+
+
+class SweepFailed(RuntimeError):
+    """A sweep that ended without a result, or stopped itself; ``sweep`` is what it left (None: nothing)."""
+
+    def __init__(self, message: str, sweep: LoadedSweep | None = None) -> None:
+        self.sweep = sweep
+        super().__init__(message)
+
+
+def sweep(
+    values: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    outputs: str | Path = "outputs",
+    config_dir: str | Path | None = None,
+) -> LoadedSweep:
+    """Run, resume or extend a sweep as ``grposweep sweep`` does, and load it.
+
+    It runs in a process of its own, whose lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at their
+    next rollout boundary, a second one ends them now. The same call goes on.
+
+    Args:
+        values: configuration keys and groups. A list holds the values to compare (``"lr": [1e-5, 1e-4]``), text is in the
+            syntax of sweep files (``"lr": "tag(log, interval(1e-5, 1e-3))"``), anything else is one value.
+        name: the folder under ``outputs``; otherwise it follows from what is swept.
+        outputs: where sweeps are.
+        config_dir: your own copy of conf/ (``grposweep init``).
+
+    Raises:
+        UserError: the sweep cannot start; the message is the command's.
+        SweepFailed: it ended without a result.
+        KeyboardInterrupt: it was interrupted.
+
+    """
+    given = {**values, "outputs": Path(outputs)} | ({} if name is None else {"name": [name]})
+    words = [f"{key}={_words(key, value)}" for key, value in given.items()]
+    words += [] if config_dir is None else ["--config-dir", str(config_dir)]
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        code, last = _run([sys.executable, *run_command(), "-m", *words], errors)
+        errors.seek(0)
+        said = errors.read(MOST_READ).strip()
+    if code == ExitCode.BAD_INPUT:
+        raise UserError(said.removeprefix("error: "))
+    if code == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    loaded = load_sweep(last) if last is not None else None
+    if code or loaded is None:
+        raise SweepFailed(said or f"the sweep ended with exit code {code}; its output above says why", loaded)
+    return loaded
+
+
+MOST_READ = 1 << 16  # characters of what a sweep writes to its error stream
+RESULTS = "results in "  # begins the line that names the sweep's folder
+
+
+def _words(key: str, value: Any) -> str:
+    """Return a value as Hydra's grammar takes it: text as it is, a list as the values to compare."""
+    plain = _plain(value)
+    if isinstance(value, str) or not isinstance(plain, list):
+        return value if isinstance(value, str) else override_text(plain)
+    if not plain:
+        raise UserError(f"{key}=[]: there is no value to compare. Give at least one.")
+    return ",".join(map(override_text, plain))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without numpy's types, tuples and paths."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and numbers
+    return [_plain(item) for item in value] if isinstance(value, list | tuple | range) else value
+
+
+def _run(command: list[str], errors: IO[str]) -> tuple[int, str | None]:
+    """Run a sweep's command and print its lines; return its exit code and the folder that it names last.
+
+    It has a session of its own, because a Ctrl-C is passed on and must reach it once. It dies with this process.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, encoding="utf-8",
+        errors="replace", start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
+    )  # fmt: skip
+    folder: str | None = None
+    assert process.stdout is not None  # a pipe
+    with process:
+        while True:
+            try:
+                for line in process.stdout:
+                    print(line, end="", flush=True)
+                    folder = line.removeprefix(RESULTS).rstrip("\n") if line.startswith(RESULTS) else folder
+                return process.wait(), folder
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+            except BaseException:
+                process.send_signal(signal.SIGTERM)
+                raise
 
 
 def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:

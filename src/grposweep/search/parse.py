@@ -1,5 +1,6 @@
 """From Hydra's sweep syntax to parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -48,6 +49,26 @@ def _split(argument: str) -> list[str]:
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]
+
+
+# What Hydra's grammar would read as a number, a Boolean or null.
+_NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
+
+
+def override_text(value: Any) -> str:
+    """A configuration value as Hydra's grammar takes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
+        return value if plain and not _NO_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[" + ",".join(override_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    return repr(value)
 
 
 def parse_space(

@@ -28,13 +28,12 @@ from grposweep.config.compose import DIRECTIONS
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json, text_sha256, write_json, write_text
 from grposweep.search.journal import Direction
-from grposweep.search.parse import parse_space
+from grposweep.search.parse import override_text, parse_space
 from grposweep.search.sampler import ADAPTIVE, ValidPoints, continuous
 from grposweep.search.space import Point, Space, freeze
 from grposweep.search.study import SweepStudy
 from grposweep.storage import paths
 from grposweep.storage.lease import Lease
-from grposweep.sweep.attempts import override_text
 from grposweep.terminal import printable
 
 logger = logging.getLogger(__name__)

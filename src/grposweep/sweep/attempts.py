@@ -1,7 +1,6 @@
 """Trial folders and their attempts: written, announced on disk, submitted, watched, and found again by another controller."""
 
 import json
-import re
 import shlex
 import sys
 import time
@@ -22,6 +21,7 @@ from grposweep.memory.estimate import memory_gib
 from grposweep.planning import build_plan
 from grposweep.redaction import redact
 from grposweep.schema import is_external
+from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
 from grposweep.setting import Setting
@@ -80,26 +80,6 @@ def _repeatable(overrides: list[str]) -> list[str]:
     steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
     return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
-
-
-# What Hydra's grammar would read as a number, a Boolean or null.
-_NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
-
-
-def override_text(value: Any) -> str:
-    """A configuration value as Hydra's grammar takes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        return value if plain and not _NO_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return "[" + ",".join(override_text(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
-    return repr(value)
 
 
 @dataclass
