@@ -68,7 +68,7 @@ def here(tmp_path: Path) -> Path:
 def run(here: Path) -> Callable[..., Ended]:
     """``run("-m", "lr=...")`` runs the command to its end."""
 
-    def call(*arguments: str, timeout: float = 120) -> Ended:
+    def call(*arguments: str, timeout: float = 300) -> Ended:
         return run_in(here, *arguments, timeout=timeout)
 
     return call

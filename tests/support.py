@@ -100,7 +100,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def run_in(here: Path, *arguments: str, timeout: float = 120, **extra: str) -> Ended:
+def run_in(here: Path, *arguments: str, timeout: float = 300, **extra: str) -> Ended:
     """``src/run.py`` in a folder, to its end; ``extra`` goes into its environment."""
     return _ended([str(RUN), *arguments], here, environment(**extra), timeout)
 

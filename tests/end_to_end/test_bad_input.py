@@ -115,6 +115,6 @@ def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
     """Interrupted while still composing: no traceback."""
     process = start("trainer=fake", "-m", "lr=1e-3,1e-4")
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode in (130, -signal.SIGINT)
     assert "Traceback" not in output or process.returncode == -signal.SIGINT

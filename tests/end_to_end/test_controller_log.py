@@ -71,7 +71,7 @@ def test_an_interrupt_and_the_resume_after_it_are_in_the_log(run: Run, start: Ca
     process = start(*slow)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert run(*slow).code == 0
     found = "\n".join(log_of(here / "outputs" / "s"))
     order = ("interrupted: 1 attempts", "trial=0 attempt=0 stopped at a rollout boundary", "exit code 130",

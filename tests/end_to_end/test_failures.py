@@ -89,7 +89,7 @@ def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start:
     (trial,) = trials(here / "outputs" / "s")
     job = next(line["job_id"] for line in lines(trial / "attempts.jsonl") if line["event"] == "started")
     os.kill(int(job.removeprefix("local-")), signal.SIGSTOP)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert ends(trial) == ["elsewhere", "finished"]
     assert "trial 0: no sign of life; it continues from its last checkpoint" in output
@@ -120,7 +120,7 @@ def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
     wait_for(lambda: len(ranks(trial)) == 2)
     for pid in ranks(trial)[killed]:
         os.kill(pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     first, second = trials(here / "outputs" / "s")
     assert not ranks(first)

@@ -158,7 +158,7 @@ def test_ctrl_c_stops_at_a_boundary_and_the_same_command_goes_on(run: Run, start
     process = start(*SLOW, "lr=1e-3")
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     folder = trials(here / "outputs/s")[0]
     assert read(folder / "result.json")["status"] == "stopped"
@@ -176,7 +176,7 @@ def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
     process.send_signal(signal.SIGINT)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/control.json"))) == 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 130
     assert not (trials(here / "outputs/s")[0] / "result.json").exists()
 
@@ -192,7 +192,7 @@ def test_a_second_controller_is_refused_while_the_first_one_lives(run: Run, star
     assert "another controller" in second.err
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 130
 
 

@@ -45,7 +45,7 @@ def answers(url: str) -> bool:
 
 def get(url: str) -> bytes:
     """One page."""
-    with urllib.request.urlopen(url, timeout=60) as page:
+    with urllib.request.urlopen(url, timeout=300) as page:
         return bytes(page.read())
 
 

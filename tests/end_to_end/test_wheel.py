@@ -68,7 +68,7 @@ def call(installed: Path, here: Path, *arguments: str) -> "subprocess.CompletedP
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
     variables |= {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
     words = [installed, *arguments]
-    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, cwd=here, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(installed: Path, tmp_path: Path) -> None:

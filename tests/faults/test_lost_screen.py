@@ -52,7 +52,7 @@ def test_a_sweep_goes_on_when_its_terminal_is_closed(shown: Shown, here: Path) -
     wait_for(lambda: os.read(ours, 1 << 16) and list(sweep.glob("trials/*/heartbeat")))
     os.close(ours)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     log = check_finished(sweep)
     assert "the terminal went away (SIGHUP)" in log
     assert "stdout cannot be written (Input/output error): nothing more is shown there" in log
@@ -63,7 +63,7 @@ def test_a_sweep_goes_on_when_the_disk_under_its_output_is_full(shown: Shown, he
     """Its own folder is on another one."""
     with Path("/dev/full").open("w") as full:
         process = shown(stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, b"")
     assert "stdout cannot be written (No space left on device)" in check_finished(here / "outputs" / "s")
 

@@ -54,7 +54,7 @@ def test_a_stopped_trial_goes_on_from_its_checkpoint(
         assert time.monotonic() < deadline
         time.sleep(0.2)
     stopped.send_signal(signal.SIGINT)
-    assert stopped.wait(timeout=120) == 130
+    assert stopped.wait(timeout=300) == 130
     assert run(*long, timeout=600).code == 0
     found = steps(here / "outputs" / "gpu")
     assert [line["step"] for line in found] == list(range(1, 61))

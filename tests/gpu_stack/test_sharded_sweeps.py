@@ -91,7 +91,7 @@ class Commands:
         try:
             wait_for(lambda: process.poll() is not None or self.logged(arguments) > after, SECONDS)
             process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
         finally:
             process.kill()
         assert process.returncode == 130, output

@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         os.killpg(started.pid, signal.SIGTERM)
-        started.wait(timeout=60)
+        started.wait(timeout=300)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,7 +48,7 @@ class Postgres:
         path = find(program)
         assert path is not None, program
         subprocess.run(
-            [path, *arguments], user=NOBODY, cwd="/", check=True, timeout=60, stdin=subprocess.DEVNULL,
+            [path, *arguments], user=NOBODY, cwd="/", check=True, timeout=300, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, env={**os.environ, "HOME": "/", "USER": NOBODY or getpass.getuser()},
         )  # fmt: skip
 

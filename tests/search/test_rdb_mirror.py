@@ -83,7 +83,7 @@ def test_a_sweep_outlives_its_database(start: LaunchCommand, here: Path, postgre
     postgres.stop()
     wait_for(lambda: list(here.glob("outputs/s/trials/0002-*/result.json")))
     postgres.start()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert told(postgres.url) == own(here / "outputs" / "s")
     assert len(told(postgres.url)) == 6

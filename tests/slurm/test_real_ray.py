@@ -81,7 +81,7 @@ def test_the_programs_exit_code_is_the_attempts(run: Run, verl: tuple[str, ...])
 def test_two_jobs_share_the_nodes(run: Run, verl: tuple[str, ...]) -> None:
     """No port and no folder of one Ray is the other's, and the first to end does not end the other."""
     ended = run(
-        *verl, "-m", "lr=1e-6,2e-6", "cluster.max_jobs=2", "+trainer.environment.SECONDS_TO_RUN='5'", timeout=400
+        *verl, "-m", "lr=1e-6,2e-6", "cluster.max_jobs=2", "+trainer.environment.SECONDS_TO_RUN='5'", timeout=1500
     )
     assert ended.code == 0, ended.out + ended.err
     assert [read(trial / "result.json")["status"] for trial in trials(ended.sweep)] == ["finished"] * 2

@@ -84,13 +84,13 @@ def test_a_requeued_trial_and_one_over_its_time_limit_equal_an_undisturbed_one(
         "schedule.checkpoints=15",
     )
     two = ("cluster=slurm", "cluster.gpus_per_node=1", "cluster.nodes=2", *QUICK)
-    undisturbed = trials(run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=300).sweep)[0]
+    undisturbed = trials(run("cluster=local", "cluster.processes=2", "name=undisturbed", *long, timeout=900).sweep)[0]
     requeued = start(*two, "name=s", *long)
     wait_for(is_at(here, 0, 60), 120)
     slurm("scontrol", "requeue", *ours())
-    limited = run(*two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long, timeout=600)
+    limited = run(*two, "name=limited", "cluster.walltime_min=1", "cluster.warn_seconds=30", *long, timeout=3000)
     assert limited.code == 0, limited.out
-    output, _ = requeued.communicate(timeout=300)
+    output, _ = requeued.communicate(timeout=900)
     assert requeued.returncode == 0, output
     for folder in (trials(here / "outputs" / "s")[0], trials(limited.sweep)[0]):
         assert metrics(folder) == metrics(undisturbed)
@@ -106,7 +106,7 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCo
         time.sleep(delay)
         process.kill()
         process.wait()
-    ended = run(*grid, timeout=300)
+    ended = run(*grid, timeout=900)
     assert ended.code == 0, ended.out
     folders = trials(ended.sweep)
     assert len(folders) == 12
@@ -125,7 +125,7 @@ def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: Launch
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 130
     assert "detached: 1 job" in output
     assert len(ours()) == 1
@@ -142,7 +142,7 @@ def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(
     process = start(*SLOW, "cluster.max_jobs=1", "-m", "lr=1e-4,1e-3")
     wait_for(is_at(here, 0, 10))
     slurm("scancel", *ours())
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     first, second = trials(here / "outputs" / "s")
     assert read(first / "result.json")["failure"]["kind"] == "cancelled"
@@ -157,7 +157,7 @@ def test_a_trial_survives_its_node(start: LaunchCommand, here: Path) -> None:
     node = slurm("squeue", "--noheader", f"--job={job}", "--format=%N").strip()
     slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     try:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=900)
     finally:
         # An error where the node has come back by itself, as clusters may be told to allow.
         subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], capture_output=True, check=False)
@@ -193,7 +193,7 @@ def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     folder.mkdir()
     process = subprocess.run(
         [sys.executable, str(RUN), *FAKE, "lr=1e-3"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
@@ -204,7 +204,7 @@ def test_a_preempted_trial_gives_way_and_goes_on(start: LaunchCommand, here: Pat
     process = start(*SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3")
     wait_for(is_at(here, 0, 20))
     other = slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 3").strip()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     (folder,) = trials(here / "outputs" / "s")
     assert slurm("squeue", "--noheader", "--states=all", f"--job={other}", "--format=%T").strip() == "COMPLETED"
@@ -237,7 +237,7 @@ def test_cancel_ends_the_sweeps_jobs_and_only_those(run: Run, start: LaunchComma
         process = start(*LONG, f"name={name}", "lr=1e-3")
         wait_for(lambda name=name: list(here.glob(f"outputs/{name}/trials/*/heartbeat")))
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=900)
     assert len(ours()) == 2
     done = subprocess.run(
         [sys.executable, "-m", "grposweep", "cancel", "s"],
@@ -274,7 +274,7 @@ def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=900)
     (job,) = ours()
     slurm("scancel", job)
     wait_for(lambda: job not in slurm("squeue", "--noheader", "--states=all", "--format=%i").split(), 120)
@@ -286,7 +286,7 @@ def test_accounting_says_how_a_job_ended_that_the_queue_has_forgotten(
 
 def test_models_and_data_may_be_prepared_in_a_job(run: Run) -> None:
     """Where the login node has no network, say; this machine's part never needs torch."""
-    ended = run("name=s", *ONE_RANK, "cluster.prepare=job", "debug=smoke", timeout=300)
+    ended = run("name=s", *ONE_RANK, "cluster.prepare=job", "debug=smoke", timeout=900)
     assert ended.code == 0, ended.err + ended.out
     assert "preparing model and data (as Slurm job" in ended.out
     assert (ended.sweep / "prepare" / "job.sbatch").is_file()

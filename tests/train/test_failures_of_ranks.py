@@ -38,7 +38,7 @@ if rank is None:
     sys.exit()
 rank, port, fault = rank
 store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timeout=datetime.timedelta(seconds=60))
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=4))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=15))
 dist.all_reduce(torch.ones(1))
 if rank == 1:
     exec(fault)

@@ -49,7 +49,7 @@ def here(cool_tiny: None) -> dict[str, str]:
 def run(arguments: Sequence[str | Path], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """A command of ours in a process of its own."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, check=False, timeout=300
     )
 
 
@@ -112,7 +112,7 @@ Start = Callable[[Sequence[str], dict[str, str]], Callable[[], int]]
 
 def start_fresh(arguments: Sequence[str], env: dict[str, str]) -> Callable[[], int]:
     """As ``start_forked``, in a new interpreter."""
-    return partial(subprocess.Popen([sys.executable, *arguments], env=env).wait, timeout=120)
+    return partial(subprocess.Popen([sys.executable, *arguments], env=env).wait, timeout=300)
 
 
 def start_ranks(folder: Path, env: dict[str, str], start: Start = start_forked) -> list[int]:

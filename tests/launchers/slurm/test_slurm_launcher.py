@@ -241,7 +241,7 @@ def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "the same command returns" in output
     assert "scancel 1" in output
@@ -253,7 +253,7 @@ def detach(start: LaunchCommand, here: Path) -> None:
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
 
 
 @pytest.mark.slow
