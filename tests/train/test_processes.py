@@ -174,7 +174,7 @@ def test_of_two_ranks_that_hang_the_one_that_the_other_waits_for_is_named(
         "cluster.processes=2",
         "batch.per_device_train_batch_size=4",
         f"task.rewards=[{tmp_path / 'hangs.py'}:hangs]",
-        "cluster.stall_min=0.4",
+        "cluster.stall_min=0.75",
     )
     assert start_ranks(folder, here, start_fresh) == [1, 1]  # the stacks are those of interpreters of their own
     said = hang_sentence(folder)
