@@ -204,6 +204,11 @@ class Launcher(ABC):
         """Return what writes an attempt's script, and returns the command that would submit it; works on every machine."""
         raise NotImplementedError(f"{cls.__name__} submits no scripts")
 
+    @classmethod
+    def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:  # noqa: ARG003
+        """Return what writes a controller's script, and returns the command that submits it; None if none is asked for."""
+        return None
+
     @abstractmethod
     def submit(self, job: Job) -> str:
         """Start an attempt; return an id for `poll` and `cancel`.

@@ -21,13 +21,19 @@ class DryRun(Launcher):
     outlives = True
     slots = ALL
 
-    def __init__(self, sweep: Path, write: Callable[[Job], Sequence[str]]) -> None:
-        self._sweep, self._write = sweep, write
+    def __init__(
+        self,
+        sweep: Path,
+        write: Callable[[Job], Sequence[str]],
+        write_controller: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
+        self._sweep, self._write, self._write_controller = sweep, write, write_controller
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the dry run of a sweep; works on every machine."""
-        return cls(sweep, _rehearsed().script_writer(experiment, sweep))
+        rehearsed = _rehearsed()
+        return cls(sweep, rehearsed.script_writer(experiment, sweep), rehearsed.controller_writer(experiment, sweep))
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -38,6 +44,17 @@ class DryRun(Launcher):
         """Write the script and print its command."""
         self.console(shlex.join(self._write(job)))
         return "dry run"
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the first launcher's controller would be a job."""
+        return self._write_controller is not None
+
+    def submit_controller(self, command: Sequence[str]) -> str:
+        """Write the controller's script; return the command that would submit it, which then submits all others."""
+        assert self._write_controller is not None  # `hands_over` says so
+        real = [f"cluster={_rehearsed().kind}" if word == f"cluster={self.kind}" else word for word in command]
+        return f"the controller's job, which submits the trials' jobs: {shlex.join(self._write_controller(real))}"
 
     def poll(self, job_id: str) -> End | None:  # noqa: ARG002 - the contract's arguments
         """Return None: nothing ends."""

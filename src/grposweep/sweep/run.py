@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -305,13 +305,13 @@ def _play(
     warnings = _first_problems(controller)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
+    command = [sys.executable, *own_command(), *sys.argv[1:]]
+    if launcher.is_dry:
+        return _write_only(controller, console, command)
     if launcher.hands_over:
         stack.close()  # the job takes the lease
-        command = [sys.executable, *own_command(), *sys.argv[1:]]
         console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
         return ExitCode.FINISHED
-    if launcher.is_dry:
-        return _write_only(controller, console)
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     notifier = Notifier(str(folder.path), base.search, webhook_address(base.search))
     work(controller, console, interrupts, invalid, mirror, reader, notifier)
@@ -387,10 +387,12 @@ def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
     return RdbMirror(search.storage, controller.folder.path.name, cast(Direction, search.direction))
 
 
-def _write_only(controller: Controller, console: Console) -> int:
+def _write_only(controller: Controller, console: Console, command: Sequence[str]) -> int:
     """Write everything that a submission needs; the launcher prints the commands."""
     controller.lease.check()
     controller.fill()
+    if controller.launcher.hands_over:
+        console.print(controller.launcher.submit_controller(command), soft_wrap=True, highlight=False, markup=False)
     console.print(_detach_message(controller), soft_wrap=True, highlight=False)
     return ExitCode.FINISHED
 

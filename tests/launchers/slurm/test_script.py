@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +14,16 @@ from omegaconf import OmegaConf
 from grposweep.config.compose import to_experiment
 from grposweep.files import PROJECT
 from grposweep.launchers.base import Job
-from grposweep.launchers.slurm.script import python_command, render_script, service_options, submit_environment
-from grposweep.schema import Cluster, Generation
+from grposweep.launchers.dry_run import DryRun
+from grposweep.launchers.slurm.script import (
+    mount_sources,
+    python_command,
+    render_script,
+    service_options,
+    submit_environment,
+)
+from grposweep.launchers.slurm.sweep_jobs import write_controller
+from grposweep.schema import Cluster, Experiment, Generation
 
 GOLDEN = Path(__file__).parent
 ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launchers/slurm/test_script.py"
@@ -130,7 +139,10 @@ def test_a_server_and_its_clients_know_their_addresses_and_no_proxy_stands_betwe
     }
     place = {"STEPS": str(tmp_path), "STUB": str(tmp_path / "stub.py"), "PYTHON": sys.executable}
     (tmp_path / "trials" / "0007-3f9a1c" / "logs").mkdir(parents=True)
-    script = render_script(Job(tmp_path / "trials" / "0007-3f9a1c", 0, ONE_NODE, SERVER), tmp_path, tmp_path)
+    cluster = replace(
+        ONE_NODE, python=f"apptainer exec --nv --bind {tmp_path} image.sif python"
+    )  # a folder that is there
+    script = render_script(Job(tmp_path / "trials" / "0007-3f9a1c", 0, cluster, SERVER), tmp_path, tmp_path)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **job, **place}
     done = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=60)
     assert done.returncode == 0
@@ -143,7 +155,7 @@ def test_a_server_and_its_clients_know_their_addresses_and_no_proxy_stands_betwe
     assert "--export=ALL" in ranks[0]
     assert "--gres=gpu:h100:2" in server[0]
     assert "--gres=gpu:h100:6" in ranks[0]
-    assert "apptainer exec --nv --bind /my data image.sif python -m grposweep.train serve" in server[0]
+    assert f"apptainer exec --nv --bind {tmp_path} image.sif python -m grposweep.train serve" in server[0]
 
 
 def test_jobs_that_do_not_train_have_their_own_partition_and_ask_for_no_gpu(tmp_path: Path) -> None:
@@ -191,3 +203,84 @@ def test_a_job_is_warned_early_enough_for_a_rollout_and_a_checkpoint(
     script = render_script(Job(tmp_path, 0, cluster), tmp_path, tmp_path)
     assert f"#SBATCH --signal=B:USR1@{lead}\n" in script
     assert f"(sleep {patience} && requeue)" in script
+
+
+def run_setup(tmp_path: Path, cluster: Cluster) -> tuple[int, str]:
+    """Run the head of an attempt's script up to its training; return the exit code and the log."""
+    folder = tmp_path / "trials" / "0007-3f9a1c"
+    (folder / "logs").mkdir(parents=True)
+    script = render_script(Job(folder, 0, cluster), tmp_path, tmp_path).partition("set -euo pipefail")[0]
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1"}
+    done = subprocess.run(["bash", "-c", f"{script}\nexit 0"], env=environment, cwd=tmp_path, check=False, timeout=60)
+    return done.returncode, (folder / "logs" / "job.log").read_text()
+
+
+def test_a_setup_line_that_fails_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    """As bad input: the next attempt would fail as well. Lines after it do not run."""
+    code, log = run_setup(tmp_path, Cluster(setup=["source '/no such/file' # conda", "touch after"]))
+    assert code == 2
+    assert "cluster.setup: this line failed with exit code 1 on" in log
+    assert "source '/no such/file' # conda" in log
+    assert not (tmp_path / "after").exists()
+
+
+def test_setup_lines_of_any_form_run(tmp_path: Path) -> None:
+    """Blocks over several lines, continued lines, comments, unset variables, a failure that is allowed."""
+    lines = ["if true; then", "  A=$UNSET", "fi", "export B=1 \\", "  C=2", "# nothing", "false || true", "echo $B$C"]
+    code, log = run_setup(tmp_path, Cluster(setup=lines))
+    assert code == 0, log
+    assert log.endswith("12\n")
+
+
+def test_a_mount_that_the_node_lacks_is_named(tmp_path: Path) -> None:
+    """Of pyxis and of Apptainer; names that are no paths are left to them."""
+    (tmp_path / "there").touch()
+    pyxis = ["--container-image=nvcr.io#x", f"--container-mounts={tmp_path}/there:/a,/no/data:/data:ro", "--no-home"]
+    code, log = run_setup(tmp_path, Cluster(container=pyxis))
+    assert code == 2
+    assert "/no/data does not exist on" in log
+    assert mount_sources(Cluster(python="apptainer exec -B '/a b:/c' --bind=/d,rel image.sif python")) == [
+        "'/a b'",
+        "/d",
+    ]
+
+
+def test_what_is_said_before_the_log_is_open_is_kept(tmp_path: Path) -> None:
+    """In a file that exists before the job starts; a name with one of Slurm's patterns is not used."""
+    for name in ("plain", "100%j"):
+        logs = tmp_path / name / "logs"
+        logs.mkdir(parents=True)
+        script = render_script(Job(tmp_path / name, 0, Cluster(extra=["--exclusive"])), tmp_path, tmp_path)
+        assert (f"#SBATCH --output={logs}/slurm.out\n#SBATCH --open-mode=append" in script) == (name == "plain")
+        assert (logs / "slurm.out").exists() == (name == "plain")
+
+
+def every_script(tmp_path: Path) -> dict[str, str]:
+    """All kinds of scripts, by name."""
+    scripts = {name: render_script(Job(tmp_path, 0, *options), tmp_path, tmp_path) for name, options in SCRIPTS.items()}
+    scripts["controller"] = write_controller(EVERYTHING, tmp_path, ["python", "run.py", "lr=1,2"]).read_text()
+    return scripts
+
+
+def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
+    """Required in CI, which installs it."""
+    if shutil.which("shellcheck") is None:
+        assert "GRPOSWEEP_SHELLCHECK_REQUIRED" not in os.environ, "install shellcheck"
+        pytest.skip("needs shellcheck (apt-get install shellcheck)")
+    for name, script in every_script(tmp_path).items():
+        found = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
+        assert found.stdout == "", name
+
+
+def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:
+    """As the real command would submit it: with the launcher that is rehearsed."""
+    experiment = Experiment(cluster=Cluster(kind="dry_run", controller="job", setup=["module load cuda"]))
+    launcher = DryRun.build(experiment, tmp_path)
+    assert launcher.hands_over
+    said = launcher.submit_controller(["python", "run.py", "cluster=dry_run", "lr=1,2"])
+    assert said.endswith(f"sbatch --parsable --chdir=/ {tmp_path}/controller.sbatch")
+    script = (tmp_path / "controller.sbatch").read_text()
+    assert "\npython run.py cluster=slurm lr=1,2 &\n" in script
+    assert "check_setup $? 'module load cuda'" in script
+    experiment.cluster.controller = "here"
+    assert not DryRun.build(experiment, tmp_path).hands_over

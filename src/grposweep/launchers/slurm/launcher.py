@@ -30,7 +30,13 @@ from grposweep.launchers.base import (
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
 from grposweep.launchers.slurm.script import attempt_name, submit_command, sweep_name, warn_seconds, write_script
-from grposweep.launchers.slurm.sweep_jobs import CONTROLLER, SlurmPreparation, hands_over, submit_controller
+from grposweep.launchers.slurm.sweep_jobs import (
+    CONTROLLER,
+    SlurmPreparation,
+    hands_over,
+    submit_controller,
+    write_controller,
+)
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation, is_external
 from grposweep.storage import paths
@@ -128,6 +134,13 @@ class Slurm(Launcher):
         """Return what writes an attempt's script and returns its sbatch command."""
         code = _code_for(experiment.cluster, sweep)
         return lambda job: submit_command(write_script(job, sweep, code))
+
+    @classmethod
+    def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:
+        """Return what writes the controller's script, if ``cluster.controller=job`` asks for one."""
+        if not hands_over(experiment.cluster):
+            return None
+        return lambda command: submit_command(write_controller(experiment.cluster, sweep, command))
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""

@@ -5,7 +5,9 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,8 @@ def render(template: str, **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    return environment.get_template(template).render(**content)
+    environment.filters["shell"] = shlex.quote
+    return environment.get_template(template).render(bad_input=int(ExitCode.BAD_INPUT), **content)
 
 
 def render_script(job: Job, sweep: Path, code: Path) -> str:
@@ -60,7 +63,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
     return render(
         "trial.sbatch.j2",
         name=name,
-        options=sbatch_options(cluster, name, job.starts_ranks),
+        options=keep_output(sbatch_options(cluster, name, job.starts_ranks), job.folder / paths.LOGS),
         setup=cluster.setup,
         environment=environment_lines(cluster),
         log=quoted(job.folder / paths.LOGS / "job.log"),
@@ -72,6 +75,7 @@ def render_script(job: Job, sweep: Path, code: Path) -> str:
         patience_seconds=max(lead - min(lead // 4, REQUEUE_SECONDS), LEAST_PATIENCE),
         cpus_per_task=cpus_per_task(cluster, job.starts_ranks),
         container=[shlex.quote(option) for option in cluster.container],
+        mounts=mount_sources(cluster),
         python=python_command(cluster),
         folder=quoted(job.folder.resolve()),
         stopped=ExitCode.STOPPED,
@@ -152,12 +156,28 @@ def shared_options(cluster: Cluster) -> list[str]:
     """Return the options of every job: where, how long, and to be warned and requeued."""
     asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in DEFAULTS}}
     return [
-        # Slurm reads patterns such as %j in file names, so the script itself opens its log.
-        "--output=/dev/null",
+        NO_OUTPUT,  # the script itself opens its log
         "--requeue",
         f"--signal=B:USR1@{warn_seconds(cluster)}",
         *(f"--{key}={value}" for key, value in asked.items() if value is not None),
     ]
+
+
+NO_OUTPUT = "--output=/dev/null"
+_PLAIN_PATH = re.compile(r"[\w./+-]+")  # Slurm reads patterns such as %j in other names
+
+
+def keep_output(options: Sequence[str], folder: Path) -> list[str]:
+    """Let ``slurm.out`` take what a job says before its own log is open, and Slurm's own messages.
+
+    The file exists beforehand: a job whose output cannot be opened would not start.
+    """
+    path = folder.resolve() / "slurm.out"
+    if not _PLAIN_PATH.fullmatch(str(path)) or not folder.is_dir():
+        return list(options)
+    path.touch()
+    kept = {NO_OUTPUT: (f"--output={path}", "--open-mode=append")}
+    return [word for option in options for word in kept.get(option, (option,))]
 
 
 def warn_seconds(cluster: Cluster) -> int:
@@ -187,6 +207,28 @@ def python_command(cluster: Cluster) -> str:
     """Return the interpreter for the shell: this one, a path, or words such as ``apptainer exec image.sif python``."""
     python = cluster.python or sys.executable
     return shlex.quote(python) if Path(python).is_file() else shlex.join(shlex.split(python))
+
+
+_MOUNTS = ("--container-mounts", "--container-image", "--bind", "-B", "--volume", "-v")  # of pyxis, Apptainer, Docker
+
+
+def mount_sources(cluster: Cluster) -> list[str]:
+    """Return the absolute paths on the node, quoted, that options of a container mount or take as an image."""
+    words = [*cluster.container, *_words(cluster.python or "")]
+    found: dict[str, None] = {}
+    for word, following in pairwise([*words, ""]):
+        name, _, value = word.partition("=")
+        if name in _MOUNTS:
+            sources = (mount.partition(":")[0] for mount in (value or following).split(","))
+            found |= dict.fromkeys(source for source in sources if source.startswith("/"))
+    return [shlex.quote(source) for source in found]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an open quotation mark, which the shell will report
+        return []
 
 
 def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, Lau
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.script import (
     environment_lines,
+    keep_output,
+    mount_sources,
     python_command,
     quoted,
     render,
@@ -49,20 +51,26 @@ def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) ->
     name, log = f"{sweep_name(sweep)}:{CONTROLLER}", sweep / paths.CONTROLLER_OUTPUT
     if waiting := _living(name):
         return f"the controller is Slurm job {waiting} already; its output is in {log}"
-    script = sweep / "controller.sbatch"
+    job_id = commands.submit(write_controller(cluster, sweep, command), service_cluster(cluster))
+    return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
+
+
+def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> Path:
+    """Write the script of a sweep's controller; return its path."""
+    name, script = f"{sweep_name(sweep)}:{CONTROLLER}", sweep / "controller.sbatch"
     text = render(
         "controller.sbatch.j2",
         name=name,
-        options=service_options(cluster, name, CONTROLLER_MEMORY_GB),
+        options=keep_output(service_options(cluster, name, CONTROLLER_MEMORY_GB), sweep),
         setup=cluster.setup,
-        log=quoted(log),
+        mounts=[],
+        log=quoted(sweep / paths.CONTROLLER_OUTPUT),
         working_directory=quoted(Path.cwd()),
         command=shlex.join(command),
         interrupted=ExitCode.INTERRUPTED,
     )
     write_text(script, text)
-    job_id = commands.submit(script, service_cluster(cluster))
-    return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
+    return script
 
 
 def _living(name: str) -> str:
@@ -134,13 +142,14 @@ class SlurmPreparation:
         text = render(
             "prepare.sbatch.j2",
             name=name,
-            options=[*service_options(cluster, name), *_without_gpus(cluster.extra)],
+            options=keep_output([*service_options(cluster, name), *_without_gpus(cluster.extra)], script.parent),
             setup=cluster.setup,
             environment=environment_lines(cluster),
             log=quoted(log),
             working_directory=quoted(Path.cwd()),
             code=quoted(self._code),
             container=[shlex.quote(option) for option in cluster.container],
+            mounts=mount_sources(cluster),
             python=python_command(cluster),
             folder=quoted(sweep),
             done=quoted(self._done),
