@@ -1,4 +1,4 @@
-"""Mutation testing of a sample: `make mutants`, or `python tests/mutants.py [COUNT] [SEED]` where cosmic-ray is installed.
+"""Mutation testing of a sample: `make mutants`, or `python tests/mutants.py [COUNT [SEED [PART...]]]` with cosmic-ray.
 
 Each mutant changes one place of a copy of the last commit, and the tests near it are run. What survives is printed as a diff.
 """
@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,22 +57,22 @@ def mutants(module: Path) -> Iterator[MutationSpec]:
             yield MutationSpec(module, name, occurrence, start, end)
 
 
-def sample(source: Path, count: int, seed: int) -> list[tuple[str, MutationSpec]]:
+def sample(source: Path, count: int, seed: int, parts: Sequence[str] = tuple(NEAR)) -> list[tuple[str, MutationSpec]]:
     """Return as many mutants of each part, no two of one place."""
     chance, found = random.Random(seed), []
-    for part in NEAR:
+    for part in parts:
         root = source / part
         places: dict[tuple[Path, tuple[int, int]], list[MutationSpec]] = {}
         for module in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             for mutant in mutants(module):
                 places.setdefault((module, mutant.start_pos), []).append(mutant)
-        chosen = chance.sample(sorted(places, key=str), min(-(-count // len(NEAR)), len(places)))
+        chosen = chance.sample(sorted(places, key=str), min(-(-count // len(parts)), len(places)))
         found += [(part, chance.choice(places[place])) for place in chosen]
     chance.shuffle(found)
     return found[:count]
 
 
-def main(count: int = 70, seed: int = 0) -> int:
+def main(count: int = 70, seed: int = 0, parts: Sequence[str] = ()) -> int:
     """Test a sample of mutants; return 1 if fewer than nine of ten are killed."""
     killed = tried = 0
     with TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def main(count: int = 70, seed: int = 0) -> int:
         with tarfile.open(fileobj=BytesIO(archive.stdout)) as file:
             file.extractall(copy, filter="data")
         is_green: dict[str, bool] = {}
-        for part, mutant in sample(copy / SOURCE, count, seed):
+        for part, mutant in sample(copy / SOURCE, count, seed, parts or tuple(NEAR)):
             if part not in is_green:  # tests that fail anyway would kill everything
                 is_green[part] = run_tests(near_tests(copy, part), SECONDS)[0] is TestOutcome.SURVIVED
                 print(f"{part}: its tests {'pass' if is_green[part] else 'FAIL'} without a mutant", flush=True)
@@ -108,4 +108,4 @@ def near_tests(copy: Path, part: str, module: str = "") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(*map(int, sys.argv[1:3]), parts=sys.argv[3:]))

@@ -62,6 +62,7 @@ def test_a_clock_that_jumps_costs_nothing(tmp_path: Path, clock: list[float], ju
     start_run(tmp_path, attempt=0, devices=8)
     clock[0] += 60 + jump
     assert run_cost(tmp_path, is_running=True, most=60.0)[0] <= 60
+    assert run_cost(tmp_path, is_running=True, most=60.0, least=60.0)[0] == 60
     end_run(tmp_path, attempt=0, seconds=60.0)
     assert run_cost(tmp_path) == (60, 480)
 

@@ -44,6 +44,14 @@ def command(main: Callable[[], None]) -> None:
             raise
         print(f"error: {printable(message(error))}", file=sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
+    except OSError as error:  # before the first trial: a disk without room, a limit on the size of files
+        if wanted or error.filename is None:
+            raise
+        say(
+            f"error: {error.filename} cannot be used ({error.strerror}). Make room or set outputs=... to another disk.",
+            sys.stderr,
+        )
+        sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
         print(f"stopped: {printable(str(error))}", file=sys.stderr)
         sys.exit(ExitCode.FAILED)

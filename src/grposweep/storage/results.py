@@ -274,20 +274,22 @@ def read_runs(folder: Path) -> list[RunRecord]:
     return found
 
 
-def run_cost(folder: Path, is_running: bool = False, most: float = math.inf) -> tuple[float, float]:
+def run_cost(folder: Path, is_running: bool = False, most: float = math.inf, least: float = 0.0) -> tuple[float, float]:
     """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held.
 
-    ``most``: seconds that its present attempt has been seen by a clock that nothing sets, as the time of day is.
+    ``least`` and ``most`` bound the seconds of a run under way. They are measured by a clock that nothing sets, as the time
+    of day is.
     """
-    lengths = [(run.devices, _length(folder, run, is_running, most)) for run in read_runs(folder)]
+    lengths = [(run.devices, _length(folder, run, is_running, most, least)) for run in read_runs(folder)]
     return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
 
 
-def _length(folder: Path, run: RunRecord, is_running: bool, most: float) -> float:
+def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: float) -> float:
     if run.end is not None:
         return max(run.end - run.start, 0.0)
-    end = time.time() if is_running else _last_sign(folder, run)
-    return min(max(end - run.start, 0.0), most if is_running else _watched(folder, run.attempt))
+    if is_running:
+        return min(max(time.time() - run.start, least), most)
+    return min(max(_last_sign(folder, run) - run.start, 0.0), _watched(folder, run.attempt))
 
 
 def _watched(folder: Path, attempt: int) -> float:

@@ -27,7 +27,10 @@ from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 logger = logging.getLogger(__name__)
 # What passes: a full disk, a mount or permission that is withdrawn, a shared file system that stalls.
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE)
+UNWRITABLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE,
+    errno.ENFILE,
+)  # fmt: skip
 
 
 @dataclass

@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         return ExitCode.DISK_FULL
     return code

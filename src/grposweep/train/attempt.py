@@ -314,7 +314,8 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     found = summarise(lines, search)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
-    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, attempt.seconds))
+    took = attempt.seconds
+    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took))
     result = TrialResult(
         status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
         attempt=attempt.number,

@@ -1,0 +1,204 @@
+"""What a machine does to a sweep: clocks that jump, controllers that are suspended, moved folders, limits, disks without room."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import RUN, environment, grposweep, lines, read, run_in, trials, wait_for
+
+pytestmark = pytest.mark.slow
+WORDS = ("trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=20", "schedule.evaluations=2", "schedule.checkpoints=4",
+         "search.parallel=1", "trainer.fake.step_seconds=0.05", "-m", "lr=1e-3,2e-3")  # fmt: skip
+# libfaketime answers Python's time.sleep with EINVAL where the steady clock is left alone, which real jumps do leave alone.
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+  int code = real(id, now);
+  FILE *file = id == CLOCK_REALTIME && getenv("CLOCK_OFFSET") ? fopen(getenv("CLOCK_OFFSET"), "r") : NULL;
+  long seconds = 0;
+  if (file) {
+    if (fscanf(file, "%ld", &seconds) == 1) now->tv_sec += seconds;
+    fclose(file);
+  }
+  return code;
+}
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(here: Path) -> Iterator[Start]:
+    """Start the sweep; it ends with the test at the latest."""
+    started: list[subprocess.Popen[str]] = []
+
+    def call(variables: dict[str, str] | None = None, **settings: Any) -> "subprocess.Popen[str]":
+        command, pipe = [sys.executable, str(RUN), *WORDS], subprocess.PIPE
+        # No bytecode: a limit on the size of files would cut it off, also that of other packages.
+        used = environment(PYTHONDONTWRITEBYTECODE="1", **(variables or {}))
+        started.append(
+            subprocess.Popen(
+                command, cwd=here, env=used, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **settings
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield call
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def is_midway(here: Path, steps: int = 3) -> bool:
+    """Whether a trial has logged some steps."""
+    return any(file.read_text().count("\n") > steps for file in here.glob("outputs/s/trials/*/metrics.jsonl"))
+
+
+def check_finished(sweep: Path) -> None:
+    """Both trials have their results, and each step was logged once."""
+    assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished"] * 2
+    for trial in trials(sweep):
+        assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(
+            range(1, 21)
+        )
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that adds the seconds in $CLOCK_OFFSET's file to the time of day; the steady clock stays."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "clock.c").write_text(CLOCK)
+    words = ["cc", "-shared", "-fPIC", "-o", str(folder / "clock.so"), str(folder / "clock.c"), "-ldl"]
+    subprocess.run(words, check=True)
+    return folder / "clock.so"
+
+
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, clock: Path, hours: int) -> None:
+    """No trial hangs, none is run twice, and what it costs is what it took; controller and trials see the jump."""
+    offset = here / "offset"
+    offset.write_text("0")
+    process = start(variables={"LD_PRELOAD": str(clock), "CLOCK_OFFSET": str(offset)})
+    wait_for(lambda: is_midway(here) or process.poll() is not None)
+    offset.write_text(str(hours * 3600))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    sweep = here / "outputs" / "s"
+    check_finished(sweep)
+    times = [line["time"] for trial in trials(sweep) for line in lines(trial / "runs.jsonl")]
+    assert max(times) - min(times) > 4 * 3600  # the jump was seen
+    assert all(0 < read(trial / "result.json")["seconds"] < 600 for trial in trials(sweep))
+    status = grposweep(here, "status", "s", "--json")
+    assert status.code == 0, status.err
+
+
+def test_a_suspended_controller_goes_on_when_it_is_continued(start: Start, here: Path) -> None:
+    """Its trial ends meanwhile."""
+    process = start()
+    wait_for(lambda: is_midway(here))
+    process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: list(here.glob("outputs/s/trials/*/result.json")))
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    check_finished(here / "outputs" / "s")
+
+
+def test_a_folder_that_was_moved_while_its_sweep_rested_goes_on(start: Start, here: Path) -> None:
+    """After Ctrl-C, with all that it holds, at another path."""
+    process = start()
+    wait_for(lambda: is_midway(here))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    moved = here.parent / "moved"
+    here.rename(moved)
+    here.mkdir()
+    again = run_in(moved, *WORDS)
+    assert again.code == 0, again.out + again.err
+    check_finished(moved / "outputs" / "s")
+    assert list(here.iterdir()) == []
+
+
+def test_few_open_files_are_enough(start: Start, here: Path) -> None:
+    """Login nodes set such limits."""
+    process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    check_finished(here / "outputs" / "s")
+
+
+@pytest.mark.parametrize("size", [300, 6000])
+def test_where_no_file_may_grow_the_sweep_says_so_and_goes_on_later(start: Start, here: Path, size: int) -> None:
+    """A quota on the size of files, in bytes; without it the same command finishes."""
+    process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Traceback" not in out + err
+    assert "File too large" in out + err
+    again = run_in(here, *WORDS)
+    assert again.code == 0, again.out + again.err
+    check_finished(here / "outputs" / "s")
+
+
+@pytest.fixture
+def disk(here: Path) -> Iterator[Callable[[str], None]]:
+    """Mount a small disk at outputs, and mount it again with other options; skipped where that is not allowed."""
+    (here / "outputs").mkdir()
+
+    def mount(options: str) -> None:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(here / "outputs")]
+        if shutil.which("mount") is None or os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
+            pytest.skip("no disk can be mounted here")
+
+    yield mount
+    subprocess.run(["umount", "-l", str(here / "outputs")], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("options", ["size=40k", "nr_inodes=12"])
+def test_where_a_disk_has_no_room_the_sweep_says_so_and_goes_on_later(
+    disk: Callable[[str], None], start: Start, here: Path, options: str
+) -> None:
+    """No blocks or no inodes; with room the same command finishes."""
+    disk(options)
+    out, err = start().communicate(timeout=120)
+    assert "Traceback" not in out + err
+    disk("remount,size=20m,nr_inodes=2000")
+    again = run_in(here, *WORDS)
+    assert again.code in (0, 1), again.out + again.err
+    if again.code:  # trials that failed for the disk are tried again on request
+        assert grposweep(here, "retry", "--sweep", "s").code == 0
+    check_finished(here / "outputs" / "s")
+
+
+def test_a_read_only_disk_can_be_looked_at_and_is_one_message_for_what_writes(
+    disk: Callable[[str], None], here: Path
+) -> None:
+    """A backup, or a disk after an error."""
+    disk("size=20m")
+    assert run_in(here, *WORDS).code == 0
+    disk("remount,ro")
+    for words in (("status", "s"), ("show", "0", "--sweep", "s"), ("export", "s"), ("doctor", "s"), ("best", "s")):
+        ended = grposweep(here, *words)
+        assert ended.code == 0, ended.out + ended.err
+    for words in (("report", "s"), ("doctor", "s", "--repair"), ("rerun", "0", "--sweep", "s")):
+        ended = grposweep(here, *words)
+        assert "Traceback" not in ended.out + ended.err
+        assert ended.code in (0, 2), ended.out + ended.err
+    again = run_in(here, *WORDS)
+    assert (again.code, again.err.count("\n")) == (2, 1), again.err
