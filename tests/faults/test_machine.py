@@ -95,9 +95,9 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, c
     offset = here / "offset"
     offset.write_text("0")
     process = start(variables={"LD_PRELOAD": str(clock), "CLOCK_OFFSET": str(offset)})
-    wait_for(lambda: is_midway(here) or process.poll() is not None)
+    wait_for(lambda: is_midway(here) or process.poll() is not None, 180)
     offset.write_text(str(hours * 3600))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
     sweep = here / "outputs" / "s"
     check_finished(sweep)
@@ -111,11 +111,11 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, c
 def test_a_suspended_controller_goes_on_when_it_is_continued(start: Start, here: Path) -> None:
     """Its trial ends meanwhile."""
     process = start()
-    wait_for(lambda: is_midway(here))
+    wait_for(lambda: is_midway(here), 180)
     process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: list(here.glob("outputs/s/trials/*/result.json")))
+    wait_for(lambda: list(here.glob("outputs/s/trials/*/result.json")), 180)
     process.send_signal(signal.SIGCONT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
     check_finished(here / "outputs" / "s")
 
@@ -123,9 +123,9 @@ def test_a_suspended_controller_goes_on_when_it_is_continued(start: Start, here:
 def test_a_folder_that_was_moved_while_its_sweep_rested_goes_on(start: Start, here: Path) -> None:
     """After Ctrl-C, with all that it holds, at another path."""
     process = start()
-    wait_for(lambda: is_midway(here))
+    wait_for(lambda: is_midway(here), 180)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     moved = here.parent / "moved"
     here.rename(moved)
     here.mkdir()
@@ -138,7 +138,7 @@ def test_a_folder_that_was_moved_while_its_sweep_rested_goes_on(start: Start, he
 def test_few_open_files_are_enough(start: Start, here: Path) -> None:
     """Login nodes set such limits."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
     check_finished(here / "outputs" / "s")
 
@@ -147,7 +147,7 @@ def test_few_open_files_are_enough(start: Start, here: Path) -> None:
 def test_where_no_file_may_grow_the_sweep_says_so_and_goes_on_later(start: Start, here: Path, size: int) -> None:
     """A quota on the size of files, in bytes; without it the same command finishes."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "Traceback" not in out + err
     assert "File too large" in out + err
@@ -176,7 +176,7 @@ def test_where_a_disk_has_no_room_the_sweep_says_so_and_goes_on_later(
 ) -> None:
     """No blocks or no inodes; with room the same command finishes."""
     disk(options)
-    out, err = start().communicate(timeout=120)
+    out, err = start().communicate(timeout=300)
     assert "Traceback" not in out + err
     disk("remount,size=20m,nr_inodes=2000")
     again = run_in(here, *WORDS)
