@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
+from grposweep.search.extrapolation import Extrapolation, extrapolate
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -168,6 +169,20 @@ class TrialView:
     def curve(self, metric: str) -> list[CurvePoint]:
         """Return a metric over the trial's steps, without values that are not finite."""
         return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
+
+    def extrapolate(self, metric: str, direction: Direction = "maximize") -> Extrapolation | None:
+        """Return what twice the completions would give by its curve; None with too few evaluations."""
+        sign = 1.0 if direction == "maximize" else -1.0
+        points = self.curve(metric)
+        seen = [point for point in points if point.completions > 0]
+        start = next((sign * point.value for point in points if point.completions == 0), None)
+        found = extrapolate(
+            [point.completions for point in seen],
+            [sign * point.value for point in seen],
+            [point.error for point in seen],
+            start,
+        )
+        return found if found is None or sign > 0 else found.negated()
 
     def last_evaluation(self, metric: str) -> float | None:
         """Return the metric at the latest evaluation; None before the first."""
