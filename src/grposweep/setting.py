@@ -245,7 +245,8 @@ class Setting:
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
     loads_on_every_rank: bool = True  # FSDP's whole model in main memory; otherwise on one rank
     gpu: str | None = None  # what the GPUs are, by name
-    gpu_memory_gib: float | None = None  # of each GPU
+    gpu_memory_gib: float | None = None  # that a trial may use of each GPU
+    gpu_trials: int = 1  # that share a GPU
     runtime: Runtime = OF_TRL  # how memory is used
     memory_factors: tuple[tuple[str, float], ...] = ()  # by which measured peaks correct the estimate of a phase
     # generation

@@ -1,10 +1,12 @@
 """Sweeps on a machine with GPUs, as CUDA_VISIBLE_DEVICES names them; the fake trainer uses none."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from grposweep.errors import UserError
+from grposweep.launchers.local import least_used
 from in_process import sweeps_in
 from support import lines, read, trials
 
@@ -29,3 +31,63 @@ def test_more_ranks_than_gpus_are_refused_before_anything_starts(
     with pytest.raises(UserError, match=r"cluster\.processes=4: .* this machine has 2\. Set cluster\.processes=2"):
         sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.processes=1,4", "lr=1e-4,1e-3")
     assert trials(tmp_path / "outputs" / "s") == []
+
+
+def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two GPUs with two trials each; a GPU second is one second of all trials of a GPU together."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    sweep = sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4,3e-4,4e-4")
+    assert "4 at once" in capsys.readouterr().out
+    for folder in trials(sweep):
+        result = read(folder / "result.json")
+        assert lines(folder / "runs.jsonl")[0]["devices"] == 0.5
+        assert result["gpu_seconds"] == pytest.approx(result["seconds"] / 2, abs=0.002)
+
+
+def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not more than there are CPU cores, since each trial keeps one busy."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    words = (*FAKE, "cluster.trials_per_gpu=auto", "cluster.gpu_memory_gib=80", "model=qwen2_5_0_5b", "lr=1e-4,1e-3")
+    sweep = sweeps_in(tmp_path, monkeypatch)(*words)
+    assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in capsys.readouterr().out
+    assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("cluster.trials_per_gpu=2", "cluster.processes=2"), "only trials of one rank"),
+        (("cluster.trials_per_gpu=2", "generation=vllm_colocate"), "generate without vLLM"),
+        (("cluster.trials_per_gpu=2", "cluster=slurm"), "a job has its GPUs to itself"),
+        (("cluster.trials_per_gpu=0",), "one trial or more"),
+        (("cluster.trials_per_gpu=2", "cluster.gpus=0"), r"no GPU to share\. Set search\.parallel=2"),
+        (("cluster.trials_per_gpu=auto",), r"memory is not known\. Set cluster\.gpu="),
+        (
+            ("cluster.trials_per_gpu=8", "cluster.gpu=A10", "trainer=trl", "model=qwen2_5_0_5b"),
+            "GiB for each of the 8 trials that share it",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_trials_that_cannot_share_a_gpu_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
+) -> None:
+    """One message with what to set instead."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(UserError, match=why):
+        sweeps_in(tmp_path, monkeypatch)(*FAKE, *words)
+    assert not list(tmp_path.glob("outputs/s/trials/*"))
+
+
+def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
+    """Not the first with a place: the others would idle."""
+    gpus, taken = ["0", "1"] * 3, list[int]()
+    for _ in gpus:
+        taken.append(least_used(gpus, set(range(6)).difference(taken)))
+    assert [gpus[place] for place in taken] == ["0", "1"] * 3
+    assert gpus[least_used(gpus, {0, 1, 3})] == "1"

@@ -112,7 +112,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "runtime": ("model.quantization", "model.attn_implementation", "trainer.offload", "trainer.fsdp_config"),
     "weights_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
     "autocast_dtype": ("model.dtype", "model.mixed_precision", "model.lora.enabled"),
-    "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib"),
+    "gpu_memory_gib": ("cluster.gpu", "cluster.gpu_memory_gib", "cluster.trials_per_gpu"),
+    "gpu_trials": ("cluster.trials_per_gpu",),
     "gpu": ("cluster.gpu",),
     "prompt_tokens": ("model", "task"),  # as prepared
     "signal_shares": ("model", "task", "generation"),  # as screened
@@ -201,7 +202,8 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "runtime": read_runtime(experiment),
         "weights_dtype": precision.weights,
         "autocast_dtype": precision.autocast,
-        "gpu_memory_gib": read_gpu(experiment.cluster),
+        "gpu_memory_gib": read_gpu_share(experiment.cluster),
+        "gpu_trials": gpu_trials(experiment.cluster),
         "gpu": experiment.cluster.gpu,
         "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
         "vllm_max_model_length": read_model_length(experiment, counted),
@@ -333,6 +335,17 @@ def read_gpu(cluster: Cluster) -> float | None:
     if cluster.gpu_memory_gib is not None or cluster.gpu is None:
         return cluster.gpu_memory_gib
     return memory_of(cluster.gpu, "cluster.gpu")
+
+
+def gpu_trials(cluster: Cluster) -> int:
+    """Return how many trials share a GPU; 1 for ``auto``, which follows from what a trial needs of a whole one."""
+    return 1 if cluster.trials_per_gpu == AUTO else int(cluster.trials_per_gpu)
+
+
+def read_gpu_share(cluster: Cluster) -> float | None:
+    """Return the memory that a trial may use of one GPU in GiB; None if it is not known."""
+    memory = read_gpu(cluster)
+    return None if memory is None else memory / gpu_trials(cluster)
 
 
 # The groups whose values are a recipe's numbers; the others say what is trained, where, and how it is searched.

@@ -48,7 +48,7 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
 }
 SIZES_OR_AUTO = (
     "batch.per_device_train_batch_size", "batch.gradient_accumulation_steps", "batch.per_device_eval_batch_size",
-    "cluster.gpus",
+    "cluster.gpus", "cluster.trials_per_gpu",
 )  # fmt: skip
 AT_LEAST_ONE = (
     "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
@@ -154,7 +154,9 @@ def check_words(experiment: Experiment) -> None:
     check_fsdp_options(experiment)
     check_server(experiment.generation)
     check_environment(experiment.cluster)
-    load(LAUNCHERS[experiment.cluster.kind]).validate(experiment)
+    launcher = load(LAUNCHERS[experiment.cluster.kind])
+    launcher.check_gpu_share(experiment)
+    launcher.validate(experiment)
     check_program(experiment.trainer, experiment.cluster)
     if experiment.search.last > max(experiment.schedule.evaluations, 1) and not is_external(experiment.trainer.kind):
         raise UserError(

@@ -19,6 +19,7 @@ from grposweep.storage.records import read_attempts
 from grposweep.storage.results import read_runs
 
 PREPARATION_POLL_SECONDS = 0.2
+GPU_TRIALS = "GRPOSWEEP_GPU_TRIALS"  # the variable that tells an attempt how many trials share its GPU
 RANKS = "GRPOSWEEP_RANKS"  # names the launcher whose `Launcher.rank_place` a rank must ask for its place
 
 
@@ -180,6 +181,15 @@ class Launcher(ABC):
     @classmethod  # noqa: B027 - a default: every configuration is fine
     def validate(cls, experiment: Experiment) -> None:
         """Raise UserError if the configuration cannot work with this launcher; does not look at this machine."""
+
+    @classmethod
+    def check_gpu_share(cls, experiment: Experiment) -> None:
+        """Raise UserError if several trials are to share a GPU, and cannot."""
+        if (share := experiment.cluster.trials_per_gpu) != 1:
+            raise UserError(
+                f"cluster.trials_per_gpu={share} with cluster={cls.kind}: a job has its GPUs to itself. "
+                "Set cluster.trials_per_gpu=1."
+            )
 
     def admit(self, experiment: Experiment) -> None:  # noqa: B027 - a default: every attempt can run
         """Raise UserError if an attempt of this experiment can never run here; called before the first one starts."""

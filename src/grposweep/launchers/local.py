@@ -7,14 +7,14 @@ import socket
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
-from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
+from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.schema import AUTO, Cluster, Experiment, Generation
 from grposweep.storage import paths
@@ -60,6 +60,12 @@ def choose_gpus(free: Sequence[int], count: int) -> list[int]:
     places = sorted(free)
     groups = [places[start : start + count] for start in range(len(places) - count + 1)]
     return min(groups, key=lambda group: (group[-1] - group[0], group[0] % count, group[0]))
+
+
+def least_used(gpus: Sequence[str], free: Collection[int]) -> int:
+    """Return a free place on the GPU that the fewest trials share; ``gpus`` names the GPU of each place."""
+    count = Counter(gpus[place] for place in free)
+    return min(free, key=lambda place: (-count[gpus[place]], place))
 
 
 def _free_gpus(setting: int | str) -> list[str]:
@@ -187,8 +193,9 @@ class Local(Launcher):
 
     kind = "local"
 
-    def __init__(self, processes: Processes, gpus: list[str], slots: int) -> None:
-        self.slots = slots
+    def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
+        """``gpus`` names each GPU ``share`` times."""
+        self.slots, self.share = slots, share
         self.processes = processes
         self._gpus = gpus
         self._free = set(range(len(gpus)))  # places in that list
@@ -201,9 +208,29 @@ class Local(Launcher):
         Raises UserError if the GPUs asked for are not there.
         """
         gpus, parallel = visible_gpus(experiment.cluster.gpus), experiment.search.parallel
+        share = 1 if experiment.cluster.trials_per_gpu == AUTO else int(experiment.cluster.trials_per_gpu)
+        if share > 1 and not gpus:
+            raise UserError(
+                f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set search.parallel={share} to run so many "
+                "trials at once on the CPU, and cluster.trials_per_gpu=1."
+            )
+        gpus *= share  # a GPU is there once for each of the trials that share it
         most = max(len(gpus) // _gpus_of(experiment.cluster, experiment.generation), 1)
         slots = parallel or most
-        return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots)
+        return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots, share)
+
+    @classmethod
+    def check_gpu_share(cls, experiment: Experiment) -> None:
+        share, processes = experiment.cluster.trials_per_gpu, experiment.cluster.processes
+        what = f"cluster.trials_per_gpu={share}"
+        if share != AUTO and int(share) < 1:
+            raise UserError(f"{what}: a GPU runs one trial or more. Set a number from 1 on, or auto.")
+        if share != 1 and (processes > 1 or experiment.generation.use_vllm):
+            has = f"cluster.processes={processes}" if processes > 1 else "generation.use_vllm=true"
+            raise UserError(
+                f"{what} with {has}: only trials of one rank that generate without vLLM can share a GPU. Set "
+                "cluster.trials_per_gpu=1."
+            )
 
     def admit(self, experiment: Experiment) -> None:
         """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
@@ -237,6 +264,7 @@ class Local(Launcher):
         """Start the processes of an attempt."""
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
         shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
+        shared |= {GPU_TRIALS: str(self.share)} if self.share > 1 else {}
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
             shared |= _server_variables(port, {**os.environ, **shared})
@@ -271,7 +299,7 @@ class Local(Launcher):
             return []
         if len(self._free) < count:
             raise LauncherBusy(f"a trial waits for {count} GPUs, and {len(self._free)} of {len(self._gpus)} are free")
-        taken = choose_gpus(sorted(self._free), count)
+        taken = choose_gpus(sorted(self._free), count) if self.share == 1 else [least_used(self._gpus, self._free)]
         self._free.difference_update(taken)
         return taken
 

@@ -17,7 +17,7 @@ from grposweep.rules.registry import by_trial, rule
 from grposweep.setting import EVERY, Setting
 
 FEWEST_GENERATIONS = 2
-SEARCHED = (*READS, "auto", "framework", "num_generations")
+SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")
 ENGINE_READS = ("version", "framework", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm",
                 "vllm_mode", "server_gpus", "vllm_tensor_parallel_size", "vllm_gpu_memory_utilization", "vllm_max_model_length",
                 "max_prompt_length", "prompt_tokens", "max_completion_length")  # fmt: skip
@@ -32,7 +32,7 @@ def _fitting_counts(s: Setting) -> int:
 
 
 @rule("GM101", "error", SEARCHED, _fitting_counts, of=EVERY, blames=BLAMED, what="{what}",
-      why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB", to=lambda s: _suggest(s),
+      why="{needed}, and a GPU has {s.gpu_memory_gib:g} GiB{shared}", to=lambda s: _suggest(s),
       instead="Take a smaller model, shorter completions, more GPUs with {sharding}, or larger ones.")  # fmt: skip
 def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     """The largest phase of a rank (load, generation, scoring, backward, optimizer step) must fit its GPU.
@@ -46,7 +46,7 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     limit = (s.gpu_memory_gib or 0) * GIB
     if memory is None or memory.peak <= limit or memory.low <= limit:
         return None
-    return {"what": _what(s), "needed": _needs(memory)}
+    return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
 
 
 @rule("GM102", "error", ENGINE_READS, blames=("vllm_gpu_memory_utilization", "vllm_max_model_length", "gpu_memory_gib"),
@@ -85,7 +85,7 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 @rule("GM201", "warning", SEARCHED, of=EVERY, blames=BLAMED, what="{what}",
-      why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB",
+      why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB{shared}",
       instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     """A GPU's memory that is inside the estimate's interval may be too little: the estimate is no measurement.
@@ -96,7 +96,7 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     limit = (s.gpu_memory_gib or 0) * GIB
     if memory is None or memory.high <= limit or (memory.peak > limit and memory.low > limit):
         return None
-    return {"what": _what(s), "needed": _needs(memory)}
+    return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
 
 
 @rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
@@ -182,6 +182,10 @@ def _what(s: Setting) -> str:
 def _needs(memory: Memory) -> str:
     low, high = memory.low / GIB, memory.high / GIB
     return f"needs about {memory.peak / GIB:.1f} GiB, between {low:.1f} and {high:.1f} ({memory.peak_phase})"
+
+
+def _shared(s: Setting) -> str:
+    return f" for each of the {s.gpu_trials} trials that share it" if s.gpu_trials > 1 else ""
 
 
 def _suggest(s: Setting) -> Iterator[dict[str, Any]]:

@@ -72,6 +72,8 @@ class Cluster:
     ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
     without that variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` says so and trains on the
     CPU, and a number is refused.
+    ``trials_per_gpu`` of one rank share a GPU on this machine: a number, or ``auto`` for as many as fit by the memory estimate
+    (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
     ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
     that do not fit are then invalid. ``environment`` has variables for attempts and preparation, which must not change what
     is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
@@ -96,6 +98,7 @@ class Cluster:
     threads: int = 1
     warm: bool = True
     gpus: int | str = AUTO
+    trials_per_gpu: int | str = 1
     gpu: str | None = None
     gpu_memory_gib: float | None = None
     nodes: int = 1

@@ -20,6 +20,7 @@ from grposweep.files import (
     read_json,
     read_lines,
     text_or,
+    whole_or_none,
     write_json,
 )
 from grposweep.storage import paths
@@ -236,13 +237,13 @@ class RunRecord:
     """
 
     attempt: int
-    devices: int
+    devices: float  # a part of one, if several trials share it
     restarts: int
     start: float
     end: float | None = None
 
 
-def start_run(folder: Path, attempt: int, devices: int, restarts: int = 0) -> None:
+def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0) -> None:
     """Note that a run begins now; an earlier one that could not note its own end has ended at its last sign of life."""
     before = read_runs(folder)
     if before and before[-1].end is None:
@@ -264,10 +265,8 @@ def read_runs(folder: Path) -> list[RunRecord]:
     found: list[RunRecord] = []
     for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
         if line.get("event") == "start":
-            devices, restarts = (
-                line[name] if isinstance(line.get(name), int) else 0 for name in ("devices", "restarts")
-            )
-            found.append(RunRecord(line["attempt"], devices, restarts, line["time"]))
+            devices, restarts = as_number(line.get("devices")), whole_or_none(line.get("restarts"))
+            found.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
         elif found and found[-1].end is None:
             seconds = as_number(line.get("seconds"))
             found[-1] = replace(found[-1], end=line["time"] if seconds is None else found[-1].start + seconds)

@@ -45,6 +45,7 @@ from grposweep.storage.provenance import collect_provenance
 from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.gpu_share import share_gpus
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.notify import PATIENCE_SECONDS, Notifier, run_command, webhook_address
 from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, open_folder
@@ -248,9 +249,8 @@ def run_sweep(
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)
-        launcher = build_launcher(
-            base, folder.path, partial(console.print, markup=False, highlight=False, soft_wrap=True)
-        )
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        launcher = build_launcher(share_gpus(judged, console), folder.path, say)
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)

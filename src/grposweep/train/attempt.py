@@ -94,7 +94,7 @@ class Attempt:
         return self.plan.total_steps or 0
 
     @property
-    def devices(self) -> int:
+    def devices(self) -> float:
         """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
         return watchdog.devices(self.experiment)
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from grposweep.launchers import launcher_class
-from grposweep.launchers.base import RANKS, RankPlace
+from grposweep.launchers.base import GPU_TRIALS, RANKS, RankPlace
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.records import RankStack
@@ -90,11 +90,19 @@ def port_for_weights() -> int:
     return int(os.environ[PORT]) + 2 if PORT in os.environ else WEIGHTS_PORT
 
 
-def devices(experiment: Experiment) -> int:
-    """Return how many devices this rank's attempt holds, by the launcher that started it."""
+def devices(experiment: Experiment) -> float:
+    """Return how many devices this rank's attempt holds, by the launcher that started it; a part of one if it shares it."""
     kind = os.environ.get(RANKS)
     cluster, served = experiment.cluster, experiment.generation.vllm_gpus
-    return launcher_class(kind).devices(cluster) if kind else cluster.processes + served
+    if kind:
+        return launcher_class(kind).devices(cluster)
+    held, share = cluster.processes + served, gpu_trials()
+    return held if share == 1 else held / share
+
+
+def gpu_trials() -> int:
+    """Return how many trials share this one's GPU."""
+    return int(os.environ.get(GPU_TRIALS, 1))
 
 
 STDERR = 2  # the descriptor: sys.stderr may be something else by now

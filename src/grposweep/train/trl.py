@@ -131,6 +131,8 @@ def use_devices(attempt: Attempt) -> None:
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
             f"cluster.processes={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
+    if gpus and watchdog.gpu_trials() > 1:  # a trial that needs more fails itself, and not the others
+        torch.cuda.set_per_process_memory_fraction(1 / watchdog.gpu_trials())
     if gpus == 1 and attempt.ranks > 1:
         os.environ["LOCAL_RANK"] = (
             "0"  # accelerate's index into the visible GPUs; some launchers show a rank only its own
