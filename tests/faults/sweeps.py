@@ -43,7 +43,7 @@ from .places import Elsewhere, Forks, fork, ledger
 EASY = (
     "trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
 )  # fmt: skip
-PATIENCE_SECONDS = 4.0  # of an attempt that is not judged, because it has been judged before
+PATIENCE_SECONDS = 30.0  # of an attempt that is not judged, because it has been judged before
 LATE = "late"  # the fatal moment never came: this run made fewer calls
 
 
