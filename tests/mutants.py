@@ -83,8 +83,12 @@ def main(count: int = 70, seed: int = 0, parts: Sequence[str] = ()) -> int:
         is_green: dict[str, bool] = {}
         for part, mutant in sample(copy / SOURCE, count, seed, parts or tuple(NEAR)):
             if part not in is_green:  # tests that fail anyway would kill everything
-                is_green[part] = run_tests(near_tests(copy, part), SECONDS)[0] is TestOutcome.SURVIVED
-                print(f"{part}: its tests {'pass' if is_green[part] else 'FAIL'} without a mutant", flush=True)
+                outcome, output = run_tests(near_tests(copy, part), SECONDS)
+                is_green[part] = outcome is TestOutcome.SURVIVED
+                print(
+                    f"{part}: its tests {'pass' if is_green[part] else f'FAIL without a mutant: {output[-2000:]}'}",
+                    flush=True,
+                )
             if not is_green[part]:
                 continue
             result = mutate_and_test([mutant], near_tests(copy, part, mutant.module_path.stem), SECONDS)
