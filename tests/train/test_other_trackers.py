@@ -5,6 +5,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,9 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable that a tracker sets outlives its test; the user's folder is an empty one."""
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
+    monkeypatch.setenv(
+        "MLFLOW_DISABLE_TELEMETRY", "true"
+    )  # as python -m grposweep.train does before it imports anything
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
@@ -50,16 +54,27 @@ class Recorder:
         self.is_open = False
 
 
+STAND_IN = """
+import os
+import sys
+
+init, Settings = sys.stand_ins[__name__], dict
+folder = os.environ.get("TRACKIO_DIR")
+"""
+
+
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Recorder]]:
-    """``stand_in("trackio")``: the runs that a stand-in of this module opens."""
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], list[Recorder]]:
+    """``stand_in("trackio")``: the runs that a stand-in of this module opens; it can be imported more than once."""
 
     def make(name: str) -> list[Recorder]:
         runs: list[Recorder] = []
-        module = ModuleType(name)
-        module.init = lambda **opened: runs.append(Recorder(**opened)) or runs[-1]  # type: ignore[attr-defined]
-        module.Settings = dict  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # what is imported from here on is gone after the test
+        del sys.modules[name]
+        (tmp_path / f"{name}.py").write_text(STAND_IN)
+        monkeypatch.syspath_prepend(tmp_path)
+        init = {name: lambda **opened: runs.append(Recorder(**opened)) or runs[-1]}
+        monkeypatch.setattr(sys, "stand_ins", init, raising=False)
         return runs
 
     return make
@@ -80,8 +95,9 @@ def test_trackio_gets_a_run_a_trial_in_the_folder_of_the_sweep(
     """Offline nothing goes to a Space, also if a variable names one; a later attempt continues the run."""
     monkeypatch.setenv("TRACKIO_SPACE_ID", "me/space")
     runs, folder = stand_in("trackio"), make_fake("tracker.kind=trackio", "tracker.notes=why")
+    import_module("trackio")  # as TRL does before the tracker starts
     run_twice(folder, monkeypatch)
-    assert os.environ["TRACKIO_DIR"] == str(folder.parent.parent / "trackio")
+    assert import_module("trackio").folder == str(folder.parent.parent / "trackio")
     assert "TRACKIO_SPACE_ID" not in os.environ
     assert [(run.opened["name"], run.opened["group"], run.opened["resume"]) for run in runs] == [
         (folder.name, folder.parent.parent.name, "allow")

@@ -17,6 +17,9 @@ USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder
 def main(arguments: list[str]) -> int:
     """The exit code; torch is imported only once a real training is certain."""
     guard_output()
+    os.environ.setdefault(
+        "MLFLOW_DISABLE_TELEMETRY", "true"
+    )  # TRL imports MLflow, which would write to the user's folder
     if len(arguments) == 2 and arguments[0] == "prepare":
         from grposweep.train.prepare import prepare_sweep
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ class TrackioTracker(RunTracker):
             os.environ["TRACKIO_DIR"] = str(self.sweep / "trackio")  # read when trackio is imported
             for name in self.servers:
                 os.environ.pop(name, None)
+            for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
+                del sys.modules[name]  # TRL and the warm server have imported it with the user's folder
         import trackio
 
         about = {"tags": list(self.options.tags), "notes": self.options.notes}
@@ -104,7 +107,6 @@ class MlflowTracker(RunTracker):
     label = "MLflow"
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import
         store = None
         if self.is_offline:
             # Several trials write at once, also from other machines: MLflow's SQLite store is not made for that.

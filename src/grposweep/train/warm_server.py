@@ -23,6 +23,7 @@ from grposweep.process import die_with, end_session
 def serve(preload: list[str]) -> None:
     """Answer requests until standard input ends."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # TRL imports MLflow, which would start a thread
     # A look for GPUs by the CUDA runtime, while something is imported, would leave the children without CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in preload:
