@@ -1,4 +1,7 @@
-"""Make the README's pictures: docs/lint.svg from lint's output, docs/report.png from the demo's sweep (run here, minutes).
+"""Make the pictures: docs/lint.svg from lint's output, and the report of the demo's sweep (run here, minutes).
+
+docs/report.png is the README's; docs/guides/report-*.png show a wide screen and a phone, light and dark.
+
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures)
 """
@@ -15,10 +18,14 @@ from rich.console import Console
 from rich.text import Text
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PICTURE = CHECKOUT / "docs" / "report.png"
 TERMINAL = CHECKOUT / "docs" / "lint.svg"
 GUIDE = CHECKOUT / "docs" / "guides" / "lint.md"
-WIDTH, HEIGHT = 960, 1080
+SIZES = {"1400": (1400, 840), "420": (420, 900)}  # pixels: a wide screen and a phone
+PICTURES = {CHECKOUT / "docs" / "report.png": (960, 910, "light")} | {
+    CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
+    for name, size in SIZES.items()
+    for scheme in ("light", "dark")
+}
 MOST_BYTES = 150_000
 
 
@@ -47,22 +54,29 @@ def sweep(here: Path) -> Path:
 
 
 def report(folder: Path, file: Path) -> None:
-    """Its report."""
+    """Write the sweep's report, with /home/you instead of this machine's folders."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src")}
     command = [sys.executable, "-m", "grposweep", "report", str(folder), "--output", str(file)]
     subprocess.run(command, env=environment, check=True)
+    text = file.read_text(encoding="utf-8")
+    shown = {str(folder.parents[1]): "/home/you/sweeps", sys.executable: "python", str(CHECKOUT): "/home/you/grposweep"}
+    for path, instead in shown.items():
+        text = text.replace(path, instead)
+    file.write_text(text, encoding="utf-8")
 
 
-def take(file: Path, picture: Path) -> None:
-    """The page's upper part, as a person sees it who opens it on a wide screen."""
+def take(file: Path) -> None:
+    """Take the upper part of the page at each size and colour scheme."""
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.set_default_timeout(180_000)  # WebGL in software, on a busy machine
-        page.goto(file.as_uri())
-        page.wait_for_selector("#plot-importances :is(.main-svg, p)", state="attached")
-        page.screenshot(path=picture)
+        for picture, (width, height, scheme) in PICTURES.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+            page.set_default_timeout(180_000)  # WebGL in software, on a busy machine
+            page.goto(file.as_uri())
+            page.wait_for_selector("#plot-slices :is(.main-svg, p)", state="attached")
+            page.screenshot(path=picture)
+            page.close()
         browser.close()
 
 
@@ -73,11 +87,12 @@ def main() -> None:
         draw_lint(here)
         folder = Path(sys.argv[1]).resolve() if sys.argv[1:] else sweep(here)
         report(folder, here / "report.html")
-        take(here / "report.html", PICTURE)
-    size = PICTURE.stat().st_size
-    print(f"{PICTURE}: {size:,} bytes")
-    if size > MOST_BYTES:
-        sys.exit(f"that is more than {MOST_BYTES:,}: take a smaller part of the page")
+        take(here / "report.html")
+    for picture in PICTURES:
+        size = picture.stat().st_size
+        print(f"{picture}: {size:,} bytes")
+        if size > MOST_BYTES:
+            sys.exit(f"that is more than {MOST_BYTES:,}: take a smaller part of the page")
 
 
 if __name__ == "__main__":

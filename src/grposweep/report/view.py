@@ -132,7 +132,7 @@ class SweepView:
         if not left:
             return "done"
         moving = self.count(State.RUNNING, State.QUEUED)
-        return f"{moving} under way without a controller" if moving else f"not at work, with {left:,} to go"
+        return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
 
     @property
     def searched(self) -> list[TrialView]:

@@ -25,7 +25,7 @@ function drawMap() {
     return { ...kind, x: both.map(shownAt(x.parameter, a)), y: both.map(shownAt(y.parameter, b)), text: both.map(hoverName), customdata: both.map((t) => t.number), hovertemplate: "%{text}<extra></extra>" };
   });
   draw("plot-map", [...between, ...lost, dots],
-    { xaxis: { ...parameterAxis(x.parameter) }, yaxis: { ...parameterAxis(y.parameter), title: { text: plain(y.parameter.short) } }, margin: { l: 70, r: 10, t: 12, b: 50 } });
+    { xaxis: { ...parameterAxis(x.parameter) }, yaxis: { ...parameterAxis(y.parameter), title: { text: plain(y.parameter.short) } }, margin: { l: 70, r: 10, t: 34, b: 50 } });
 }
 
 // A parameter's cells along an axis in units of its own range, and back to what the axis shows.
@@ -78,9 +78,16 @@ function parallelAxis(parameter, found) {
       tickvals: labels.map((_, i) => i), ticktext: labels.map(plain) };
   }
   if (!parameter.log) return { label: plain(parameter.short), values: found };
-  const values = found.map((value) => Math.log10(value)), low = Math.floor(Math.min(...values)), high = Math.ceil(Math.max(...values));
-  const ticks = Array.from({ length: high - low + 1 }, (_, i) => low + i);
-  return { label: plain(parameter.short), values, tickvals: ticks, ticktext: ticks.map((power) => `1e${power}`) };
+  const ends = parameter.range ?? [Math.min(...found), Math.max(...found)], ticks = ticks125(...ends);
+  return { label: plain(parameter.short), values: found.map(Math.log10), range: ends.map(Math.log10),
+    tickvals: ticks.map(Math.log10), ticktext: ticks.map((tick) => label(tick)) };
+}
+
+// 1, 2 and 5 times the powers of ten between two positive ends; only the powers where that would be more than a dozen.
+function ticks125(low, high) {
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, i) => i + Math.floor(Math.log10(low)));
+  const steps = powers.length > 5 ? [1] : [1, 2, 5];
+  return powers.flatMap((power) => steps.map((step) => Number(`${step}e${power}`))).filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
 }
 
 function hasWebGL() {
