@@ -196,7 +196,7 @@ def sweep(
     """Run, resume or extend a sweep as ``grposweep sweep`` does, and load it.
 
     It runs in a process of its own, whose lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at their
-    next rollout boundary, a second one ends them now. The same call goes on.
+    next rollout boundary, a second one ends them now. The same call resumes the sweep.
 
     Args:
         values: configuration keys and groups. A list holds the values to compare (``"lr": [1e-5, 1e-4]``), text is in the

@@ -150,5 +150,5 @@ def _write_redacted(target: int, data: bytes) -> None:
     try:
         while data:
             data = data[os.write(target, data) :]
-    except OSError:  # a full disk: the program's work goes on without these lines
+    except OSError:  # a full disk: the program's work continues without these lines
         return

@@ -30,7 +30,7 @@ def write_data(text: str) -> None:
 class Screen:
     """A stream that is given up when it fails: its terminal was closed, its reader ended, or its file's disk is full.
 
-    What is shown is no part of the work, so the work goes on without it.
+    What is shown is no part of the work, so the work continues without it.
     """
 
     def __init__(self, stream: TextIO) -> None:

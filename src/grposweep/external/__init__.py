@@ -62,7 +62,7 @@ class Trial:
     """What a program is built from: a person's settings, the point's own recipe, and the trial's folder.
 
     The recipe stands in ``folder / RECIPE`` as well. ``output`` is where the program keeps checkpoints and model;
-    ``checkpoint`` is the one in it to go on from.
+    ``checkpoint`` is the one in it to resume from.
     """
 
     trainer: "Trainer"

@@ -203,7 +203,7 @@ class SweepStudy:
 
     @property
     def kept(self) -> set[int]:
-        """The trials whose models may still be wanted: the best one's, and as long as a race goes on those still in it."""
+        """The trials whose models may still be wanted: the best one's, and as long as a race continues those still in it."""
         if self.further is not None:
             return {trial.number for trial in self.front}
         ranking = self.ranking

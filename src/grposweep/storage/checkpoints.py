@@ -22,7 +22,7 @@ from grposweep.files import parse_json, read_bytes
 BROKEN = "broken-"
 NOTE = "broken.txt"
 FAKE = "fake.json"  # all that a checkpoint of the fake trainer holds
-BEST = "best-"  # and the step: a model, no checkpoint that a training could go on from
+BEST = "best-"  # and the step: a model, no checkpoint that a training could resume from
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class TrialFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the trial has ended for good; a stopped one goes on when the sweep does."""
+        """Whether the trial has ended for good; a stopped one continues when the sweep does."""
         return self.result.is_final
 
     @property
@@ -165,7 +165,7 @@ class TrialFolder:
         delete_folder(self.path / paths.MODEL, self._sweep)
 
     def delete_checkpoints(self) -> None:
-        """Delete the checkpoints of a trial that will not go on."""
+        """Delete the checkpoints of a trial that will not continue."""
         delete_folder(self.path / paths.CHECKPOINTS, self._sweep)
 
     @property

@@ -1,6 +1,6 @@
 """The state that the trials of a fork start from: a checkpoint of another trial, and what that one had logged by then.
 
-It lies in the fork's own sweep folder (``forked/``), so that the parent may go on, delete its checkpoints or be removed.
+It lies in the fork's own sweep folder (``forked/``), so that the parent may continue, delete its checkpoints or be removed.
 """
 
 import hashlib

@@ -80,7 +80,7 @@ class TrialStatus(StrEnum):
     PRUNED = "pruned"  # stopped early, for good
     FAILED = "failed"
     RETRIED = "retried"  # it failed, and another attempt follows
-    STOPPED = "stopped"  # it stopped when asked, and goes on with its sweep
+    STOPPED = "stopped"  # it stopped when asked, and continues with its sweep
     PAUSED = "paused"  # only in folders of older versions
 
 
@@ -231,7 +231,7 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run goes on, or died without noting it.
+    """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run continues, or died without noting it.
 
     ``restarts`` is how often the job had been restarted by then.
     """

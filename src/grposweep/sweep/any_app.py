@@ -134,7 +134,7 @@ def sweep_app(
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; run the same command to continue", file=sys.stderr)
         return ExitCode.INTERRUPTED
 
 

@@ -174,7 +174,7 @@ class GpuHourBudget:
         return self.budget.expectation.seconds(point)
 
     def is_over(self) -> bool:
-        """Whether the budget is spent, and nothing more may be started; what runs goes on."""
+        """Whether the budget is spent, and nothing more may be started; what runs continues."""
         limit = self.budget.hours
         self.overspent = limit is not None and self.hours() >= limit
         return self.overspent

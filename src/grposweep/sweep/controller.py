@@ -95,7 +95,7 @@ class Controller:
 
     @property
     def stopped_itself(self) -> bool:
-        """Whether the user has to repair something before the sweep can go on."""
+        """Whether the user has to repair something before the sweep can continue."""
         return bool(self.outcomes.halted or self.unwritable)
 
     @property
@@ -183,7 +183,7 @@ class Controller:
         more = self.queue.has_points
         promoted = self.early_stopping.promote(more)
         if promoted is None:
-            return self._start_new() or more > self.queue.has_points  # no point was left: who goes on instead?
+            return self._start_new() or more > self.queue.has_points  # no point was left: who continues instead?
         trial = self.study.trials[promoted]
         if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Tail:
-    """The new lines of a file that grows by appends, and that an attempt replaces when it goes on from a checkpoint."""
+    """The new lines of a file that grows by appends, and that an attempt replaces when it resumes from a checkpoint."""
 
     path: Path
     _file: int = -1  # inode

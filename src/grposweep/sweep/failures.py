@@ -382,7 +382,7 @@ POLICIES = {
 def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     """The step after a trial's failures so far, the newest last.
 
-    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them goes on for ever.
+    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them continues for ever.
     """
     newest = past[-1]
     policy = POLICIES[newest]

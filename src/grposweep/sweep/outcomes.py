@@ -218,7 +218,7 @@ class OutcomeRecorder:
             self._halt(f"the last trials all failed alike ({message})")
 
     def _halt(self, why: str) -> None:
-        """Start nothing more; what runs goes on."""
+        """Start nothing more; what runs continues."""
         if not self.halted:
             logger.error("the sweep stops itself: %s", why)
         self.halted = self.halted or why

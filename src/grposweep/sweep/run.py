@@ -328,7 +328,7 @@ def _play(
     write_effects(view)
     print_results(console, view, _run_end(controller))
     if not interrupts.count:
-        stack.close()  # the user's command may read, copy or go on with the sweep
+        stack.close()  # the user's command may read, copy or continue with the sweep
     _tell_end(controller, notifier, controller.ended > ended_before and not interrupts.count, console)
     if interrupts.count:
         console.print("interrupted; run the same command to continue", highlight=False)

@@ -288,7 +288,7 @@ def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> Swee
 
 
 def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
-    """Raise UserError if an unfinished trial would go on with other values than it was recorded with.
+    """Raise UserError if an unfinished trial would continue with other values than it was recorded with.
 
     A sweep's identity holds the names of a searched group's options, and not the keys that an option stands for. So another
     release may read ``model=qwen3_0_6b`` as another precision. A trial on another number of processes is the user's choice.

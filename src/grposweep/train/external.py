@@ -233,7 +233,7 @@ class ExternalProgramMonitor:
         entries = self.program.log()
         if entries and not self.heard and self.attempt.is_main:
             self.heard = True
-            self.attempt.metrics.rewind(None)  # a log that goes on from a checkpoint holds its past as well
+            self.attempt.metrics.rewind(None)  # a log that resumes from a checkpoint holds its past as well
         for entry in entries:
             self.attempt.log(entry.kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
@@ -280,7 +280,7 @@ def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code
 
 
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
-    """Return a stop, with the checkpoint that a further attempt goes on from."""
+    """Return a stop, with the checkpoint that a further attempt resumes from."""
     newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
     return Outcome(True, step, checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None)
 

@@ -84,7 +84,7 @@ def _save(attempt: Attempt, step: int) -> str:
 
 
 def _resume(attempt: Attempt) -> int:
-    """The step to go on from; metrics after it are dropped."""
+    """The step to resume from; metrics after it are dropped."""
     before = attempt.checkpoints / FAKE  # where earlier releases had the one checkpoint
     if saved := read_json(before):
         _save(attempt, int(saved["step"]))

@@ -1,6 +1,6 @@
 """Screen a task: sample the untrained model with TRL's own generation and rewards, and write down each prompt's samples.
 
-Prompts are sampled in portions of a fixed order, each with random numbers of its own. So an interrupted screen goes on with
+Prompts are sampled in portions of a fixed order, each with random numbers of its own. So an interrupted screen continues with
 the next portion, and ends with the same samples.
 """
 

@@ -104,7 +104,9 @@ class RunTracker(Tracker):
             action(self.run)
         except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
             if not self.warned:
-                print(f"{self.label} failed ({type(error).__name__}: {error}); metrics.jsonl goes on.", file=sys.stderr)
+                print(
+                    f"{self.label} failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr
+                )
             self.warned = True
 
 

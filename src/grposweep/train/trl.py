@@ -271,7 +271,7 @@ def sampling_group(attempt: Attempt, arguments: GRPOConfig) -> int:
 
 @contextmanager
 def seed_generation(seed: int) -> Iterator[None]:
-    """Seed everything for a while, then go on as if nothing had been drawn: how often a trial is evaluated must not
+    """Seed everything for a while, then continue as if nothing had been drawn: how often a trial is evaluated must not
     change what it learns, and trials of one seed are judged with common random numbers.
     """
     before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
@@ -345,7 +345,7 @@ def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable
 
 
 def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
-    """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will go on from."""
+    """Keep what ``trainer.keep`` says; a stopped trial always keeps the checkpoint it will resume from."""
     step, keep = trainer.state.global_step, attempt.experiment.trainer.keep
     stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback))
     if not stopped and step < attempt.total:

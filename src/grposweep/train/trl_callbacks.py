@@ -35,7 +35,7 @@ class Stopwatch:
         self._first_tokens: int | None = None
 
     def begin(self, tokens: int) -> None:
-        """The first time: training begins, or goes on from a checkpoint with so many tokens behind it."""
+        """The first time: training begins, or resumes from a checkpoint with so many tokens behind it."""
         if self._first_tokens is None:
             self._first_tokens = tokens
             self._lap = self._start = time.perf_counter()

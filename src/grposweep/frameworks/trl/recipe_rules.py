@@ -33,7 +33,7 @@ ANYTHING = KeySpec("any", None)
 
 
 class Fate(NamedTuple):
-    """Return what happens to a key that is not taken: in words, and "warning" where training goes on without it."""
+    """Return what happens to a key that is not taken: in words, and "warning" where training continues without it."""
 
     text: str
     severity: Severity | None = None

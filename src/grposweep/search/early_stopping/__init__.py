@@ -1,4 +1,4 @@
-"""Early stopping: whether a trial goes on after an evaluation, and which paused trial is promoted.
+"""Early stopping: whether a trial continues after an evaluation, and which paused trial is promoted.
 
 The terms are those of Ray Tune's TrialScheduler. Every answer is a pure function of the learning curves it is given, so a
 sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is a class in a file of this package and a

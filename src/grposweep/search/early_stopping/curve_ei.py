@@ -2,7 +2,7 @@
 
 A Gaussian process forecasts the final value of every unfinished trial and of random new points from all learning curves
 (``freeze_thaw.py``). Each is scored by its expected improvement over the best that has finished, divided by the completions
-that it still has to generate. A trial goes on while no paused trial and no new point scores higher; otherwise it is paused
+that it still has to generate. A trial continues while no paused trial and no new point scores higher; otherwise it is paused
 and may be promoted later. The sampler of the same name takes the new point with the highest score.
 
 With several slots, a new point is scored as if the running trials had finished with their predicted values. So no two slots
