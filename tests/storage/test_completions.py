@@ -74,3 +74,9 @@ def test_a_damaged_line_or_a_foreign_file_costs_nothing(tmp_path: Path) -> None:
     assert list(read_completions(tmp_path)) == [1, 2]
     path.write_text("x" * (5 * TRIAL_BYTES))
     assert read_completions(tmp_path) == {}
+
+
+def test_the_best_evaluation_may_have_a_single_completion() -> None:
+    """The earliest of equal ones, the lowest where the objective is minimized, and none without a value."""
+    found = {step: evaluation(step, value, count=1) for step, value in ((1, 0.2), (3, 0.7), (5, 0.7))}
+    assert (best_step(found), best_step(found, maximize=False), best_step({})) == (3, 1, None)
