@@ -9,6 +9,7 @@ from typing import Any
 
 from grposweep import schema
 from grposweep.planning import Plan
+from grposweep.storage import paths
 from grposweep.train.tracker import RunTracker, columns, run_id
 
 
@@ -20,7 +21,7 @@ class TrackioTracker(RunTracker):
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         if self.is_offline:
-            os.environ["TRACKIO_DIR"] = str(self.sweep / "trackio")  # read when trackio is imported
+            os.environ["TRACKIO_DIR"] = str(self.sweep / paths.TRACKIO)  # read when trackio is imported
             for name in self.servers:
                 os.environ.pop(name, None)
             for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
@@ -60,7 +61,7 @@ class SwanlabTracker(RunTracker):
     label = "SwanLab"
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
-        logs = self.folder.resolve() / "swanlog"
+        logs = self.folder.resolve() / paths.SWANLOG
         if self.is_offline:
             os.environ["SWANLAB_ROOT"] = str(logs)  # otherwise the user's own folder is made
             self.behind = logs.is_dir()
@@ -111,7 +112,7 @@ class MlflowTracker(RunTracker):
         if self.is_offline:
             # Several trials write at once, also from other machines: MLflow's SQLite store is not made for that.
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-            store = (self.sweep / "mlruns").as_uri()
+            store = (self.sweep / paths.MLRUNS).as_uri()
         from mlflow import MlflowClient
 
         self._client = MlflowClient(store)

@@ -172,7 +172,7 @@ def keep_output(options: Sequence[str], folder: Path) -> list[str]:
 
     The file exists beforehand: a job whose output cannot be opened would not start.
     """
-    path = folder.resolve() / "slurm.out"
+    path = folder.resolve() / paths.SLURM_OUTPUT
     if not _PLAIN_PATH.fullmatch(str(path)) or not folder.is_dir():
         return list(options)
     path.touch()
