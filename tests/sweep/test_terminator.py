@@ -75,6 +75,10 @@ def test_the_summary_says_what_the_terminator_would_have_saved(tmp_path: Path) -
     note = terminator_note(read_sweep(sweep))
     assert "search.terminator=true would have saved 75% of the completions and ended with 0.5000" in note
     assert f"instead of {best.objective:.4f}" in note
+    asked = replace(read_sweep(sweep), settings={"search": {"terminator": True}})
+    assert terminator_note(asked) == (
+        "converged after 2 trials: no choice promised more than 0.004, less than the noise of 0.02"
+    )
     SweepProgress(converged={"trials": 2}).write(sweep)
     assert terminator_note(read_sweep(sweep)) == ""
 

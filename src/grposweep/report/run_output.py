@@ -217,7 +217,9 @@ def terminator_note(view: SweepView) -> str:
         return ""
     spent = sum(trial.result.completions or 0 for trial in searched)
     why = f"no choice promised more than {found['improvement']:.2g}, less than the noise of {found['noise']:.2g}"
-    if spent <= found["completions"]:
+    search = view.settings.get("search")
+    is_set = isinstance(search, dict) and search.get("terminator") is True  # then only what was running went on
+    if is_set or spent <= found["completions"]:
         return f"converged after {count(int(found['trials']), 'trial')}: {why}"
     share, best = 1 - found["completions"] / spent, view.winner.objective or 0.0
     ends = (

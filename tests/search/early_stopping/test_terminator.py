@@ -48,8 +48,9 @@ def test_few_trials_tell_nothing() -> None:
 
 
 def test_a_metric_without_standard_errors_has_the_noise_of_its_curves() -> None:
-    """As with a program that logs none."""
-    bare = [Curve(c.number, c.point, c.state, c.total, c.completions, c.held_out) for c in curves(24, 0.0)]
-    found = Terminator(SearchContext(SPACE)).judge(bare)
-    assert found is not None
-    assert 0 < found.noise < 0.2
+    """As with a program that logs none, or zeros."""
+    zeros = curves(24, 0.0)
+    for bare in (zeros, [Curve(c.number, c.point, c.state, c.total, c.completions, c.held_out) for c in zeros]):
+        found = Terminator(SearchContext(SPACE)).judge(bare)
+        assert found is not None
+        assert 0 < found.noise < 0.2

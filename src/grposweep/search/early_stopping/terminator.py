@@ -43,4 +43,4 @@ class Terminator:
         forecasts = self._forecaster.forecasts(curves)
         best = max(finished, key=lambda curve: curve.held_out[-1])
         error = best.errors[-1] if best.errors else None
-        return Convergence(forecasts.improvement(), forecasts.noise if error is None else error)
+        return Convergence(forecasts.improvement(), error or forecasts.noise)
