@@ -11,9 +11,13 @@ import yaml
 from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import apply_values
 from grposweep.errors import UserError
+from grposweep.files import text_sha256
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
-from grposweep.storage.provenance import first_difference
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.provenance import difference, first_difference
+from grposweep.storage.records import TrialRecord
+from grposweep.sweep.rerun import recorded_by
 from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]
@@ -155,3 +159,21 @@ def test_a_real_trial_repeats_bit_for_bit(run: Run, here: Path) -> None:
     assert "every number of metrics.jsonl is the same" in ended.out
     assert first_difference(*pair) is None
     assert len(pair[1]) == 6 + 3
+
+
+def test_a_configuration_that_was_cut_off_is_not_run(tmp_path: Path) -> None:
+    """What is left of it may be valid, and would be another trial."""
+    trial, text = TrialFolder(tmp_path / "0000-abcdef"), "trainer:\n  kind: fake\nlr: 0.001\n"
+    trial.path.mkdir()
+    (trial.path / "config.yaml").write_text(text)
+    TrialRecord({}, {}, text_sha256(text), 0).write(trial.path)
+    assert recorded_by(trial) == {}
+    (trial.path / "config.yaml").write_text(text[:20])
+    with pytest.raises(UserError, match="is not what the trial began with"):
+        recorded_by(trial)
+
+
+def test_a_difference_of_the_code_is_named() -> None:
+    """Equal provenances have none."""
+    assert difference({"git_sha": "a" * 40}, {"git_sha": "b" * 40}) == "code aaaaaaa -> bbbbbbb"
+    assert difference({"git_sha": "a"}, {"git_sha": "a"}) is None

@@ -14,7 +14,7 @@ from grposweep.config.identity import experiment_id, prepared_key, sweep_identit
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
 from grposweep.errors import ExitCode, UserError
-from grposweep.files import parse_yaml, read_json, read_lines, read_text
+from grposweep.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS
@@ -27,6 +27,7 @@ from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newe
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
+from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
 from grposweep.terminal import say
 
@@ -66,6 +67,16 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
             f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. 'grposweep doctor' checks a sweep."
+        )
+    record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
+    known = "" if record is None else record.config_sha256
+    if known not in (
+        "",
+        text_sha256(config.read_text(encoding="utf-8", errors="replace")),
+    ):  # cut off, it may still be YAML
+        raise UserError(
+            f"{config} is not what the trial began with: it was cut off or edited. Restore it, or give changes as overrides: "
+            f"grposweep rerun {trial.number} key=value."
         )
     return read_json(trial.path / paths.PROVENANCE) or {}
 
