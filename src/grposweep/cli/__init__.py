@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 
 def build_app() -> "Typer":
-    """Return the command with all its subcommands."""
-    from grposweep.cli import sweeps, recipes, results  # noqa: F401, I001 - registers commands in the order of --help
+    """Return the command with all its subcommands, in the order of ``--help``."""
+    from grposweep.cli import recipes, results, sweeps  # registers the commands
     from grposweep.cli.app import app
 
+    order = [module.__name__ for module in (sweeps, recipes, results)]
+    app.registered_commands.sort(key=lambda found: order.index(getattr(found.callback, "__module__", "")))
     return app
 
 
