@@ -15,6 +15,7 @@ from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt, run_attempt
 from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts
+from grposweep.train.restore import REFERENCE
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 
@@ -46,8 +47,9 @@ def stop_then_go_on(folder: Path, step: int) -> None:
     [
         ["batch.num_iterations=2", "kl.enabled=true", "kl.beta=0.1"],  # a rollout is used for two steps
         ["task.train_prompts=5", "schedule.max_steps=6", "schedule.evaluations=3"],  # two steps an epoch
+        ["kl.enabled=true", "kl.beta=1", "kl.sync_ref_model=true", "kl.ref_model_sync_steps=1"],  # moved at each step
     ],
-    ids=["reuse and KL", "later epoch"],
+    ids=["reuse and KL", "later epoch", "a reference that follows"],
 )
 def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeTrial, overrides: list[str]) -> None:
     """Weights, optimizer, random numbers and the order of prompts all come back."""
@@ -56,6 +58,18 @@ def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeT
     assert run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
     assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
+
+
+def test_a_checkpoint_without_the_reference_that_followed_is_refused(make_trial: MakeTrial) -> None:
+    """Earlier versions continued with the model before training as the reference, without a word."""
+    folder = make_trial("kl.enabled=true", "kl.beta=1", "kl.sync_ref_model=true", "kl.ref_model_sync_steps=1")
+    control(folder, "pause", until_step=2)
+    assert run_attempt(folder) == ExitCode.STOPPED
+    (folder / "checkpoints" / "checkpoint-2" / REFERENCE).unlink()
+    (folder / "control.json").unlink()
+    append_line(folder / "attempts.jsonl", {"attempt": 1})
+    assert run_attempt(folder) == ExitCode.BAD_INPUT
+    assert "checkpoint-2 has no reference_model.pt" in result_of(folder)["failure"]["message"]
 
 
 def test_a_fork_repeats_its_parent_bit_for_bit_unless_it_changes_something(make_trial: MakeTrial) -> None:

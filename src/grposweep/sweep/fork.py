@@ -37,8 +37,8 @@ MAY = ""
 AT_A_FORK = {
     "lr": MAY,
     "kl": MAY,
-    "kl.sync_ref_model": "a reference model that follows the policy is not part of a checkpoint",
-    "kl.ref_model": "a reference model that follows the policy is not part of a checkpoint",
+    "kl.sync_ref_model": "the reference model is that of the checkpoint",
+    "kl.ref_model": "the reference model is that of the checkpoint",
     "loss": MAY,
     "optimizer": MAY,
     "optimizer.optim": "the checkpoint holds the state of the other optimizer",

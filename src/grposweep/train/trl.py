@@ -39,7 +39,6 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.callback import broadcast_any
 from grposweep.train.evaluation import HeldOutEvaluation, in_order, keep_evaluation, mean_over_prompts, sampling_error
-from grposweep.train.fork import configured
 from grposweep.train.models import (
     Loaded,
     build_quantization,
@@ -50,6 +49,7 @@ from grposweep.train.models import (
     widen_adapters,
 )
 from grposweep.train.records import build_rollout_schedule, summarise
+from grposweep.train.restore import WHOLE, configured, load_reference, save_reference
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
@@ -246,6 +246,17 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         """Load the states; at the start of a fork with the rates of its own configuration."""
         with configured(self.optimizer, self.lr_scheduler) if self._forks(checkpoint) else nullcontext():
             super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.sync_ref_model:
+            load_reference(self.accelerator.unwrap_model(self.ref_model), Path(checkpoint))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save a reference model that follows the policy, which TRL leaves out. First, so that a torn one has no optimizer."""
+        if self.args.sync_ref_model and self.args.should_save and self.attempt.experiment.trainer.sharding in WHOLE:
+            save_reference(
+                self.accelerator.unwrap_model(self.ref_model),
+                Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}",
+            )
+        super()._save_checkpoint(model, trial)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random numbers; a fork on a fresh seed draws others, the same for all children of that seed."""

@@ -1,0 +1,54 @@
+"""What a resume restores apart from the state that transformers keeps: the reference model, and the rates of a fork."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from grposweep.errors import UserError
+
+REFERENCE = "reference_model.pt"  # in a checkpoint, with kl.sync_ref_model
+WHOLE = ("none", "zero1", "zero2")  # ways of sharding that leave a whole reference model on each rank
+
+
+def save_reference(model: Any, checkpoint: Path) -> None:
+    """Write the weights of the reference model into a checkpoint's folder."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), checkpoint / REFERENCE)
+
+
+def load_reference(model: Any, checkpoint: Path) -> None:
+    """Restore the reference model. Raises UserError if the checkpoint has none: the model before training is another one."""
+    path = checkpoint / REFERENCE
+    if not path.is_file():
+        raise UserError(
+            f"kl.sync_ref_model=true: {checkpoint.name} has no {REFERENCE}, so the reference model, which follows the policy, "
+            "is lost. Checkpoints of earlier versions have none, nor have those of trainer.sharding=zero3 and fsdp. Delete "
+            f"{checkpoint.parent} and run the same command to train this trial from the start."
+        )
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+@contextmanager
+def configured(optimizer: Any, scheduler: Any) -> Iterator[None]:
+    """Load states within. Afterwards learning rates, weight decay and betas are those of the configuration again.
+
+    For the start of a fork: torch restores them all from a checkpoint, and transformers its scheduler's base rates. The moments
+    and the scheduler's step stay as loaded.
+    """
+    scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate's wrapper
+    if not isinstance(scheduler, LambdaLR):
+        raise UserError(
+            f"a fork with the learning rate scheduler {type(scheduler).__name__}: its state cannot be told from its rates. "
+            "Set optimizer.lr_scheduler_type=constant or another that is a function of the step."
+        )
+    given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    rates = list(scheduler.base_lrs)
+    yield
+    scheduler.base_lrs = rates
+    for group, values, rate, scale in zip(optimizer.param_groups, given, rates, scheduler.lr_lambdas, strict=True):
+        group |= {**values, "lr": rate * scale(scheduler.last_epoch)}
+    scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]  # what transformers logs
