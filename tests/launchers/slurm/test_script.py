@@ -1,6 +1,7 @@
 """The sbatch script, as a person reads it: a golden file whose diff shows every change."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -209,9 +210,11 @@ def run_setup(tmp_path: Path, cluster: Cluster) -> tuple[int, str]:
     """Run the head of an attempt's script up to its training; return the exit code and the log."""
     folder = tmp_path / "trials" / "0007-3f9a1c"
     (folder / "logs").mkdir(parents=True)
-    script = render_script(Job(folder, 0, cluster), tmp_path, tmp_path).partition("set -euo pipefail")[0]
+    script = render_script(Job(folder, 0, cluster), tmp_path, tmp_path).partition("\nset -euo pipefail")[0]
+    (tmp_path / "slurm_script").write_text(f"{script}\nfalse\nexit 0")  # where the lines end, so does the trap
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1"}
-    done = subprocess.run(["bash", "-c", f"{script}\nexit 0"], env=environment, cwd=tmp_path, check=False, timeout=60)
+    command = ["bash", str(tmp_path / "slurm_script")]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, check=False, timeout=60)
     return done.returncode, (folder / "logs" / "job.log").read_text()
 
 
@@ -224,12 +227,54 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named(tmp_path: Path) -> No
     assert not (tmp_path / "after").exists()
 
 
-def test_setup_lines_of_any_form_run(tmp_path: Path) -> None:
-    """Blocks over several lines, continued lines, comments, unset variables, a failure that is allowed."""
-    lines = ["if true; then", "  A=$UNSET", "fi", "export B=1 \\", "  C=2", "# nothing", "false || true", "echo $B$C"]
-    code, log = run_setup(tmp_path, Cluster(setup=lines))
+WORKING = {
+    "lines": ["A=$UNSET", "export B=1 \\", "  C=2", "# nothing", "echo $B$C $A"],
+    "if": ["if [ -f missing ]; then", "  source missing", "else", "  echo 12", "fi"],
+    "for": ["for x in 1 2", "do", "  printf $x", "done", "echo"],
+    "while": ["while read -r x; do", "  echo $x", "done <<<12"],
+    "case": ["case $HOSTNAME in", "  '')", "    false ;;", "  *)", "    echo 12 ;;", "esac"],
+    "and": ["true &&", "  echo 12"],
+    "or": ["false ||", "  echo 12"],
+    "pipe": ["echo 12 |", "  cat"],
+    "heredoc": ["cat <<END", "12", "END"],
+    "one_text": ["if false; then\n  false\nelse\n  echo 12\nfi"],
+    "allowed": ["false || true", "source missing || true", "echo 12"],
+    "condition": ["false && echo 3", "! true", "echo 12"],
+    "function": ["module() {", "  false", "  echo $1", "}", "module 12"],
+    "sourced": ["source ./inner"],
+    "open_end": ["echo 12 \\"],
+}
+
+
+@pytest.mark.parametrize("form", WORKING)
+def test_setup_lines_of_any_form_run(form: str, tmp_path: Path) -> None:
+    """Blocks over several lines, unset variables, failures that are allowed or inside what a line runs."""
+    (tmp_path / "inner").write_text("false\nX=$(false)\necho 12\n")
+    code, log = run_setup(tmp_path, Cluster(setup=WORKING[form]))
     assert code == 0, log
-    assert log.endswith("12\n")
+    assert log.splitlines()[-1].strip() == "12"
+    assert "cluster.setup:" not in log
+
+
+FAILING = {
+    "middle": (["echo 12", "ls '/no such' # it", "touch after"], "ls '/no such' # it"),
+    "if": (["if true; then", "  no_such_command", "  touch after", "fi"], "  no_such_command"),
+    "for": (["for x in 1 2", "do", "  test $x = 2", "done", "touch after"], "  test $x = 2"),
+    "and": (["true &&", "  false", "touch after"], "  false"),
+    "function": (["module() {", "  return 1", "}", "module load cuda", "touch after"], "module load cuda"),
+    "sourced": (["source ./inner", "touch after"], "source ./inner"),
+}
+
+
+@pytest.mark.parametrize("form", FAILING)
+def test_the_setup_line_that_failed_is_named_wherever_it_stands(form: str, tmp_path: Path) -> None:
+    """In a block, in a function or sourced file that returns a failure; nothing after it runs."""
+    (tmp_path / "inner").write_text("true\nfalse\n")
+    lines, failed = FAILING[form]
+    code, log = run_setup(tmp_path, Cluster(setup=lines))
+    assert code == 2, log
+    assert re.search(rf"failed with exit code \d+ on \S+: {re.escape(failed)}\n", log), log
+    assert not (tmp_path / "after").exists()
 
 
 def test_a_mount_that_the_node_lacks_is_named(tmp_path: Path) -> None:
@@ -281,6 +326,6 @@ def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:
     assert said.endswith(f"sbatch --parsable --chdir=/ {tmp_path}/controller.sbatch")
     script = (tmp_path / "controller.sbatch").read_text()
     assert "\npython run.py cluster=slurm lr=1,2 &\n" in script
-    assert "check_setup $? 'module load cuda'" in script
+    assert "' ERR\nmodule load cuda\n" in script
     experiment.cluster.controller = "here"
     assert not DryRun.build(experiment, tmp_path).hands_over
