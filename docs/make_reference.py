@@ -90,7 +90,7 @@ def python() -> str:
     ]
     returned: dict[str, type] = {}
     for name in grposweep.__all__:
-        found = getattr(api, name)  # grposweep.sweep may be the package of that name
+        found = getattr(api, name, None) or getattr(grposweep, name)  # grposweep.sweep may be the package of that name
         parts += _entry(name, found)
         if inspect.isfunction(found):
             kind = inspect.signature(found).return_annotation

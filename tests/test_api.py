@@ -29,6 +29,7 @@ from grposweep import plan
 assert plan({"num_generations": 8}, processes=8)["completions_per_rollout"] == 64
 from grposweep import lint
 assert lint({"num_generations": 8}, processes=8).ok
+assert "hydra" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=environment(PYTHONPATH=str(PROJECT / "src")))
 
@@ -121,6 +122,20 @@ def test_a_sweep_that_cannot_start_is_an_exception_with_the_command_s_message(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"outputs": "elsewhere"}, "outputs is an argument of its own"),
+        ({"name": "x"}, "name is an argument of its own"),
+        ({"cluster.controller": "job"}, "waits for the results"),
+    ],
+)
+def test_values_that_a_call_cannot_honour_are_refused(values: dict[str, str], said: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(UserError, match=said):
+        api.sweep({"trainer": "fake", "lr": [1e-3], **values})
+
+
 def test_a_sweep_from_python_is_the_sweep_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays, text, options and lists of lists reach it; the same call finds its trials again."""
     monkeypatch.chdir(tmp_path)

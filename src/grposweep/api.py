@@ -14,7 +14,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, TypedDict, cast
+from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import run_command
@@ -26,8 +26,9 @@ from grposweep.linting.output import place_of
 from grposweep.memory.catalog import memory_of
 from grposweep.process import die_with
 from grposweep.recipe import Recipe
-from grposweep.report.frames import LoadedSweep, load_sweep
-from grposweep.search.parse import override_text
+
+if TYPE_CHECKING:
+    from grposweep.report.frames import LoadedSweep
 
 __all__ = [
     "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "lint", "plan", "sweep", "validate",
@@ -181,7 +182,7 @@ def validate(
 class SweepFailed(RuntimeError):
     """A sweep that ended without a result, or stopped itself; ``sweep`` is what it left (None: nothing)."""
 
-    def __init__(self, message: str, sweep: LoadedSweep | None = None) -> None:
+    def __init__(self, message: str, sweep: "LoadedSweep | None" = None) -> None:
         self.sweep = sweep
         super().__init__(message)
 
@@ -192,7 +193,7 @@ def sweep(
     name: str | None = None,
     outputs: str | Path = "outputs",
     config_dir: str | Path | None = None,
-) -> LoadedSweep:
+) -> "LoadedSweep":
     """Run, resume or extend a sweep as ``grposweep sweep`` does, and load it.
 
     It runs in a process of its own, whose lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at their
@@ -211,6 +212,13 @@ def sweep(
         KeyboardInterrupt: it was interrupted.
 
     """
+    for key in ("outputs", "name"):
+        if key in values:
+            raise UserError(f"{key} is an argument of its own: sweep(..., {key}=...). Leave it out of the values.")
+    if values.get("cluster.controller") == "job":
+        raise UserError(
+            "cluster.controller=job: sweep() waits for the results, and the command ends when the job is submitted. Leave it out."
+        )
     given = {**values, "outputs": Path(outputs)} | ({} if name is None else {"name": [name]})
     words = [f"{key}={_words(key, value)}" for key, value in given.items()]
     words += [] if config_dir is None else ["--config-dir", str(config_dir)]
@@ -222,6 +230,8 @@ def sweep(
         raise UserError(said.removeprefix("error: "))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
+    from grposweep.report.frames import load_sweep  # Hydra, which lint does not need
+
     loaded = load_sweep(last) if last is not None else None
     if code or loaded is None:
         raise SweepFailed(said or f"the sweep ended with exit code {code}; its output above says why", loaded)
@@ -234,6 +244,8 @@ RESULTS = "results in "  # begins the line that names the sweep's folder
 
 def _words(key: str, value: Any) -> str:
     """Return a value as Hydra's grammar takes it: text as it is, a list as the values to compare."""
+    from grposweep.search.parse import override_text
+
     plain = _plain(value)
     if isinstance(value, str) or not isinstance(plain, list):
         return value if isinstance(value, str) else override_text(plain)

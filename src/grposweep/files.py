@@ -191,7 +191,7 @@ def write_text(path: Path, text: str) -> None:
         draft.replace(path)
     except BaseException as error:
         if isinstance(error, OSError):
-            error.filename = error.filename or str(path)  # a write that fails names none
+            error.filename = str(path)  # and not the draft; a write that fails names none
         draft.unlink(missing_ok=True)
         raise
 

@@ -45,11 +45,12 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
         ("batch.num_generations=4", "the data order would change"),
         ("model=qwen3_0_6b", "the weights of this model"),
         ("optimizer.optim=sgd", "the state of the other optimizer"),
-        ("kl.ref_model_sync_steps=3", "a reference model that follows"),
+        ("kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
         ("cluster.processes=2", "so many ranks"),
         ("lr=interval(1e-5,1e-3)", "List them"),
         ("lr=0.0003", "changes nothing"),
         ("sweeps=kl_grid", "replaces more than one group"),
+        ("search=grid", "a fork compares each value with a control"),
     ],
 )
 def test_what_a_fork_cannot_change_is_refused_before_anything_starts(
@@ -96,6 +97,18 @@ def test_a_child_starts_with_what_its_parent_had_logged(parent: TrialFolder, tmp
         start_of_fork(child, "another")
 
 
+def test_a_checkpoint_that_is_deleted_while_it_is_copied_leaves_no_half_fork(
+    parent: TrialFolder, tmp_path: Path
+) -> None:
+    """The parent may still train, and keeps only its newest checkpoints."""
+    source = parent.path / "checkpoints" / "checkpoint-4"
+    state = ForkState("s", parent.path.name, 4, 0, checkpoint_hash(source))
+    (source / "fake.json").unlink()
+    with pytest.raises(UserError, match="could not be copied whole"):
+        state.keep(source, parent.path, tmp_path / "fork")
+    assert not list(tmp_path.glob("fork/*"))
+
+
 def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> None:
     """Parent, step and hash come from sweep.yaml, so a copy of the folder says it as well."""
     sweep = tmp_path / "x"
@@ -111,7 +124,15 @@ def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
     """The control repeats the parent; the record names parent, step and hash; the same command goes on without the parent."""
-    fake = ("trainer=fake", "trainer.keep=all", "name=s", "schedule=steps", "schedule.max_steps=6", "lr=1e-3")
+    fake = (
+        "trainer=fake",
+        "trainer.keep=all",
+        "name=s",
+        "schedule=steps",
+        "schedule.max_steps=6",
+        "lr=1e-3",
+        "search.at=best",
+    )
     original = trials(run(*fake).sweep)[0]
     step = min(int(path.name.split("-")[1]) for path in (original / "checkpoints").iterdir())
     words = ("fork", "0", "--at", str(step), "lr=1e-3,1e-2", "search.seeds=2", "--sweep", "s")
@@ -122,6 +143,7 @@ def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run:
     assert (said["sweep"], said["trial"], said["step"]) == (str(original.parents[1]), original.name, step)
     assert said["sha256"].startswith(load_experiment(trials(first.sweep)[1] / "config.yaml").trainer.fork or "none")
     (effect,) = read(first.sweep / "effects.json")["effects"]
+    assert load_experiment(trials(first.sweep)[0] / "config.yaml").search.at == "best"
     assert (effect["dial"], effect["verdict"], effect["effect"]["seeds"]) == ("lr", "worse", 2)
     TrialFolder(original).delete_checkpoints()
     again = grposweep(here, *words)

@@ -149,6 +149,9 @@ def test_online_needs_a_server(kind: str, variable: str, monkeypatch: pytest.Mon
     experiment = Experiment(tracker=Tracker(kind=kind, mode="online"))
     with pytest.raises(UserError, match=variable):
         check_tracker(experiment)
+    experiment.cluster.environment = {variable: "http://server"}
+    check_tracker(experiment)
+    experiment.cluster.environment = {}
     monkeypatch.setenv(variable, "http://server")
     check_tracker(experiment)
 

@@ -1,5 +1,6 @@
 """What ``src/run.py`` calls between the command line and Hydra: both sweep syntaxes, messages for bad input, exit codes."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from grposweep.terminal import keep_screens, printable, say
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk, a quota, a limit on the size of files
+DISK_ERRORS = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM)  # what the user can change; others are shown whole
 
 
 def command(main: Callable[[], None]) -> None:
@@ -45,10 +48,11 @@ def command(main: Callable[[], None]) -> None:
         print(f"error: {printable(message(error))}", file=sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except OSError as error:  # before the first trial: a disk without room, a limit on the size of files
-        if wanted or error.filename is None:
+        if wanted or error.filename is None or error.errno not in DISK_ERRORS:
             raise
+        do = "Make room" if error.errno in FULL else "Allow writing there"
         say(
-            f"error: {error.filename} cannot be used ({error.strerror}). Make room or set outputs=... to another disk.",
+            f"error: {error.filename} cannot be used ({error.strerror}). {do}, or set outputs=... to another disk.",
             sys.stderr,
         )
         sys.exit(ExitCode.BAD_INPUT)

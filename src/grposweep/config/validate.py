@@ -201,6 +201,7 @@ TRACKER_SERVERS = {  # environment variables of which one is needed with tracker
 def check_tracker(experiment: Experiment) -> None:
     """Raise UserError if nothing would write TensorBoard's files, or a tracker is not installed or has no server."""
     kind, own_python = experiment.tracker.kind, experiment.cluster.python is not None
+    environment = {**os.environ, **experiment.cluster.environment}
     if kind == "tensorboard" and experiment.trainer.kind != "trl":
         raise UserError(
             f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
@@ -211,7 +212,7 @@ def check_tracker(experiment: Experiment) -> None:
         other = "none" if kind == "wandb" else "wandb"
         raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker={other}.")
     servers = TRACKER_SERVERS.get(kind, ())
-    if servers and experiment.tracker.mode == "online" and not any(map(os.environ.get, servers)):
+    if servers and experiment.tracker.mode == "online" and not any(map(environment.get, servers)):
         raise UserError(
             f"tracker={kind} tracker.mode=online: no server is named. Set the environment variable {' or '.join(servers)}, or "
             "leave tracker.mode=offline."

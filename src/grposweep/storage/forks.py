@@ -3,6 +3,7 @@
 It lies in the fork's own sweep folder (``forked/``), so that the parent may continue, delete its checkpoints or be removed.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -63,7 +64,14 @@ class ForkState:
         if ForkState.read(sweep) == self:
             return
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
+        with contextlib.suppress(OSError):  # a trial that still runs deletes its checkpoints: the hash tells
+            shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
+        if checkpoint_hash(self.checkpoint(sweep).path) != self.sha256:
+            shutil.rmtree(target, ignore_errors=True)
+            raise UserError(
+                f"{checkpoint} could not be copied whole: its trial still runs and deleted it, or the disk is full. Wait until "
+                "the trial has ended, or set --at to a step that it keeps."
+            )
         _copy_logs(logs, target)
         write_json(target / paths.FORK_RECORD, asdict(self))
 

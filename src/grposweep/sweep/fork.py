@@ -93,6 +93,11 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
     changes = {_key(token): token.partition("=")[2] for token in tokens if token not in options}
     with open_session() as session:
         base = apply_values(_alone(parent, state), parse_values(options, session.loader), session)
+        if base.search.sampler != ONE_FACTOR:
+            raise UserError(
+                f"search.sampler={base.search.sampler}: a fork compares each value with a control on the same seeds. "
+                "Leave it out; search.seeds=N sets the number of seeds."
+            )
         space, points = _children(parent, base, changes, session)
         name = base.name or _name(parent, space, base)
         base = replace(base, name=name)
@@ -146,7 +151,8 @@ def _alone(parent: Parent, state: ForkState) -> Experiment:
     """Return the parent's experiment as the control of a sweep of its own."""
     before = parent.experiment
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
-    search.sampler, search.seeds, search.seed = ONE_FACTOR, SEEDS, before.search.seed
+    search.at, search.seed = before.search.at, before.search.seed
+    search.sampler, search.seeds = ONE_FACTOR, SEEDS
     cluster = replace(before.cluster, controller="here", code=before.cluster.code or code_copy(parent.trial))
     outputs = str(parent.sweep.path.parent)
     return replace(

@@ -1,6 +1,7 @@
 """``grposweep rerun``: run one trial again, optionally with overrides, as a new single-trial sweep."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -75,8 +76,8 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
         text_sha256(config.read_text(encoding="utf-8", errors="replace")),
     ):  # cut off, it may still be YAML
         raise UserError(
-            f"{config} is not what the trial began with: it was cut off or edited. Restore it, or give changes as overrides: "
-            f"grposweep rerun {trial.number} key=value."
+            f"{config} is not what the trial began with: it was cut off or edited. Restore it. Changes are made "
+            f"by overrides: grposweep rerun {shlex.quote(str(trial.path))} key=value."
         )
     return read_json(trial.path / paths.PROVENANCE) or {}
 

@@ -31,7 +31,7 @@ class TrackioTracker(RunTracker):
         about = {"tags": list(self.options.tags), "notes": self.options.notes}
         self.run = trackio.init(
             project=self.options.project,
-            name=self.folder.name,
+            name=self.folder.name if self.is_offline else run_id(self.folder),  # it resumes by name
             group=self.sweep.name,
             config=columns(experiment, plan, self.folder) | about,
             resume="allow",
@@ -146,8 +146,8 @@ class MlflowTracker(RunTracker):
         content = {key: value for key, value in config.items() if key not in ("experiment", "plan")} | config[
             "experiment"
         ]
-        texts = ((key, str(value)) for key, value in _flat(content) if value not in (None, "", [], {}))
-        parameters = [Param(key, text[:LONGEST]) for key, text in texts]
+        texts = {key: str(value) for key, value in _flat(content) if value not in (None, "", [], {})}  # a key once
+        parameters = [Param(key, text[:LONGEST]) for key, text in texts.items()]
         for start in range(0, len(parameters), BATCH):
             self._client.log_batch(self.run, params=parameters[start : start + BATCH])
 
