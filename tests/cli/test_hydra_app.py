@@ -1,5 +1,6 @@
 """``hydra/sweeper=grposweep`` in an application that knows nothing of grposweep: search, validator, resume, its own launcher."""
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -131,12 +132,16 @@ def sweep(app: App) -> Sweep:
     """``sweep(function, "lr=1,2", sampler="tpe")``: the same in this process, without Hydra's logging."""
     quiet = [f"hydra/{kind}_logging=none" for kind in ("hydra", "job")]
 
-    def run(function: Callable[[DictConfig], Any], *arguments: str, **options: Any) -> int:
+    def run(
+        function: Callable[[DictConfig], Any], *arguments: str, params: dict[str, Any] | None = None, **options: Any
+    ) -> int:
         with initialize_config_dir(config_dir=str(app.folder), version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()
             hydra = [*quiet, f"hydra.sweep.dir={app.folder / 'sweep'}"]
             config = loader.load_configuration("app", [*hydra, *arguments], RunMode.MULTIRUN)
-            return sweep_app(HydraContext(loader, Callbacks()), function, config, list(arguments), {}, options)
+            return sweep_app(
+                HydraContext(loader, Callbacks()), function, config, list(arguments), params or {}, options
+            )
 
     return run
 
@@ -214,7 +219,9 @@ def test_three_jobs_that_fail_alike_stop_the_sweep(sweep: Sweep) -> None:
         (["lr=interval(0,1)"], {"sampler": "grid"}, "sampler=tpe"),
         (["lr=1,2"], {"sampler": "best"}, "grid, tpe, random"),
         (["lr=1,2"], {"validator": "no.such"}, "package.module.function"),
+        (["lr=1,2"], {"validator": "json.nope"}, "Error loading 'json.nope'. Name"),
         (["lr=1,2"], {"n_jobs": 0}, "Set 1 or more"),
+        (["lr=1,2"], {"foo": 1}, "hydra.sweeper.foo: the sweeper has no such key. Set one of params, sampler"),
     ],
 )
 def test_a_mistake_is_one_message(
@@ -237,3 +244,67 @@ def test_a_folder_takes_one_sweep_only(sweep: Sweep, capsys: pytest.CaptureFixtu
     assert sweep(lambda _: 1, "lr=choice(1)") == 0
     assert sweep(lambda _: pytest.fail("a job ran"), "lr=choice(1)", "batch=4") == 2
     assert "Set another hydra.sweep.dir" in capsys.readouterr().err
+
+
+def test_a_single_value_in_params_belongs_to_the_sweep(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """Changed in conf, it is another configuration; its place there and a typed value that wins over it are not."""
+    seen: list[int] = []
+
+    def train(config: DictConfig) -> int:
+        seen.append(config.batch)
+        return 1
+
+    assert sweep(train, "lr=choice(1)", params={"batch": 32, "group": 2}) == 0
+    assert sweep(train, "lr=choice(1)", params={"group": 2, "batch": 32}) == 0
+    assert sweep(train, "lr=choice(1)", params={"batch": 64, "group": 2}) == 2
+    assert "Set another hydra.sweep.dir" in capsys.readouterr().err
+    assert seen == [32]
+
+
+def test_a_typed_value_has_one_place_in_the_identity(sweep: Sweep) -> None:
+    """The value in conf that it replaces says nothing."""
+    assert sweep(lambda _: 1, "lr=choice(1)", "batch=4", params={"batch": 32}) == 0
+    assert sweep(lambda _: pytest.fail("a job ran"), "lr=choice(1)", "batch=4") == 0
+
+
+def test_sys_exit_ends_a_job_and_not_its_sweep(sweep: Sweep, caplog: pytest.LogCaptureFixture) -> None:
+    """A code other than 0 is a failure; 0 and none are a return of None."""
+    caplog.set_level(logging.INFO)
+    codes = {0: 3, 1: 0, 2: None, 3: "no data"}
+    seen: list[int] = []
+
+    def train(config: DictConfig) -> None:
+        seen.append(config.batch)
+        sys.exit(codes[config.batch])
+
+    assert sweep(train, "batch=range(4)") == 0
+    assert seen == [0, 1, 2, 3]
+    assert "job 0 failed: batch=0: it called sys.exit(3)" in caplog.text
+    assert "job 3 failed: batch=3: it called sys.exit('no data')" in caplog.text
+    assert "2 of 4 jobs finished" in caplog.text
+
+
+def test_an_invalid_point_counts_once(sweep: Sweep, app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """However often the sampler asks for it."""
+    caplog.set_level(logging.INFO)
+    options = {"sampler": "tpe", "validator": f"{__name__}.is_even", "n_trials": 5}
+    assert sweep(lambda config: config.batch, "batch=range(1,5)", **options) == 0
+    assert sorted(line["point"]["batch"] for line in lines(app.folder / "sweep" / "invalid.jsonl")) == [1, 3]
+    assert "2 of 2 jobs finished, 2 points were invalid" in caplog.text
+    assert caplog.text.count("invalid: batch=1: 1 is odd") == 1
+
+
+def test_the_best_job_is_named_as_its_folder(sweep: Sweep, app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """A job that was tried again has the folder of its first trial."""
+    caplog.set_level(logging.INFO)
+    broken = [True]
+
+    def train(config: DictConfig) -> int:
+        if config.batch == 9 and broken:
+            raise ValueError(broken.pop())
+        return int(config.batch)
+
+    assert sweep(train, "batch=9,8") == 0
+    assert sweep(train, "batch=9,8") == 0
+    assert "best: job 0: batch=9: 9" in caplog.text
+    assert "best_job: 0" in (app.folder / "sweep" / "optimization_results.yaml").read_text()

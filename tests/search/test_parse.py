@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grposweep.config.compose import register
 from grposweep.errors import UserError
 from grposweep.files import PROJECT
-from grposweep.search.parse import parse_space, split_tokens
+from grposweep.search.parse import override_text, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 
 
@@ -225,3 +225,35 @@ def test_parameters_are_ordered_by_their_conditions() -> None:
     assert [d.name for d in space.parameters] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="a waits for b"):
         build_space([Parameter("a", c, {"b": (1,)}), Parameter("b", c, {"a": (1,)})])
+
+
+TEXTS = [
+    "",
+    "a\\b",
+    r"\d+",
+    "C:\\x\\",
+    "a\nb",
+    "\\\n",
+    "é",
+    "²",
+    'say "it\'s"',
+    '\\"',
+    "{a: [b, c}",
+    "${x}",
+    "a,b=c",
+    " 1e-3",
+    "null",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_arrives_through_hydras_grammar_as_it_is(text: str) -> None:
+    """Backslashes, line ends and letters outside of ASCII among it; also in a list and in a dictionary."""
+    for value in (text, [text, text], {"key": text, "other": [text]}):
+        assert parse_values([f"p={override_text(value)}"]) == {"p": value}
+
+
+def test_ordinary_text_stays_unquoted() -> None:
+    """Commands of trials look as they were typed."""
+    typed = {"Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B", "a b": '"a b"', "1e-3": '"1e-3"', 'say "x"': r'"say \"x\""'}
+    assert {text: override_text(text) for text in typed} == typed

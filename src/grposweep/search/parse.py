@@ -1,6 +1,5 @@
 """From Hydra's sweep syntax to parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -62,13 +61,18 @@ def override_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        plain = value and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        return value if plain and not _NO_TEXT.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        plain = value.isascii() and all(letter.isalnum() or letter in "_-./+" for letter in value)
+        return value if value and plain and not _NO_TEXT.fullmatch(value) else _quoted(value)
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
     return repr(value)
+
+
+def _quoted(value: str) -> str:
+    """Quote by Hydra's grammar: a backslash escapes only where it stands before a quote, the closing one included."""
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
 
 
 def parse_space(

@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import update_wrapper
 from itertools import islice
 from pathlib import Path
@@ -69,6 +69,12 @@ class Recorded:
         except Exception as error:
             write_json(path, {"error": f"{type(error).__name__}: {error}"})
             raise
+        except SystemExit as error:  # Hydra's launchers would let it end the whole sweep
+            if error.code not in (0, None):
+                reason = f"it called sys.exit({error.code!r})"
+                write_json(path, {"error": reason})
+                raise RuntimeError(reason) from error
+            returned = None
         write_json(path, {"value": _number(returned), "returned": repr(returned)[:200]})
         return returned
 
@@ -92,6 +98,17 @@ class Options:
     direction: str = "maximize"
     seed: int = 0
     validator: str | None = None
+
+    @classmethod
+    def of(cls, keys: Mapping[str, Any]) -> "Options":
+        """Raise UserError for a key that the sweeper lacks."""
+        known = [field.name for field in fields(cls)]
+        for key in keys:
+            if key not in known:
+                raise UserError(
+                    f"hydra.sweeper.{key}: the sweeper has no such key. Set one of params, {', '.join(known)}."
+                )
+        return cls(**keys)
 
     def resolved(self, space: Space) -> "Options":
         """Return the options with ``auto`` and None decided.
@@ -121,8 +138,8 @@ def sweep_app(
     """Run or resume an application's sweep; returns the exit code. Hydra's own errors of the application's conf pass through."""
     try:
         space, fixed = parse_space(arguments, params, context.config_loader)
-        chosen = Options(**options).resolved(space)
-        folder = open_folder(config, space, chosen)
+        chosen = Options.of(options).resolved(space)
+        folder = open_folder(config, space, [text for text in fixed if text not in arguments], chosen)
         with Lease(folder / paths.LEASE, "hydra.sweep.dir=..."):
             function = Recorded(task_function, folder / RESULTS)
             launcher = Plugins.instance().instantiate_launcher(
@@ -138,14 +155,16 @@ def sweep_app(
         return ExitCode.INTERRUPTED
 
 
-def open_folder(config: DictConfig, space: Space, options: Options) -> Path:
+def open_folder(config: DictConfig, space: Space, fixed: list[str], options: Options) -> Path:
     """Return the sweep's folder, made or found. Hydra's default is replaced by one that the same command finds again.
 
+    ``fixed``: the single values in ``hydra.sweeper.params``, which ``config`` lacks (it has the typed ones).
     Raises UserError for a folder with another sweep.
     """
     plain = cast("dict[str, Any]", OmegaConf.to_container(config))
     hydra = plain.pop("hydra")
     asked = [space.describe(), options.direction, hydra["job"]["config_name"], plain]
+    asked += [sorted(fixed)] if fixed else []  # folders of sweeps without such values keep their identity
     identity = text_sha256(json.dumps(asked, default=str, sort_keys=True))
     if hydra["sweep"]["dir"] == DEFAULT_DIR:
         config.hydra.sweep.dir = f"multirun/{config.hydra.job.name}-{identity[:8]}"
@@ -227,7 +246,7 @@ def _imported(name: str) -> Check:
     try:
         return cast(Check, get_method(name))
     except Exception as error:  # importing a module of the application may raise any exception
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].removesuffix(":")
         raise UserError(
             f"hydra.sweeper.validator={name}: {reason}. Name a function that can be imported, as package.module.function."
         ) from error
@@ -247,7 +266,7 @@ class AppSweep:
     def __init__(self, folder: Path, points: Points, launcher: Launcher, options: Options, size: int | None) -> None:
         self.folder, self.points, self.launcher, self.options, self.size = folder, points, launcher, options, size
         self.study = SweepStudy(folder / paths.JOURNAL, points.space, cast(Direction, options.direction))
-        self.invalid = 0
+        self.invalid = set[object]()  # the sampler asks for the same points again and again
         self.failures: list[str] = []  # since the last job that finished
         (folder / paths.INVALID).unlink(missing_ok=True)
 
@@ -306,10 +325,10 @@ class AppSweep:
 
     def _is_valid(self, point: Point) -> bool:
         problems = self.points.problems(point)
-        if problems:
-            self.invalid += 1
+        if problems and (key := freeze(point)) not in self.invalid:
+            self.invalid.add(key)
             append_line(self.folder / paths.INVALID, {"point": point, "problems": problems})
-            logger.info("pruned: %s: %s", text_of(point), printable("; ".join(problems)))
+            logger.info("invalid: %s: %s", text_of(point), printable("; ".join(problems)))
         return not problems
 
     def _batch(self, again: list[tuple[Point, int]], new: Iterator[Point]) -> list[int]:
@@ -362,19 +381,20 @@ class AppSweep:
         jobs, best = self.jobs.values(), self.study.best
         finished = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in jobs)
         logger.info(
-            "%d of %d jobs finished, %d points were pruned; results in %s",
+            "%d of %d jobs finished, %d points were invalid; results in %s",
             finished,
             len(jobs),
-            self.invalid,
+            len(self.invalid),
             self.folder,
         )
         if best is not None:
-            logger.info("best: job %d: %s: %s", best.number, text_of(best.params), best.value)
+            job = best.user_attrs["origin"]  # whose folder it has
+            logger.info("best: job %d: %s: %s", job, text_of(best.params), best.value)
             content = {
                 "name": "grposweep",
                 "best_params": best.params,
                 "best_value": best.value,
-                "best_job": best.number,
+                "best_job": job,
             }
             write_text(self.folder / "optimization_results.yaml", OmegaConf.to_yaml(OmegaConf.create(content)))
         return ExitCode.FAILED if self.is_halted or not finished else ExitCode.FINISHED
