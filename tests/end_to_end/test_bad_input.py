@@ -21,6 +21,8 @@ CASES = {
     "an unknown option in a sweep": (["-m", "batch=small,smal"], ["batch has no option 'smal'", "batch=small"]),
     "an unknown sweep file": (["sweeps=nope"], ["sweeps has no option 'nope'", "lr_batch"]),
     "a number for a group": (["batch=16"], ["batch=16", "batch.prompts_per_step", "medium"]),
+    "nothing for a group": (["batch=null"], ["batch has no option 'null'", "medium"]),
+    "two options for a group": (["batch=[small,medium]"], ["batch has no option", "medium"]),
     "a coefficient for a group": (["kl=0.04"], ["kl=0.04", "kl.beta"]),
     "numbers for a group in a sweep": (["-m", "batch=8,16"], ["batch=8", "batch.prompts_per_step"]),
     "a wrong type": (["lr=fast"], ["lr", "Float"]),

@@ -123,6 +123,7 @@ def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:
     path.write_text("accelerate launch src/my_grpo.py --learning_rate 1e-6 --bf16\n")
     assert load_recipe(path, Options()).framework == "trl"
     assert "nothing in it says" in refusal(path, "accelerate launch src/train.py --learning_rate 1e-6 --bf16\n")
+    assert refusal(path, "python -m grposweep lint recipe.yaml --processes 8\n")  # checks a recipe, and is none
 
 
 def test_the_command_ends_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

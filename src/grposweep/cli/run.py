@@ -26,8 +26,12 @@ from grposweep.terminal import keep_screens, printable, say
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
 VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk, a quota, a limit on the size of files
-DISK_ERRORS = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM)  # what the user can change; others are shown whole
+# What the user can change about a file that cannot be written, by the error; other errors are shown whole.
+DISK_ERRORS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room"),  # a disk, a quota, a limit on files' sizes
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Allow writing there"),
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST), "Move away what stands there"),
+}
 
 
 def command(main: Callable[[], None]) -> None:
@@ -50,11 +54,8 @@ def command(main: Callable[[], None]) -> None:
     except OSError as error:  # before the first trial: a disk without room, a limit on the size of files
         if wanted or error.filename is None or error.errno not in DISK_ERRORS:
             raise
-        do = "Make room" if error.errno in FULL else "Allow writing there"
-        say(
-            f"error: {error.filename} cannot be used ({error.strerror}). {do}, or set outputs=... to another disk.",
-            sys.stderr,
-        )
+        do = f"{DISK_ERRORS[error.errno]}, or set outputs=... to another disk."
+        say(f"error: {error.filename} cannot be used ({error.strerror}). {do}", sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
         print(f"stopped: {printable(str(error))}", file=sys.stderr)

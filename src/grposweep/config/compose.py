@@ -89,6 +89,7 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
     near = get_close_matches(value, available, n=1, cutoff=0.6)
     meant = f" Did you mean {group}={near[0]}?" if near else ""
     parameter = f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
+    meant = f" A sweep compares several: -m {group}={value.strip('[]')}." if value.startswith("[") else meant
     return (
         f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{parameter}"
     )
@@ -268,7 +269,9 @@ def _dumper() -> type[yaml.Dumper]:
     return Dumper
 
 
-_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
+_NO_OPTION = re.compile(
+    r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE
+)  # no name of a group's option
 
 
 def message(error: Exception) -> str:
@@ -314,10 +317,10 @@ def override_name(override: str) -> str:
 
 
 def check_groups(overrides: list[str]) -> None:
-    """``batch=16``: Hydra raises ValueError for a number where it wants an option's name."""
+    """``batch=16``, ``batch=null``: Hydra raises ValueError for what cannot be an option's name, and takes the last of a list."""
     for override in overrides:
         group, _, value = override.partition("=")
-        if group in GROUPS and _NUMBER.fullmatch(value):
+        if group in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
             raise UserError(unknown_option(group, value, options(CONF, group)))
 
 

@@ -137,6 +137,7 @@ OTHERS = {
 }  # fmt: skip
 # One of them alone says nothing: every trainer on preferences has a beta, every generation a temperature.
 TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "use_vllm learning_rate", "vllm_mode")
+NAMED = re.compile(r"grpo(?!sweep)")  # of a program; this one's own commands are no training
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
 MOST_OWN = 5  # keys that may be mistakes
@@ -166,7 +167,7 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
     named = [PurePosixPath(program.replace(".", "/")) for program in programs]
     words = _words(config)
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
-    if is_tuned or any("grpo" in str(program).lower() for program in named) or has_sign(config):
+    if is_tuned or any(NAMED.search(str(program).lower()) for program in named) or has_sign(config):
         return
     found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
     found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]

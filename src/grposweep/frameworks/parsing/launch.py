@@ -22,6 +22,7 @@ from grposweep.frameworks.parsing.shell.bash import Command, Reader, Values, par
 from grposweep.frameworks.parsing.shell.programs import slurm_variables
 from grposweep.frameworks.parsing.shell.words import plain
 from grposweep.frameworks.parsing.yaml_text import convert, parse_override
+from grposweep.frameworks.signs import NAMED
 from grposweep.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
 
 PYTHONS = ("python", "python3")
@@ -189,7 +190,7 @@ class LaunchParser:
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
     """Return whether the program of a launch says that it trains with GRPO: by its name, or by its text."""
     program = start.launch.program.lower()
-    if start.own is not None or "grpo" in program:
+    if start.own is not None or NAMED.search(program):
         return True
     if "$" in program:  # open_r1/$TASK.py
         return any(name in program for name in ("open_r1", "open-r1"))
