@@ -267,7 +267,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("form", FAILING)
-def test_the_setup_line_that_failed_is_named_wherever_it_stands(form: str, tmp_path: Path) -> None:
+def test_the_setup_line_that_failed_is_named_in_any_form(form: str, tmp_path: Path) -> None:
     """In a block, in a function or sourced file that returns a failure; nothing after it runs."""
     (tmp_path / "inner").write_text("true\nfalse\n")
     lines, failed = FAILING[form]
