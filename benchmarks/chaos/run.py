@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -24,19 +25,20 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1)
 SWEEP = [
-    "trainer=fake", "name=s", "trainer.fake.step_seconds=0.2", "schedule=steps", "schedule.max_steps=60",
+    "trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=60",
     "schedule.checkpoints=20", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.max_jobs=4", "cluster.poll_seconds=1",
     "cluster.stall_min=0.2", "-m", f"seed={','.join(map(str, SEEDS))}",
 ]  # fmt: skip
-DISK_BYTES = 24 * 2**20
+DISK_BYTES = 2**20  # a trial
 
 
 class Chaos:
     """One disturbed sweep."""
 
-    def __init__(self, folder: Path, seed: int, trials: int) -> None:
-        """A sweep of so many trials, in a folder of its own."""
+    def __init__(self, folder: Path, seed: int, trials: int, step_seconds: float = 0.2) -> None:
+        """A sweep with this number of trials, in its own folder."""
         self.folder, self.draw, self.trials = folder, random.Random(seed), trials
+        self.step_seconds, self.peak_mib = step_seconds, 0.0
         self.events: collections.Counter[str] = collections.Counter()
         self.controller: subprocess.Popen[bytes] | None = None
 
@@ -56,6 +58,7 @@ class Chaos:
             self.keep_running()
             time.sleep(self.draw.uniform(1, 5))
             happening = self.draw.choice(happenings)
+            self.measure_memory()
             if happening():
                 self.events[happening.__name__] += 1
         code = 1
@@ -70,10 +73,20 @@ class Chaos:
     def keep_running(self) -> None:
         """There is a controller."""
         if self.controller is None or self.controller.poll() is not None:
-            rates = ",".join(f"{1e-4 * 1.25**n:.4g}" for n in range(self.trials // len(SEEDS)))
-            command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP, f"lr={rates}"]
+            count = self.trials // len(SEEDS)
+            rates = ",".join(f"{1e-4 * 100 ** (n / count):.4g}" for n in range(count))
+            pace = f"trainer.fake.step_seconds={self.step_seconds}"
+            command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP, pace, f"lr={rates}"]
             with (self.folder.parent / "output").open("ab") as output:  # not on the disk that is filled
                 self.controller = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)
+
+    def measure_memory(self) -> None:
+        """Keep the largest resident memory that any controller has had, in MiB."""
+        assert self.controller is not None
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{self.controller.pid}/status").read_text()
+            found = re.search(r"VmHWM:\s+(\d+) kB", status)
+            self.peak_mib = max(self.peak_mib, int(found[1]) / 1024 if found else 0.0)
 
     def results(self) -> list[dict[str, Any]]:
         """Every result there is."""
@@ -86,6 +99,7 @@ class Chaos:
     def kill_controller(self) -> bool:
         """SIGKILL, wherever it is."""
         assert self.controller is not None
+        self.measure_memory()
         self.controller.kill()
         self.controller.wait()
         return True
@@ -201,11 +215,11 @@ def jobs_left(seconds: float = 15.0) -> list[str]:
 
 
 @contextlib.contextmanager
-def small_disk() -> Iterator[Path]:
+def small_disk(size: int) -> Iterator[Path]:
     """A folder on a file system of its own that can be filled."""
     folder = Path(tempfile.mkdtemp()) / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
         yield folder
     finally:
@@ -222,10 +236,10 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as quiet:
         (Path(quiet) / "calm").mkdir()
-        calm = Chaos(Path(quiet) / "calm", asked.seed, asked.trials)
+        calm = Chaos(Path(quiet) / "calm", asked.seed, asked.trials, step_seconds=0)
         calm.work(0)
         undisturbed = {read_point(trial): objective(trial) or 0.0 for trial in calm.sweep.glob("trials/*-*")}
-    with small_disk() as folder:
+    with small_disk(asked.trials * DISK_BYTES) as folder:
         chaos = Chaos(folder, asked.seed, asked.trials)
         since = time.monotonic()
         code = chaos.work(asked.seconds)
@@ -242,6 +256,7 @@ def main() -> int:
     print(
         f"{asked.trials} trials, {asked.trials - failed.total()} finished, failed: {dict(failed)}; last exit code {code}"
     )
+    print(f"largest memory of a controller: {chaos.peak_mib:.0f} MiB")
     print(f"losses: {lost}")
     return int(any(lost.values()))
 
