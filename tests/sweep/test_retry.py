@@ -1,14 +1,17 @@
 """Failed trials are tried again in place, once what made them fail has changed or if the user asks for it."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from grposweep.errors import UserError
 from grposweep.storage.records import read_attempts
+from grposweep.sweep.retry import retry
 from in_process import Sweep, sweeps_in
-from support import read, trials
+from support import RUN, read, trials
 
 REWARDS = "task.rewards=[rewards.py:right]"
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", REWARDS)
@@ -61,6 +64,20 @@ def test_failed_trials_are_tried_again_on_demand_and_finished_ones_stay(sweep: S
     assert attempts(sweep(*words, "search.retry_failed=true")) == [1, 2]
     assert read(trials(folder)[0] / "result.json") == before
     assert read(trials(folder)[1] / "result.json")["status"] == "failed"
+
+
+def test_retry_repeats_the_last_command(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the first one, whose search.trials may be smaller."""
+    words = (*FAKE, CRASH, "lr=1e-2")
+    for more in ((), ("search.trials=7",)):
+        monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *words, *more])
+        folder = sweep(*words, *more)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 5))
+    capsys.readouterr()
+    assert retry("s", (), folder.parent) == 5
+    assert capsys.readouterr().out.endswith(" search.trials=7\n")
 
 
 def test_files_that_changed_under_trained_trials_are_refused_until_the_user_chooses(

@@ -15,6 +15,7 @@ JOURNAL = "study.journal"  # the Optuna study
 LEASE = "lease.json"  # which controller works on the sweep
 PROGRESS = "outlook.json"  # progress that only the controller knows
 MEMORY = "memory.jsonl"  # measured GPU memory
+COMMANDS = "commands.jsonl"  # each command that ran the sweep, with its working directory
 WARM_START = "warm_start.json"  # points and results taken from an earlier sweep
 EFFECTS = "effects.json"  # effect of each parameter in a one-factor sweep
 CONTROLLER_LOG = "controller.log"  # the controller's decisions; rotated files end in .1, .2, ...

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import __version__
-from grposweep.files import PROJECT, file_digest, run_command
+from grposweep.files import PROJECT, append_line, file_digest, run_command
 from grposweep.process import SOURCE
 from grposweep.redaction import redact
+from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
 
 # Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
@@ -70,6 +71,11 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
         "working_directory": str(Path.cwd()),
         "command": redact(shlex.join([Path(sys.executable).name, *_started_as()])),
     }
+
+
+def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
+    """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last one."""
+    append_line(sweep / paths.COMMANDS, {name: provenance.get(name) for name in ("command", "working_directory")})
 
 
 def _started_as() -> list[str]:

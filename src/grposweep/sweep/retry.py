@@ -16,7 +16,7 @@ from typing import Any
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.errors import UserError
-from grposweep.files import read_json, write_json
+from grposweep.files import read_json, read_lines, write_json
 from grposweep.labels import count
 from grposweep.report.view import open_sweep
 from grposweep.schema import Experiment
@@ -136,9 +136,10 @@ def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
 
 
 def _command(folder: SweepFolder) -> tuple[list[str], Path]:
-    """Return the command that started a sweep, and where."""
+    """Return the last command that ran a sweep, and where; of a sweep of an earlier release the first one."""
     said = (folder.settings() or {}).get("provenance")
-    recorded = said if isinstance(said, dict) else {}
+    first = said if isinstance(said, dict) else {}
+    *_, recorded = [first, *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str)]
     words, start = shlex.split(str(recorded.get("command", ""))), Path(str(recorded.get("working_directory", "")))
     if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(

@@ -41,7 +41,7 @@ from grposweep.search.space import Space
 from grposweep.storage import paths
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
-from grposweep.storage.provenance import collect_provenance
+from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
@@ -261,6 +261,8 @@ def run_sweep(
         if prepared := folder.prepared():
             judged = judged.learn(with_screens(prepared, judged), console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
+        if not launcher.is_dry:
+            note_command(folder.path, provenance)
         return _play(console, controller, judged, interrupts, stack)
 
 
