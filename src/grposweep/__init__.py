@@ -1,4 +1,4 @@
-"""Hyperparameter sweeps for GRPO: composed by Hydra, validated before they cost anything, searched by Optuna.
+"""Sweep hyperparameters of GRPO: compose with Hydra, validate before training, search with Optuna.
 
 ``from grposweep import lint, plan, validate, sweep, load_sweep`` gives the Python interface, imported at its first use.
 """
@@ -19,5 +19,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = (
         "report.frames" if name == "load_sweep" else "api"
-    )  # which loads all rules: only a caller who judges needs it
+    )  # importing it loads all rules, which only a caller who judges needs
     return getattr(import_module(f"grposweep.{home}"), name)

@@ -39,7 +39,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 class PlanNumbers(TypedDict):
-    """The numbers of a plan; None where something that they depend on is unknown, or the batch is no valid one."""
+    """The numbers of a plan. A number is None if its inputs are unknown or if the batch is invalid."""
 
     completions_per_rollout: int | None
     prompts_per_rollout: int | None
@@ -53,12 +53,12 @@ class PlanNumbers(TypedDict):
 
 @dataclass(frozen=True)
 class Linted:
-    """What the rules say of all recipes in a source; most sources have one."""
+    """What the rules found in each recipe of a source. Most sources hold one recipe."""
 
     recipes: tuple[LintResult, ...]
 
     def __str__(self) -> str:
-        """Return a line a problem: place, code, severity and message."""
+        """Return one line for each problem: place, code, severity and message."""
         lines = [
             f"{result.recipe.file or result.recipe.framework}{place_of(result.recipe, found.line)}: "
             f"{found.code} {found.severity}: {found.message}"
@@ -69,27 +69,27 @@ class Linted:
 
     @property
     def problems(self) -> tuple[Diagnostic, ...]:
-        """Every problem, with code, message, keys, line and fixes."""
+        """Return every problem, with code, message, keys, line and fixes."""
         return tuple(found for result in self.recipes for found in result.diagnostics)
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """The problems with which training cannot work."""
+        """Return the problems that make training fail."""
         return tuple(found for found in self.problems if found.severity == "error")
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """All other problems."""
+        """Return all other problems."""
         return tuple(found for found in self.problems if found.severity != "error")
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error."""
+        """Return whether there is no error."""
         return not self.errors
 
 
 class InvalidRecipe(ValueError):
-    """Arguments with which training cannot work; the message has one line a problem, ``problems`` has all of each."""
+    """Raised for arguments with which training cannot work. The message has a line for each problem; ``problems`` holds them."""
 
     def __init__(self, problems: tuple[Diagnostic, ...]) -> None:
         self.problems = problems
@@ -111,16 +111,16 @@ def lint(
 
     Args:
         source: a file (YAML, shell script, Python, notebook), a mapping of keys, or an object such as TRL's GRPOConfig.
-        framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` goes by keys and paths.
-        framework_version: the release to judge by; otherwise what the file's repository says, or the default.
-        processes: training processes; GPUs of a vLLM server are none.
+        framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` detects it from keys and paths.
+        framework_version: the release to judge by; otherwise the one that the file's repository states, or the default.
+        processes: training processes, without those of a vLLM server.
         dataset_size: training prompts.
         gpu: name of a GPU (``A100``), on which memory is judged.
         select: only these rules or families (``GB101``, ``GB``).
-        ignore: all rules but these.
+        ignore: rules or families to leave out.
 
     Raises:
-        UserError: the source cannot be read, or an option names what there is not.
+        UserError: the source cannot be read, or an option names something that does not exist.
 
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
@@ -136,7 +136,9 @@ def plan(
     processes: int | None = None,
     dataset_size: int | None = None,
 ) -> PlanNumbers:
-    """Return what follows from a recipe: completions, prompts and steps. Arguments are those of `lint`; of several the first.
+    """Return the numbers that follow from a recipe: completions, prompts and steps.
+
+    Arguments are those of `lint`. Of several recipes in a source, the first is used.
 
     Raises:
         UserError: the source cannot be read.
@@ -163,11 +165,11 @@ def validate(
         framework: as in `lint`.
         framework_version: the release to judge by; otherwise the TRL that is installed.
         dataset_size: training prompts.
-        ignore: rules or families that are not judged.
+        ignore: rules or families to leave out.
 
     Raises:
         InvalidRecipe: training cannot work.
-        UserError: an option names what there is not.
+        UserError: an option names something that does not exist.
 
     """
     world = os.environ.get("WORLD_SIZE", "")
@@ -180,7 +182,7 @@ def validate(
 
 
 class SweepFailed(RuntimeError):
-    """A sweep that ended without a result, or stopped itself; ``sweep`` is what it left (None: nothing)."""
+    """Raised for a sweep that ended without a result or stopped itself. ``sweep`` is what it left, or None."""
 
     def __init__(self, message: str, sweep: "LoadedSweep | None" = None) -> None:
         self.sweep = sweep
@@ -196,25 +198,25 @@ def sweep(
 ) -> "LoadedSweep":
     """Run, resume or extend a sweep as ``grposweep sweep`` does, and load it.
 
-    It runs in a process of its own, whose lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at their
-    next rollout boundary, a second one ends them now. The same call resumes the sweep.
+    The sweep runs in its own process, and its lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at
+    their next rollout boundary; a second Ctrl-C ends them at once. The same call resumes the sweep.
 
     Args:
         values: configuration keys and groups. A list holds the values to compare (``"lr": [1e-5, 1e-4]``), text is in the
             syntax of sweep files (``"lr": "tag(log, interval(1e-5, 1e-3))"``), anything else is one value.
-        name: the folder under ``outputs``; otherwise it follows from what is swept.
-        outputs: where sweeps are.
+        name: the folder under ``outputs``; otherwise it is derived from what is swept.
+        outputs: the folder that holds sweeps.
         config_dir: your own copy of conf/ (``grposweep init``).
 
     Raises:
-        UserError: the sweep cannot start; the message is the command's.
-        SweepFailed: it ended without a result.
-        KeyboardInterrupt: it was interrupted.
+        UserError: the sweep cannot start; the message is that of the command.
+        SweepFailed: the sweep ended without a result.
+        KeyboardInterrupt: the sweep was interrupted.
 
     """
     for key in ("outputs", "name"):
         if key in values:
-            raise UserError(f"{key} is an argument of its own: sweep(..., {key}=...). Leave it out of the values.")
+            raise UserError(f"{key} is a separate argument: sweep(..., {key}=...). Leave it out of the values.")
     if values.get("cluster.controller") == "job":
         raise UserError(
             "cluster.controller=job: sweep() waits for the results, and the command ends when the job is submitted. Leave it out."
@@ -243,14 +245,14 @@ RESULTS = "results in "  # begins the line that names the sweep's folder
 
 
 def _words(key: str, value: Any) -> str:
-    """Return a value as Hydra's grammar takes it: text as it is, a list as the values to compare."""
+    """Return a value in Hydra's override syntax: text unchanged, a list as the values to compare."""
     from grposweep.search.parse import override_text
 
     plain = _plain(value)
     if isinstance(value, str) or not isinstance(plain, list):
         return value if isinstance(value, str) else override_text(plain)
     if not plain:
-        raise UserError(f"{key}=[]: there is no value to compare. Give at least one.")
+        raise UserError(f"{key}=[]: the list has no value to compare. Give at least one.")
     return ",".join(map(override_text, plain))
 
 
@@ -265,9 +267,9 @@ def _plain(value: Any) -> Any:
 
 
 def _run(command: list[str], errors: IO[str]) -> tuple[int, str | None]:
-    """Run a sweep's command and print its lines; return its exit code and the folder that it names last.
+    """Run a sweep's command and print its lines. Return its exit code and the last folder that it names.
 
-    It has a session of its own, because a Ctrl-C is passed on and must reach it once. It dies with this process.
+    The command runs in its own session: a Ctrl-C is passed on, so it must not arrive twice. It ends with this process.
     """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, encoding="utf-8",
@@ -305,11 +307,13 @@ def _recipes(source: Any, options: Options) -> list[Recipe]:
         return [build_recipe({str(key): value for key, value in source.items()}, options)]
     if is_dataclass(source) and not isinstance(source, type):
         return [build_recipe(_stated(source), options)]
-    raise UserError(f"{type(source).__name__}: no recipe. Give a file's path, a mapping of keys, or TRL's GRPOConfig.")
+    raise UserError(
+        f"{type(source).__name__}: this is no recipe. Give a file's path, a mapping of keys, or TRL's GRPOConfig."
+    )
 
 
 def _stated(args: Any) -> dict[str, Any]:
-    """Return what an object states: the fields that are not at their default. Those of a subclass of TRL's are its own."""
+    """Return what an object states: the fields that differ from their defaults, and all fields that a subclass adds."""
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
     known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
     found: dict[str, Any] = {}
@@ -331,7 +335,7 @@ def _stated(args: Any) -> dict[str, Any]:
 
 
 def _installed() -> str | None:
-    """Return the TRL that is installed, at most the newest that is known."""
+    """Return the installed TRL, or the newest known release if that is older."""
     try:
         found = parse_version(version("trl"))
     except (PackageNotFoundError, UserError):

@@ -1,4 +1,4 @@
-"""A model's shape: what a config.json says, and how many parameters follow from it.
+"""The shape of a model, read from its config.json, and the number of parameters that follows from it.
 
 Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate their MLP (three matrices).
 """
@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Kind:
-    """What tells the layers of one ``model_type`` of transformers from another's, as far as memory notices."""
+    """What distinguishes the layers of one ``model_type`` of transformers, as far as memory depends on it."""
 
-    norms: int = 2  # a layer, over the hidden width
+    norms: int = 2  # for each layer, over the hidden width
     query_key_norms: Literal["", "head", "width"] = ""  # over the head dimension, or over all heads
     has_bias: bool = False  # of the query, key and value projections
     keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
-    full_every: int = 1  # every so many layers attend to all tokens, the others to a window
+    full_every: int = 1  # one layer in so many attends to all tokens, the others to a window
 
     @property
     def has_query_key_norms(self) -> bool:
@@ -49,10 +49,10 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder; widths in elements, ``parameters`` as published (0: as counted here).
+    """A decoder; widths in elements, ``parameters`` as published (0: counted here).
 
-    ``positions`` are the tokens of the longest sequence that it reads (0: not known). With ``experts`` the MLP of a layer is
-    replaced by so many of ``intermediate`` width, of which ``active_experts`` compute a token. A vision tower has
+    ``positions`` are the tokens of the longest sequence (0: unknown). With ``experts`` the MLP of a layer is
+    replaced by that many MLPs of ``intermediate`` width, of which ``active_experts`` compute each token. A vision tower has
     ``vision_parameters``, its projector included, and ``vision_layers`` of ``vision_hidden`` width; an image patch of
     ``vision_patch`` pixels a side, and ``vision_merge`` x ``vision_merge`` patches become one token (0: no tower).
     """
@@ -79,32 +79,32 @@ class Architecture:
 
     @property
     def kind(self) -> Kind:
-        """How its layers are built; an unknown type counts as Llama's."""
+        """Return how its layers are built. An unknown type counts as Llama's."""
         return KINDS.get(self.model_type, KINDS["llama"])
 
     @property
     def query_width(self) -> int:
-        """All query heads side by side."""
+        """Return the width of all query heads together."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """All key heads side by side, and as many for values."""
+        """Return the width of all key heads together; values have the same."""
         return self.kv_heads * self.head_dim
 
     @property
     def head_parameters(self) -> int:
-        """The language model head, which is the embedding where they are tied."""
+        """Return the parameters of the language model head, also where they are tied to the embedding."""
         return self.vocabulary * self.hidden
 
     @property
     def computed_width(self) -> int:
-        """The MLP's width for one token: that of its experts side by side."""
+        """Return the width of the MLP for one token: that of its active experts together."""
         return self.intermediate * (self.active_experts or 1)
 
     @property
     def layer_parameters(self) -> int:
-        """One decoder layer: four attention matrices, three of each MLP, the router, norms and biases."""
+        """Return the parameters of one decoder layer: four attention matrices, three per MLP, the router, norms and biases."""
         return self._layer(max(self.experts, 1))
 
     def _layer(self, experts: int) -> int:
@@ -117,35 +117,37 @@ class Architecture:
         return attention + experts * mlp + self.experts * self.hidden + kind.norms * self.hidden + inside + biases
 
     def linear(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's linear modules, by name; of one expert."""
+        """Return inputs and outputs of a layer's linear modules, by name; of one expert."""
         h, m, q, kv = self.hidden, self.intermediate, self.query_width, self.kv_width
         return dict(zip(LINEAR, ((h, q), (h, kv), (h, kv), (q, h), (h, m), (h, m), (m, h)), strict=True))
 
     @property
     def embeddings(self) -> int:
-        """The parameters of the embedding, and of a head of its own where it is not tied."""
+        """Return the parameters of the embedding, and of the head if it is not tied."""
         return self.head_parameters * (1 if self.tied_embeddings else 2)
 
     def count(self) -> int:
-        """All weights: layers, embedding, final norm, head, vision tower."""
+        """Count all weights: layers, embedding, final norm, head, vision tower."""
         return self.layers * self.layer_parameters + self.embeddings + self.hidden + self.vision_parameters
 
     @property
     def active(self) -> int:
-        """The parameters that compute a token: all of them but the experts that are not chosen."""
+        """Return the parameters that compute a token: all except the experts that are not chosen."""
         if not self.experts:
             return self.weights
         return self.weights - self.layers * (self.layer_parameters - self._layer(self.active_experts))
 
     @property
     def weights(self) -> int:
-        """Parameters, published or counted."""
+        """Return the number of parameters, published or counted."""
         return self.parameters or self.count()
 
     def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """LoRA's weights: rank x (inputs + outputs) for each module it is put on. Source: peft tuners/lora/layer.py.
+        """Return the parameters of LoRA: rank x (inputs + outputs) for each adapted module.
 
-        Experts of transformers 5 are no linear modules, so adapters are on attention only.
+        Source: peft tuners/lora/layer.py.
+
+        Experts in transformers 5 are not linear modules, so only attention gets adapters.
         """
         chosen = self.linear()
         if targets != ("all-linear",):
@@ -156,7 +158,7 @@ class Architecture:
 
 
 def read_config(config: Mapping[str, Any]) -> Architecture | None:
-    """Return the shape that a config.json describes; None for a kind of model that is not known, or for missing sizes."""
+    """Return the shape that a config.json describes; None for an unknown kind of model or missing sizes."""
     inner = config.get("text_config")
     text: Mapping[str, Any] = {**config, **inner} if isinstance(inner, Mapping) else config
     kind = str(config.get("model_type", ""))
@@ -177,18 +179,18 @@ def read_config(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def _ties(kind: str) -> bool:
-    """Return whether a kind's embeddings are tied where config.json does not say so. Source: configuration_<kind>.py."""
+    """Return whether a kind's embeddings are tied if config.json does not say. Source: configuration_<kind>.py."""
     return kind.startswith("gemma") or kind == "smollm3"
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:
-    """Return a size of a config.json; 0 where it has none."""
+    """Return a size from a config.json; 0 if it has none."""
     value = config.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else 0
 
 
 def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]:
-    """Return the vision tower's fields, its parameters counted; none without a tower that is known."""
+    """Return the fields of the vision tower, with its parameters; empty without a known tower."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping) or kind not in TOWERS:
         return {}
@@ -203,7 +205,7 @@ def _vision(kind: str, config: Mapping[str, Any], hidden: int) -> dict[str, int]
 
 
 def _block(width: int, mlp: int, matrices: int, norm: int) -> int:
-    """One layer of a tower: four attention matrices and those of its MLP, all with biases, and two norms."""
+    """Return the parameters of one layer of a tower: four attention matrices, its MLP's, all with biases, and two norms."""
     biases = 4 * width + (matrices - 1) * mlp + width
     return 4 * width * width + matrices * width * mlp + biases + 2 * norm * width
 

@@ -60,11 +60,11 @@ def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str
 
 
 def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
-    """Return the rules on recipes of a recipe's framework."""
+    """Return the recipe rules of a recipe's framework."""
     return choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
 
 
-# A recipe that does not state its processes, the commonest of all, is judged for 1 to 64 of them.
+# Most recipes do not state their processes. They are judged for 1 to 64 of them.
 
 UNSTATED = "GT201"
 
@@ -74,9 +74,9 @@ UNSTATED = "GT201"
 def the_processes_are_stated(s: Setting) -> Violation | None:
     """Whether a batch fits depends on the number of training processes, which the recipe does not state.
 
-    Judged for 1 to 64: nothing is said where all work, this warning names those that do, and only where none works it is
-    an error (of the rule that is broken, with its fixes). GPUs of a vLLM server are no training processes: 8 GPUs with
-    one for the server are 7.
+    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this warning names them. If none
+    works, it is an error of the broken rule, with its fixes. GPUs of a vLLM server are not training processes: 8 GPUs with one
+    for the server are 7.
     """
     if s.processes is not None:
         return None
@@ -84,9 +84,9 @@ def the_processes_are_stated(s: Setting) -> Violation | None:
 
 
 def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
-    """Judge a setting without a number of processes by those rules that count them."""
+    """Judge a setting without a number of processes by the rules that count them."""
     codes, mask = _refusing(s, chosen)
-    if mask == NO_COUNT:  # say what is wrong with one process
+    if mask == NO_COUNT:  # report what is wrong with one process
         one = s.replace({"processes": 1})
         note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
         return [Problem(rule, one, found, note) for rule in chosen if rule.counts and (found := rule.find(one))]
@@ -95,7 +95,7 @@ def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
 
 
 def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
-    """The rules that refuse some number of processes, and the mask of the numbers that all accept."""
+    """Return the rules that refuse some number of processes, and a mask of the numbers that all rules accept."""
     refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS]
     return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, ALL_COUNTS)
 

@@ -1,4 +1,4 @@
-"""What a point will cost: its work in tokens, times what a token has cost the trials that ended already. Pure arithmetic."""
+"""Predict the cost of a point: its work in tokens, times the cost of a token in the trials that have ended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,33 +14,33 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Work:
-    """A trial's tokens: those that are generated, evaluations included, and those that go through a backward pass."""
+    """The tokens of a trial: those that are generated, including evaluations, and those that are trained on."""
 
     generated: float
     trained: float
 
     def as_dict(self) -> dict[str, float]:
-        """The fields, as planning.json keeps them."""
+        """Return the fields as planning.json stores them."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Device seconds a token; ``trials`` is how many they rest on."""
+    """Device seconds per token; ``trials`` is the number of trials they rest on."""
 
     generated: float
     trained: float
     trials: int
 
     def hours(self, work: Work) -> float:
-        """What so much work costs, in device hours."""
+        """Return the cost of this work in device hours."""
         return (self.generated * work.generated + self.trained * work.trained) / HOUR
 
 
 def find_work(s: Setting) -> Work | None:
-    """The work of a setting, every completion as long as it may be; None where its length is not known.
+    """Return the work of a setting, assuming completions of full length; None if the length of the run is unknown.
 
-    Completions that end early cost less, in the measured trials as well: the rates absorb it where lengths are alike.
+    Completions that end early cost less, also in the measured trials. So the rates absorb the difference if lengths are similar.
     """
     completions, steps, step = planning.total_completions(s), planning.total_steps(s), planning.completions_per_step(s)
     if not completions or not steps or not step:
@@ -51,7 +51,7 @@ def find_work(s: Setting) -> Work | None:
 
 
 def read_work(found: Any) -> Work | None:
-    """The work that planning.json holds; None where it holds none."""
+    """Return the work stored in planning.json, or None."""
     if not isinstance(found, Mapping):
         return None
     generated, trained = as_number(found.get("generated")), as_number(found.get("trained"))
@@ -59,10 +59,10 @@ def read_work(found: Any) -> Work | None:
 
 
 def fit_rates(seen: Sequence[tuple[Work, float]]) -> Rates | None:
-    """The seconds a generated and a trained token, both at least 0, that explain device seconds best; None without trials.
+    """Fit the seconds per generated and per trained token to the measured device seconds; None without trials.
 
-    Least squares of relative errors, so that long trials do not drown short ones. Trials that are all of one kind cannot
-    tell the two apart: then every token costs the same, which predicts trials of that kind as well.
+    Both rates are at least 0. Least squares of relative errors, so long trials do not dominate. Trials of a single kind cannot
+    separate the two rates; then every token costs the same, which still predicts that kind of trial.
     """
     rows = [(work.generated / seconds, work.trained / seconds) for work, seconds in seen if seconds > 0]
     if not rows:

@@ -1,4 +1,4 @@
-"""How processes of grposweep end: exit codes, and the errors that decide them.
+"""Exit codes of grposweep, and the errors that lead to them.
 
 Bad input has one message: what is set, why it cannot work, and what to set instead.
 """
@@ -16,35 +16,35 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     """What the user set cannot work."""
     STOPPED = 3
-    """An attempt stopped when asked; it resumes from its last checkpoint."""
+    """An attempt stopped on request; it resumes from its last checkpoint."""
     SERVER_ENDED = 4
     """A job's script reports that its vLLM server ended early."""
     DISK_FULL = 5
-    """An attempt had no room to record why it ended."""
+    """An attempt could not write why it ended, because the disk was full."""
     INTERRUPTED = 130
-    """Ctrl-C, or a controller that was told to stop."""
+    """Ctrl-C, or a controller that was asked to stop."""
     BROKEN_PIPE = 141
-    """The reader of the output closed it."""
+    """The program that reads the output closed it."""
 
 
 class UserError(Exception):
-    """The user's input cannot work; printed as it is, without a traceback, exit code 2."""
+    """Raised for user input that cannot work. It is printed without a traceback; exit code 2."""
 
 
 class BadSettings(UserError):
-    """A project's settings that cannot be read: refused in a folder too, where no file would be judged as it asks."""
+    """Raised if a project's settings cannot be read. A folder is refused too, because no file could be judged by them."""
 
 
 class NotARecipe(UserError):
-    """A file that is no GRPO recipe of a framework that grposweep reads: refused where it is named, skipped in a folder."""
+    """Raised for a file that is not a GRPO recipe of a known framework: an error if it is named, skipped in a folder."""
 
 
 class LeaseLostError(Exception):
-    """Another controller has taken this sweep over; this one stops without touching anything."""
+    """Raised if another controller took over this sweep. This one stops and changes nothing more."""
 
 
 class ProgramFailed(Exception):
-    """An external program that ran a trial failed: its exit code (negative: the signal), and its own error line if any."""
+    """Raised if the external program of a trial failed: its exit code (negative: the signal), and its error line if any."""
 
     def __init__(self, code: int, last_lines: list[str], error: str = "") -> None:
         self.kind = f"signal {-code}" if code < 0 else f"exit code {code}"

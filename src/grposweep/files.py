@@ -1,6 +1,6 @@
-"""Files that others read: written whole or not at all, appended a line at a time, read without trusting their content.
+"""Read and write files safely: writes are atomic, lines are appended in one call, content is never trusted.
 
-`read_text`, `parse_json` and `parse_yaml` hold the limits of every reader: what they return can be walked and printed.
+`read_text`, `parse_json` and `parse_yaml` enforce limits, so callers can walk and print what they return.
 """
 
 import errno
@@ -18,16 +18,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO
 
-PROJECT = Path(__file__).resolve().parents[2]  # of a checkout: holds conf/, sweeps/ and src/
-CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel has its own copy
+PROJECT = Path(__file__).resolve().parents[2]  # of a checkout, with conf/, sweeps/ and src/
+CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
 VERSION = 1  # of every line and object on disk, as "v"
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
 
 
 LARGEST = 1 << 28  # bytes of a file that is read as a whole
 DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
-MOST_YAML_VALUES = 1_000_000  # with aliases written out: a few lines of aliases of aliases stand for 2**40
-LONGEST_NUMBER = 4000  # characters of a whole number: Python itself writes no longer ones
+MOST_YAML_VALUES = 1_000_000  # counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
+LONGEST_NUMBER = 4000  # characters of an integer: Python writes no longer ones
 _NO_BRACKET = re.compile(
     r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL
 )  # a JSON string, and what stands between brackets
@@ -38,22 +38,22 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def open_file(path: Path) -> BinaryIO:
     """Open a file for reading.
 
-    Raises FileNotFoundError if there is none, and ValueError for a folder, a pipe or a device.
+    Raises FileNotFoundError if it does not exist, and ValueError for a folder, a pipe or a device.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block for good
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer would block forever
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
             raise FileNotFoundError(*error.args) from None
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise ValueError("it is no file")
+        raise ValueError("it is not a regular file")
     return os.fdopen(handle, "rb")
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content; raises as `open_file`, and ValueError for more than LARGEST bytes."""
+    """Return a file's content. Raises as `open_file`, and ValueError for more than LARGEST bytes."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST:
@@ -72,7 +72,7 @@ def read_tail(path: Path, most: int) -> bytes:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be read, or what stands in its place; return its new path, which no other has."""
+    """Rename an unreadable file, or what is in its place, to an unused path; return that path."""
     target, number = path.with_name(f"{path.name}.damaged"), 1
     while os.path.lexists(target):
         number += 1
@@ -82,12 +82,12 @@ def set_aside(path: Path) -> Path:
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Return a file's text; raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors`` is that of `bytes.decode`)."""
+    """Return a file's text. Raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors`` as in `bytes.decode`)."""
     return read_bytes(path).decode("utf-8", errors)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text, at most DEEPEST levels deep. A lone surrogate, which no stream takes, becomes "?".
+    """Return the value of a JSON text of at most DEEPEST levels. A lone surrogate becomes "?", because no stream accepts it.
 
     Raises ValueError for anything else.
     """
@@ -119,7 +119,7 @@ def parse_yaml(text: str) -> Any:
 def bounded_yaml(text: str) -> str:
     """Return the text if it has at most DEEPEST levels and MOST_YAML_VALUES values.
 
-    Raises ValueError otherwise, and if it is no YAML.
+    Raises ValueError otherwise, and if it is not YAML.
     """
     import yaml
 
@@ -136,9 +136,9 @@ def bounded_yaml(text: str) -> str:
 
 
 def is_deep_yaml(text: str) -> bool:
-    """Whether a YAML text has more than DEEPEST levels.
+    """Return whether a YAML text has more than DEEPEST levels.
 
-    The reader of libyaml calls itself for each level, and what is nested 100,000 deep ends the whole process.
+    libyaml's reader recurses at each level, so a text nested 100,000 levels deep would crash the process.
     """
     import yaml
 
@@ -151,15 +151,15 @@ def is_deep_yaml(text: str) -> bool:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 return True
-    except yaml.YAMLError:  # the parser's message says what is wrong
+    except yaml.YAMLError:  # the parser reports the error
         return False
     return False
 
 
 def count_yaml_values(node: Any, known: dict[int, int]) -> int:
-    """Count a node and those below it, with aliases written out; ``known`` are counts by the identity of nodes.
+    """Count a node and those below it, with aliases expanded; ``known`` are counts by node id.
 
-    Raises ValueError for a number that is too long, such as one in base 60 over pages.
+    Raises ValueError for a number that is too long, such as one of many digits in base 60.
     """
     import yaml
 
@@ -168,52 +168,52 @@ def count_yaml_values(node: Any, known: dict[int, int]) -> int:
             raise ValueError(f"a number of {len(node.value):,} characters")
         return 1
     if id(node) not in known:
-        known[id(node)] = 1  # a node may hold itself
+        known[id(node)] = 1  # a node may contain itself
         below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
     return known[id(node)]
 
 
 def run_command() -> list[str]:
-    """Return the arguments of a Python interpreter that run an experiment or a sweep, in front of the overrides."""
+    """Return the command that runs an experiment or a sweep, without its overrides."""
     script = PROJECT / "src" / "run.py"
     return [str(script)] if script.is_file() else ["-m", "grposweep", "run"]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` so that a reader sees the old or the new content, never a part (fsync, then rename)."""
+    """Replace ``path`` by ``text`` atomically (fsync, then rename): a reader sees the old or the new content."""
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with draft.open("x", encoding="utf-8") as file:  # with the permissions that the user's umask leaves
+        with draft.open("x", encoding="utf-8") as file:  # with the permissions that the user's umask allows
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException as error:
         if isinstance(error, OSError):
-            error.filename = str(path)  # and not the draft; a write that fails names none
+            error.filename = str(path)  # instead of the draft's name; a failed write names no file
         draft.unlink(missing_ok=True)
         raise
 
 
 def delete_folder(path: Path, within: Path) -> None:
-    """Delete a folder below ``within`` as far as possible. Links are not followed: what lies elsewhere stays."""
+    """Delete a folder below ``within`` as far as possible, without following links."""
     if path.parent.resolve() == within.resolve() / path.parent.relative_to(within):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def is_draft(name: str) -> bool:
-    """Whether a file of this name is what a writer leaves that was killed before its rename."""
+    """Return whether this is the name of a temporary file that a killed writer leaves behind."""
     return _DRAFT.fullmatch(name) is not None
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace ``path`` by one JSON object that carries the format's version."""
+    """Replace ``path`` by one JSON object that includes the format's version."""
     write_text(path, json.dumps({"v": VERSION, **value}, indent=1, sort_keys=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``; None where there is none that can be read (``grposweep doctor`` tells the two apart)."""
+    """Return the object in ``path``, or None if it is missing or unreadable (``grposweep doctor`` tells these apart)."""
     try:
         value = parse_json(read_bytes(path))
     except (FileNotFoundError, ValueError):
@@ -222,20 +222,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
-    """Append one JSON line that carries the format's version, in a single write; a torn last line is ended first."""
+    """Append one JSON line that includes the format's version, in a single write. A torn last line is ended first."""
     data = (json.dumps({"v": VERSION, **value}) + "\n").encode()
-    with path.open("ab+", buffering=0) as file:  # a training appends at every step: half the time of a buffered file
+    # training appends at every step, and an unbuffered write takes half the time
+    with path.open("ab+", buffering=0) as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data
-        while data:  # the disk may take a part and refuse the rest, loudly
+        while data:  # a full disk may take only a part: then the next write raises
             data = data[file.write(data) :]
 
 
 def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, Any]]:
-    """The JSON lines of ``path``; a torn line (its writer was killed) is skipped, a missing file is empty.
+    """Return the JSON lines of ``path``. A torn line (its writer was killed) is skipped; a missing file is empty.
 
-    ``shape`` names what a line must have, and as what: ``step=int``; others are skipped as well.
+    ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are skipped.
     """
     try:
         text = read_text(path, errors="replace")
@@ -247,7 +248,7 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
 
 
 def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among these lines; what is none is skipped."""
+    """Yield the JSON objects among these lines; skip everything else."""
     for line in lines:
         try:
             value = parse_json(line)
@@ -258,7 +259,7 @@ def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
 
 
 def as_number(value: object) -> float | None:
-    """A JSON number as a float; None for anything else, and for what no float can hold."""
+    """Return a JSON number as a float; None for anything else, and for numbers that no float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -290,16 +291,16 @@ def finite_or_none(value: Any) -> float | None:
 
 
 def age_seconds(path: Path) -> float:
-    """Seconds since a file (or link) was last written, by comparison with a new file in its folder: clocks differ.
+    """Return the seconds since a file (or link) was written, compared with a new file in its folder, because clocks differ.
 
-    Raises FileNotFoundError where it is not there.
+    Raises FileNotFoundError if it does not exist.
     """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
         return max(os.fstat(now.fileno()).st_mtime - path.lstat().st_mtime, 0.0)
 
 
 def yaml_loader() -> Any:
-    """PyYAML's safe loader: the fast one where it was built, which reads the same values ten times faster."""
+    """Return PyYAML's safe loader: the C version if it was built, which is ten times faster."""
     import yaml  # not needed for --help
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

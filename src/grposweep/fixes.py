@@ -1,8 +1,8 @@
-"""Fixes: the nearest valid neighbours of a broken setting, each verified before it is shown.
+"""Find fixes: the nearest valid neighbours of an invalid setting, each verified before it is shown.
 
-Candidates come kind by kind: what the rule itself suggests; hardware sizes with the generations kept; other generations;
-other processes. Within a kind the fewest keys come first, then the nearest completions per optimizer step. A candidate is a
-fix if it ends the problem and causes no error of its own; the first of each kind is shown.
+Kinds of candidates, in order: suggestions of the rule; hardware sizes with the same generations; other generations;
+other processes. Within a kind, fewer keys come first, then nearer completions per optimizer step. A candidate is a
+fix if it removes the problem and causes no new error. The first of each kind is shown.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -22,26 +22,26 @@ from grposweep.setting import FrameworkTraits, Setting
 MOST_FIXES = 3
 MOST_GENERATIONS = 64
 MOST_PAIRS = 20_000
-FARTHEST = 1024  # how far from a number its neighbours are looked for
+FARTHEST = 1024  # the largest distance from a number at which neighbours are searched
 TRAIN_BATCH = ("GB101", "GB106", "GB110", "GS104")
 EVAL_BATCH = ("GE101", "GE103")
 SIZED_TWICE = ("GB107", "GB501")  # two keys size the rollout
 UNKNOWN: tuple[None, ...] = (None, None, None)
-# What the hardware sees of a batch, and what neither the objective nor training reads.
+# The hardware sees these fields of a batch; objective and training do not depend on them.
 HARDWARE = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"}
 )
 HARMLESS = frozenset({"per_device_eval_batch_size"})
 REALISED = frozenset(
     {"auto", "unsolved", *planning.TRAIN_SIZES, *HARMLESS}
-)  # what the planner may set besides a change
+)  # the planner may set these besides a change
 
 
 @dataclass(frozen=True)
 class Fix:
     """A verified change; ``keys`` are the native keys that a user edits.
 
-    ``safe`` as in ruff: it keeps prompts_per_step x num_generations and the objective.
+    ``safe`` means, as in ruff: the change keeps prompts_per_step x num_generations and the objective.
     """
 
     change: tuple[tuple[str, Any], ...]
@@ -54,13 +54,13 @@ class Fix:
 
 
 def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
-    """Return up to three fixes of different kinds for an error: each ends it and causes no error of its own."""
+    """Return up to three fixes of different kinds for an error. Each removes it and causes no new error."""
     if problem.severity != "error":
         return []
     verifier = _Verifier(s, problem, tuple(ignore))
     found: list[Fix] = []
     for kind in candidates(s, problem):
-        known = [set(fix.change) for fix in found]  # a fix with more than one of these changes says nothing new
+        known = [set(fix.change) for fix in found]  # a fix that contains another one adds nothing
         fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
         change = next((change for change in fresh if verifier.accepts(change)), None)
         if change is not None:
@@ -71,14 +71,14 @@ def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> li
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
-    """Return the three parts: what is set, why it cannot work, what to set instead (verified if there is a fix)."""
+    """Return the message: what is set, why it cannot work, what to set instead (verified if there is a fix)."""
     fixes = find_fixes(s, problem, ignore)
     advice = f"Set {', or '.join(str(fix) for fix in fixes)}." if fixes else problem.broken.instead
     return f"{problem.message}. {advice}"
 
 
 def _render(value: Any) -> str:
-    """A value as Hydra and YAML take it."""
+    """Return a value in the syntax of Hydra and YAML."""
     return "null" if value is None else shown(value)
 
 
@@ -86,9 +86,9 @@ def _render(value: Any) -> str:
 
 
 def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
-    """Yield the kinds of neighbours to look at, in the order in which their fixes are shown."""
+    """Yield the kinds of neighbours, in the order in which their fixes are shown."""
     if problem.code in TRAIN_BATCH:
-        # No single size is further away than one more group, because any multiple of G fits; too few data need less.
+        # Any multiple of G fits, so no single size is further away than one group; too few data need less.
         yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
         yield ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
     elif problem.code in EVAL_BATCH:
@@ -104,7 +104,7 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
 
 
 def _suggested(problem: Problem) -> Iterator[Iterable[Change]]:
-    """The rule's own suggestions; those of the same fields are one kind."""
+    """Yield the rule's own suggestions; those for the same fields are one kind."""
     kinds: dict[tuple[str, ...], list[Change]] = {}
     for change in problem.broken.suggestions:
         kinds.setdefault(tuple(change), []).append(change)
@@ -112,22 +112,22 @@ def _suggested(problem: Problem) -> Iterator[Iterable[Change]]:
 
 
 def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
-    """Numbers of processes that the broken rule accepts, nearest first."""
+    """Return numbers of processes that the broken rule accepts, nearest first."""
     accepts = problem.rule.counts
     assert accepts is not None
     now, mask = s.processes or 1, accepts(s)
-    works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]  # all: they are not what is wrong
+    works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]  # if all work, processes are not the problem
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
 
 
 def _evaluation_sizes(s: Setting) -> Iterator[Change]:
-    """Evaluation sizes, nearest first: none is further away than one whole group."""
+    """Return evaluation sizes, nearest first: at most one group away."""
     size = s.per_device_eval_batch_size
     return ({"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1))
 
 
 def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
-    """Accumulation, per-device size, or what sizes the rollout: one key before two, nearest completions a step first."""
+    """Return hardware sizes (accumulation, per-device, rollout): one key before two, nearest completions a step first."""
     yield from _by_distance(s, _single_sizes(s, reach))
     if (s.gradient_accumulation_steps + reach) * (s.per_device_train_batch_size + reach) <= MOST_PAIRS:
         yield from _by_distance(s, _pairs(s, reach))
@@ -145,7 +145,7 @@ def _single_sizes(s: Setting, reach: int) -> Iterator[Change]:
 
 
 def _rollouts(s: Setting, reach: int) -> Iterator[Change]:
-    """Multiples of a micro-step, and leaving the size of the rollout to TRL."""
+    """Return sizes in multiples of a micro-step, and one that leaves the rollout's size to TRL."""
     unit = max(s.per_device_train_batch_size * (s.processes or 1), 1)
     whole = (s.generation_batch_size or 0) // unit
     near = _within(whole, whole + reach, max(whole - reach, 1))
@@ -154,7 +154,7 @@ def _rollouts(s: Setting, reach: int) -> Iterator[Change]:
 
 
 def _sized_once(s: Setting) -> Iterator[Change]:
-    """One of two keys that size the rollout left out, and the other set to whole groups."""
+    """Return changes that drop one of two keys for the rollout's size and set the other to whole groups."""
     group, steps = max(s.num_generations, 1), s.steps_per_generation or 0
     unit = s.per_device_train_batch_size * (s.processes or 1)
     whole = (n for n in _nearest(steps, steps + max(group, 2), 1) if n * unit % group == 0)
@@ -172,12 +172,12 @@ def _pairs(s: Setting, reach: int) -> Iterator[Change]:
 
 
 def _nearest(value: int, most: int, least: int) -> list[int]:
-    """Other values in [least, most], nearest first, the smaller of two first."""
+    """Return other values in [least, most], nearest first; of equally near ones the smaller first."""
     return sorted((n for n in _within(value, most, least) if n != value), key=lambda n: (abs(n - value), n))
 
 
 def _within(value: int, most: int, least: int = 1) -> range:
-    """The part of [least, most] where a neighbour is worth looking for: a recipe may hold any number."""
+    """Return the part of [least, most] that is near the value: a recipe may hold any number."""
     centre = min(max(value, least), most)
     return range(max(least, centre - FARTHEST), min(most, centre + FARTHEST) + 1)
 
@@ -186,7 +186,7 @@ def _within(value: int, most: int, least: int = 1) -> range:
 
 
 def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
-    """Nearest completions per optimizer step first, then nearest completions per rollout."""
+    """Sort changes by their distance in completions per optimizer step, then per rollout."""
     size, accumulation, processes = s.per_device_train_batch_size, s.gradient_accumulation_steps, s.processes or 1
     step = size * accumulation * processes
     rollout = s.generation_batch_size or per_process(s) * processes
@@ -205,7 +205,7 @@ def _by_distance(s: Setting, changes: Iterable[Change]) -> list[Change]:
 
 
 class _Verifier:
-    """Tries changes of one setting; only rules that read what a change touches are judged again."""
+    """Verifies changes of one setting. Only rules that read a changed field are judged again."""
 
     def __init__(self, s: Setting, problem: Problem, ignore: tuple[str, ...]) -> None:
         self._s, self._code, self._ignore = s, problem.code, ignore
@@ -216,19 +216,20 @@ class _Verifier:
             self._before = {rule.code for rule in _error_rules(ignore, s.framework) if rule.find(s)}
 
     def accepts(self, change: Change) -> bool:
-        """Return whether the problem is gone, nothing else broke, and the change is not taken back by the planner."""
+        """Return whether a change removes the problem, breaks nothing else, and is not undone by the planner."""
         s = self._s
-        if not self._reads & _touched(s, change):  # nothing that the broken rule reads
+        if not self._reads & _touched(s, change):  # the change alters nothing that the broken rule reads
             return False
-        if any(getattr(s, name) == value for name, value in change.items()):  # would show a needless key
+        if any(getattr(s, name) == value for name, value in change.items()):  # it would show a key that need not change
             return False
         after = changed(s, change)
-        if any(getattr(after, name) != value for name, value in change.items()):  # auto may take a size back
+        # with ``auto`` the planner may undo a size
+        if any(getattr(after, name) != value for name, value in change.items()):
             return False
         return all(code in self._before and code != self._code for code in self._broken(after, change))
 
     def _broken(self, after: Setting, change: Change) -> Iterator[str]:
-        """The codes of the errors that a change may have left or caused."""
+        """Return the codes of errors that a change may have left or caused."""
         if after.processes is None or self._s.processes is None:
             yield from (other.code for other in errors(check(after, self._ignore)))
             return
@@ -238,7 +239,7 @@ class _Verifier:
 
 
 def _touched(s: Setting, change: Change) -> frozenset[str]:
-    """The fields that a change may alter, the planner's included."""
+    """Return the fields that a change may alter, including those that the planner sets."""
     if s.prompts_per_rollout is not None:
         return frozenset(change) | planning.RESIZED
     return frozenset(change) | REALISED if s.auto else frozenset(change)
@@ -251,23 +252,23 @@ def _error_rules(ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[R
 
 @lru_cache(maxsize=1024)
 def _affected(touched: frozenset[str], ignore: tuple[str, ...], framework: FrameworkTraits) -> tuple[Rule, ...]:
-    """The rules whose verdict a change of these fields can alter: what a rule reads is proven by a test."""
+    """Return the rules whose verdict may depend on these fields (a test proves what each rule reads)."""
     return tuple(rule for rule in _error_rules(ignore, framework) if rule.reads & touched)
 
 
 def changed(s: Setting, change: Change) -> Setting:
-    """Return the setting after a change, its ``auto`` sizes solved and its derived ones recomputed."""
+    """Return the setting after a change, with ``auto`` sizes solved and derived sizes recomputed."""
     after = s.replace(change)
     if after.prompts_per_rollout is not None:
         return planning.resize(after)
     return planning.realise(after) if after.auto else after
 
 
-# Whether a fix keeps training as it was
+# Whether a fix leaves training unchanged
 
 
 def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix:
-    """Return a change with the native keys behind its fields."""
+    """Return a change under the native keys of its fields."""
     return Fix(
         tuple(change.items()),
         tuple((s.key(name), value) for name, value in change.items()),
@@ -276,7 +277,7 @@ def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix
 
 
 def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
-    """Return whether training stays as it was meant: evaluation sizes, keys without effect, an equivalent split."""
+    """Return whether a change leaves training unchanged: evaluation sizes, keys without effect, an equivalent split."""
     free = HARMLESS | (problem.broken.without_effect if problem else frozenset())
     names = change.keys() - free
     if not names:
@@ -286,7 +287,7 @@ def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
 
 
 def _seen_by_training(s: Setting) -> tuple[int | Fraction | None, ...]:
-    """Completions a step and a rollout, and optimizer steps a rollout is used for; nothing where something is unknown."""
+    """Return completions per step and per rollout, and steps per rollout; empty if one of them is unknown."""
     if s.gradient_accumulation_steps < 1 or s.processes is None:
         return UNKNOWN
     return planning.completions_per_step(s), planning.completions_per_rollout(s), planning.steps_per_rollout(s)

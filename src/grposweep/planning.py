@@ -1,6 +1,6 @@
-"""What follows from a setting: pure arithmetic, exactly as TRL and transformers do it.
+"""Compute the plan of a setting, exactly as TRL and transformers compute it.
 
-Every function takes a setting and reads only the fields its formula names, so that a rule built on it can say what it
+Every function takes a setting and reads only the fields that its formula names. So a rule that uses it can declare what it
 reads. Symbols: B per_device_train_batch_size, W processes, A gradient_accumulation_steps, S steps_per_generation
 (micro-steps), G num_generations, mu num_iterations, D train_prompts, E epochs.
 Sources: trl 1.16 trainer/utils.py RepeatSampler, grpo_trainer.py get_train_dataloader; transformers 5.23 trainer.py
@@ -16,7 +16,7 @@ from grposweep.setting import Setting
 
 
 def micro_steps_per_generation(s: Setting) -> int:
-    """S, in micro-steps: as given, or what makes up ``generation_batch_size``, or the accumulation (TRL's default)."""
+    """Return S in micro-steps: as set, or from ``generation_batch_size``, or the accumulation (TRL's default)."""
     if s.steps_per_generation is not None:
         return s.steps_per_generation
     if s.generation_batch_size is not None and s.processes is not None:
@@ -25,7 +25,7 @@ def micro_steps_per_generation(s: Setting) -> int:
 
 
 def completions_per_micro_step(s: Setting) -> int | None:
-    """B W, in completions; before TRL 0.15 B counts prompts, so B W G. W are the ranks that a batch is split over."""
+    """Return B W, in completions. Before TRL 0.15 B counts prompts, so B W G. W counts the ranks that split a batch."""
     if s.processes is None:
         return None
     if s.data_processes is not None:
@@ -35,10 +35,10 @@ def completions_per_micro_step(s: Setting) -> int | None:
 
 
 def completions_per_rollout(s: Setting) -> int | None:
-    """TRL's generation batch, in completions: as given, or B W S; None while the processes are unknown.
+    """Return TRL's generation batch in completions: as set, or B W S; None if the processes are unknown.
 
-    Before TRL 0.17 each micro-step generates for itself, but prompts are drawn, reused and dropped by accumulations, as
-    with S = A.
+    Before TRL 0.17 each micro-step generates its own completions. Prompts are still drawn, reused and dropped per accumulation,
+    as with S = A.
     """
     if s.generation_batch_size is not None:
         return s.generation_batch_size
@@ -47,13 +47,13 @@ def completions_per_rollout(s: Setting) -> int | None:
 
 
 def completions_per_step(s: Setting) -> int | None:
-    """B W A: what one optimizer step averages over, in completions."""
+    """Return B W A: the completions that one optimizer step averages over."""
     micro_step = completions_per_micro_step(s)
     return None if micro_step is None else micro_step * s.gradient_accumulation_steps
 
 
 def prompts_per_rollout(s: Setting) -> int | None:
-    """B W S / G, in prompts; None where groups are not whole."""
+    """Return B W S / G, in prompts; None if groups are not whole."""
     completions = completions_per_rollout(s)
     if completions is None or s.num_generations < 1 or completions % s.num_generations:
         return None
@@ -66,7 +66,7 @@ def steps_per_rollout(s: Setting) -> Fraction:
 
 
 def rollouts_per_epoch(s: Setting) -> int | None:
-    """floor(D / P)."""
+    """Return floor(D / P)."""
     prompts = prompts_per_rollout(s)
     if s.train_prompts is None or not prompts:
         return None
@@ -74,7 +74,7 @@ def rollouts_per_epoch(s: Setting) -> int | None:
 
 
 def dropped_prompts(s: Setting) -> int | None:
-    """D mod P: the trailing prompts of each epoch's permutation, never generated in that epoch."""
+    """Return D mod P: the last prompts of each epoch's permutation, which are not generated in that epoch."""
     prompts = prompts_per_rollout(s)
     if s.train_prompts is None or not prompts:
         return None
@@ -82,13 +82,13 @@ def dropped_prompts(s: Setting) -> int | None:
 
 
 def steps_per_epoch(s: Setting) -> int | None:
-    """max(ceil(N mu S / A), 1) optimizer steps; the last of an epoch may be short."""
+    """Return max(ceil(N mu S / A), 1) optimizer steps. The last step of an epoch may be short."""
     rollouts = rollouts_per_epoch(s)
     return None if rollouts is None else max(ceil(rollouts * steps_per_rollout(s)), 1)
 
 
 def budget_steps(s: Setting) -> int | None:
-    """The optimizer steps that a budget in generated completions buys: whole rollouts only."""
+    """Return the optimizer steps that a budget in generated completions buys. Rollouts are not cut."""
     completions = completions_per_rollout(s)
     if s.budget_completions is None or not completions:
         return None
@@ -96,7 +96,7 @@ def budget_steps(s: Setting) -> int | None:
 
 
 def total_steps(s: Setting) -> int | None:
-    """max_steps, or the budget's steps, or ceil(E U); 0 where an epoch holds no whole rollout, as in TRL."""
+    """Return max_steps, the budget's steps, or ceil(E U); 0 if an epoch holds no whole rollout, as in TRL."""
     if s.max_steps is None and s.budget_completions is not None:
         return budget_steps(s)
     if rollouts_per_epoch(s) == 0:
@@ -109,19 +109,19 @@ def total_steps(s: Setting) -> int | None:
 
 
 def total_completions(s: Setting) -> int | None:
-    """The completions of all rollouts that the run's steps begin; an epoch's last step takes what is left of it."""
+    """Return the completions of all rollouts that the run's steps begin. An epoch's last step takes what is left of it."""
     total, rollout = total_steps(s), completions_per_rollout(s)
     if total is None or rollout is None:
         return None
     steps, rollouts = steps_per_epoch(s), rollouts_per_epoch(s)
-    if not steps or not rollouts:  # the data are unknown: one long epoch
+    if not steps or not rollouts:  # the data are unknown: count as one long epoch
         return ceil(total / steps_per_rollout(s)) * rollout
     epochs, rest = divmod(total, steps)
     return (epochs * rollouts + ceil(rest / steps_per_rollout(s))) * rollout
 
 
 def boundary_steps(s: Setting) -> int:
-    """The shortest run of optimizer steps that ends on a rollout boundary, where TRL's resume is exact.
+    """Return the fewest optimizer steps that end on a rollout boundary, where TRL resumes exactly.
 
     TRL resumes exactly iff save_steps A % (S mu) == 0.
     """
@@ -130,13 +130,13 @@ def boundary_steps(s: Setting) -> int:
 
 
 def spread(total: int, count: int, multiple: int = 1) -> tuple[int, ...]:
-    """``count`` steps spread evenly over ``total`` optimizer steps, each a multiple of ``multiple``; the end included."""
+    """Spread ``count`` steps evenly over ``total`` optimizer steps, each a multiple of ``multiple``, the last at the end."""
     marks = {max(round(total * i / count / multiple), 1) * multiple for i in range(1, count)}
     return tuple(sorted({mark for mark in marks if mark < total} | ({total} if count > 0 and total > 0 else set())))
 
 
 def save_every(s: Setting) -> int | None:
-    """Optimizer steps between checkpoints: as given (below 1: a share of all steps), or about total / checkpoints, on a
+    """Return optimizer steps between checkpoints: as set (below 1: a share of all steps), or about total / checkpoints, on a
     rollout boundary; None for no checkpoints.
     """
     total = total_steps(s)
@@ -151,7 +151,7 @@ def save_every(s: Setting) -> int | None:
 
 
 def evaluation_batches(s: Setting) -> int | None:
-    """ceil(D_eval G_eval / (B_eval W)) forward batches an evaluation."""
+    """Return ceil(D_eval G_eval / (B_eval W)) forward batches per evaluation."""
     if s.processes is None or s.eval_prompts is None or not s.evaluates:
         return None
     completions = s.eval_prompts * (s.num_generations_eval or s.num_generations)
@@ -159,21 +159,21 @@ def evaluation_batches(s: Setting) -> int | None:
 
 
 def evaluated_completions(s: Setting) -> int | None:
-    """E D_eval G_eval: the completions of all E evaluations of held-out prompts, the one before the first step among them."""
+    """Return E D_eval G_eval: the completions of all E evaluations, including the one before the first step."""
     if s.eval_prompts is None or not s.evaluates:
         return None
     return (s.evaluations + s.eval_at_start) * s.eval_prompts * (s.num_generations_eval or s.num_generations)
 
 
 def evaluation_share(s: Setting) -> float | None:
-    """Return the share of evaluations in all completions that are generated, from 0 to 1."""
+    """Return the share of evaluations in all generated completions, from 0 to 1."""
     trained, evaluated = total_completions(s), evaluated_completions(s)
     return evaluated / (trained + evaluated) if trained and evaluated else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The canonical numbers of a setting; None where something is unknown."""
+    """The numbers of a setting's plan; None if something is unknown."""
 
     processes: int | None
     per_device_train_batch_size: int
@@ -195,12 +195,12 @@ class Plan:
     save_steps: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON takes it."""
+        """Return the plan in JSON types."""
         return asdict(self)
 
 
 def build_plan(s: Setting) -> Plan:
-    """All numbers of a valid, realised setting."""
+    """Compute all numbers of a valid setting whose ``auto`` sizes are solved."""
     step, total = completions_per_step(s), total_steps(s)
     return Plan(
         processes=s.processes,
@@ -225,7 +225,7 @@ def build_plan(s: Setting) -> Plan:
 
 
 def realise(s: Setting) -> Setting:
-    """The setting with its ``auto`` sizes solved for the processes at hand; ``unsolved`` names those that no value fits.
+    """Solve the ``auto`` sizes of a setting for its processes; ``unsolved`` names sizes that no value fits.
 
     prompts_per_step G = B W A is kept exactly; the largest B within the bound wins. The evaluation size is the largest
     within the bound whose global batch holds whole groups.
@@ -240,7 +240,7 @@ def realise(s: Setting) -> Setting:
     return s
 
 
-TOTAL_STEPS_READS = (  # the fields behind total_steps(), for rules that say what they read
+TOTAL_STEPS_READS = (  # the fields behind total_steps(), for the ``reads`` of rules
     "version", "processes", "data_processes", "ends_with_epochs", "per_device_train_batch_size",
     "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_generations",
     "num_iterations", "train_prompts", "max_steps", "epochs", "budget_completions",
@@ -249,7 +249,7 @@ TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_s
 
 
 def _realise_train(s: Setting) -> Setting:
-    """B and A for prompts_per_step G completions a step, largest B first."""
+    """Return B and A for prompts_per_step G completions per step, largest B first."""
     unsolved = s.replace({"unsolved": s.auto & TRAIN_SIZES})
     if not s.prompts_per_step or not s.processes or s.processes < 1:
         return unsolved
@@ -268,7 +268,7 @@ def _realise_train(s: Setting) -> Setting:
 
 
 def _realise_eval(s: Setting) -> Setting:
-    """B_eval: the largest within the bound whose global batch is whole groups, no larger than the held-out set needs."""
+    """Return B_eval: the largest within the bound with whole groups, and no larger than the held-out set needs."""
     group = s.num_generations_eval or s.num_generations
     if group < 1 or not s.processes or s.processes < 1:
         return s.replace({"unsolved": s.unsolved | {"per_device_eval_batch_size"}})
@@ -283,10 +283,10 @@ RESIZED = frozenset({"gradient_accumulation_steps", "steps_per_generation", "gen
 
 
 def resize(s: Setting) -> Setting:
-    """A, S, the completions of a rollout and the data ranks of a setting whose framework counts prompts, not micro-steps.
+    """Return A, S, completions of a rollout and data ranks, for a framework that counts prompts instead of micro-steps.
 
     A data rank takes floor(prompts_per_step G / ranks) completions a step, in micro-batches of B; the last step of a
-    rollout that is no multiple of a step is padded to one (verl) or refused (EasyR1). Ranks unknown: as if there were one.
+    rollout that is not a multiple of a step is padded to one (verl) or refused (EasyR1). Unknown ranks count as one.
     Sources: EasyR1 verl/workers/fsdp_workers.py _init_dist_mesh, verl workers/engine_workers.py update_actor.
     """
     if s.prompts_per_rollout is None or s.prompts_per_step is None:

@@ -1,11 +1,11 @@
-"""Processes on this machine that never outlive their controller, and groups of processes told by a mark.
+"""Start processes that never outlive their controller, and find groups of processes by a mark.
 
 `ForkServer` forks from a server that has imported what training needs, `SpawnedProcesses` starts new interpreters. Both give
-a process the same arguments, environment and log file, a session of its own (a Ctrl-C in the terminal reaches the controller
-alone), and end it when its parent dies.
+a process the same arguments, environment, log file and its own session (a Ctrl-C in the terminal reaches the controller
+only), and end it when its parent dies.
 
-External programs start processes in sessions of their own, and Ray's leave their parents. So neither process groups nor
-parents reach them all: a mark in their environment does. Run as a script this module is their guard: it kills them when the
+External programs start processes in new sessions, and Ray's processes leave their parents. So neither process groups nor
+parents reach all of them; a mark in their environment does. Run as a script, this module is their guard. It kills them when the
 process that holds its standard input ends, or (``--of PID``) when a process ends.
 """
 
@@ -24,36 +24,36 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-SOURCE = Path(__file__).resolve().parents[1]  # the folder on whose path grposweep lies
+SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds grposweep
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def die_with(parent: int) -> None:
-    """Have Linux kill this process when ``parent`` dies; on other systems only the end of its input does."""
+    """Have Linux kill this process when ``parent`` dies. On other systems only the end of its input ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died between the fork and our asking
+    if os.getppid() != parent:  # the parent died before the call above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Processes(Protocol):
-    """Starts ``python -m grposweep.train <arguments>`` and watches it."""
+    """Starts and watches ``python -m grposweep.train <arguments>``."""
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        """Start one process; its output goes to ``log`` (None: this terminal). Return its pid."""
+        """Start one process and return its pid. Its output goes to ``log`` (None: this terminal)."""
 
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return the exit code (negative: the signal that ended it), or None while it runs; wait up to ``timeout`` s."""
+        """Return the exit code (negative: the signal), or None while it runs; wait up to ``timeout`` seconds."""
 
     def close(self) -> None:
         """Kill the processes that still run."""
 
 
 class SpawnedProcesses:
-    """A new interpreter for each process: 4-13 s of imports, and nothing shared."""
+    """Starts a new interpreter for each process: 4-13 s of imports, and nothing shared."""
 
     def __init__(self, code: Path = SOURCE) -> None:
-        """``code`` is the folder whose grposweep they run."""
+        """``code`` is the folder whose grposweep the processes run."""
         self._code = code
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -90,14 +90,14 @@ class SpawnedProcesses:
 class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
-    It speaks JSON lines over its standard input and output; the end of its input is the end of it and its children.
-    If it cannot fork, because an import has started CUDA, or if it was killed, this starts a new interpreter for each further
-    process and says so once.
-    The standard library's forkserver would import run.py into every child and cannot say which attempt ended how.
+    It exchanges JSON lines over standard input and output. When its input ends, it and its children end.
+    If it was killed, or cannot fork because an import has started CUDA, this class starts a new interpreter for each further
+    process and reports that once.
+    The standard library's forkserver would import run.py into every child and cannot report how each attempt ended.
     """
 
     def __init__(self, preload: list[str], code: Path = SOURCE, environment: Mapping[str, str] | None = None) -> None:
-        """``preload`` are module names that the server imports before the first fork; it starts when first needed.
+        """``preload`` are modules that the server imports before the first fork. It starts at the first use.
 
         ``code`` is the folder whose grposweep it runs, ``environment`` has further variables for these imports.
         """
@@ -121,11 +121,11 @@ class ForkServer:
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         if self._instead is not None:
             pid = self._instead.start(arguments, environment, log)
-            self._forked.discard(pid)  # the system gave it to another
+            self._forked.discard(pid)  # the system reused the id
             return pid
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
         assert self._server.stdin is not None  # opened above
-        with contextlib.suppress(BrokenPipeError):  # its end is seen below
+        with contextlib.suppress(BrokenPipeError):  # the end of the server is noticed below
             self._server.stdin.write((json.dumps(request) + "\n").encode())
             self._server.stdin.flush()
         problem = ""
@@ -161,7 +161,7 @@ class ForkServer:
         if "_server" not in self.__dict__:
             return  # never needed
         if self._server.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was killed, and holds what it was asked last
+            with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
                 self._server.stdin.close()
         try:
             self._server.wait(timeout=10)
@@ -170,7 +170,7 @@ class ForkServer:
             self._server.wait()
 
     def _events(self, timeout: float) -> list[dict[str, Any]]:
-        """What the server says within ``timeout`` seconds; ends are remembered, until the system gives the number to another."""
+        """Return the server's events within ``timeout`` seconds. Ends are kept until the system reuses the process id."""
         assert self._server.stdout is not None  # opened above
         readable, _, _ = select.select([self._server.stdout], [], [], timeout)
         if readable:
@@ -192,7 +192,7 @@ def inherited(code: Path = SOURCE) -> dict[str, str]:
 
 
 def exists(pid: object) -> bool:
-    """Return whether a process of this machine has this id, any user's; False if it is no id."""
+    """Return whether a process with this id exists on this machine, for any user; False if it is not an id."""
     if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
@@ -210,24 +210,24 @@ def end_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-MARK = "GRPOSWEEP_PROGRAM"  # the variable; its value is an attempt's own
+MARK = "GRPOSWEEP_PROGRAM"  # the environment variable; each attempt has its own value
 
 
 def marked(mark: str) -> list[int]:
-    """Return this user's processes whose environment holds the mark; no zombies."""
+    """Return this user's running processes whose environment holds the mark, without zombies."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
-        except OSError:  # gone by now, or another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found
 
 
 def kill_group(mark: str, seconds: float = 10.0) -> None:
-    """Kill all processes with the mark, until none is left: one may have been starting another."""
+    """Kill all processes with the mark until none is left, because one may have been starting another."""
     until = time.monotonic() + seconds
     while (left := marked(mark)) and time.monotonic() < until:
         for pid in left:
@@ -239,20 +239,20 @@ def kill_group(mark: str, seconds: float = 10.0) -> None:
 
 
 def start_guard(mark: str, *folders: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that kills all marked ones and removes folders when this process ends, or closes its input."""
+    """Start a process that kills all marked ones and removes folders when this process ends or closes its input."""
     return _run_guard([mark, *map(str, folders)], subprocess.PIPE)
 
 
 def end_children_with(pid: int) -> dict[str, str]:
-    """Start a process that kills the marked ones when process ``pid`` ends; return the variables that mark them.
+    """Start a process that kills the marked ones when process ``pid`` ends. Return the variables that mark them.
 
-    The kernel's signal at a parent's death reaches one process and not its children, such as the engines of a vLLM server.
+    The kernel signals only one process at its parent's death, not its children, such as the engines of a vLLM server.
     """
     if sys.platform != "linux":
         return {}
     mark = os.urandom(16).hex()
     _run_guard(["--of", str(pid), mark], subprocess.DEVNULL)
-    return {MARK: mark, "SPT_NOENV": "1"}  # or setproctitle, which vLLM uses, writes titles over the mark
+    return {MARK: mark, "SPT_NOENV": "1"}  # without it setproctitle, which vLLM uses, overwrites the mark
 
 
 def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
@@ -263,12 +263,12 @@ def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
 
 
 def _wait_for_end(pid: int) -> None:
-    """Return when a process has ended, also as a zombie."""
+    """Return when a process has ended or is a zombie."""
     try:
         ended = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except OSError:  # an old kernel, or a sandbox that forbids it: then a zombie counts as running
+    except OSError:  # an old kernel or a sandbox forbids it; then a zombie counts as running
         while exists(pid):
             time.sleep(1.0)
         return
@@ -277,9 +277,9 @@ def _wait_for_end(pid: int) -> None:
 
 @contextlib.contextmanager
 def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Block signals in the processes that are started in this block; here they are delivered after it.
+    """Block signals in the processes that are started in this block. Here they are delivered after it.
 
-    Slurm sends a step's signals to all of its processes, and most end the process that does not expect them.
+    Slurm sends a step's signals to all of its processes, and most of them end a process that does not handle them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -294,7 +294,7 @@ if __name__ == "__main__":
         _wait_for_end(int(arguments[1]))
         arguments = arguments[2:]
     else:
-        sys.stdin.buffer.read()  # until its other end is closed
+        sys.stdin.buffer.read()  # until the other end is closed
     kill_group(arguments[0])
     for folder in arguments[1:]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A native configuration of one framework as it was read: keys, values and their lines."""
+"""A recipe of one framework as it was read: native keys, values and lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from grposweep.setting import Version
 
 
 class KeySpec(NamedTuple):
-    """A key as one release takes it: its type (``int``, ``float?`` with None, ``any``) and its default."""
+    """A key in one release: its type (``int``, ``float?`` with None, ``any``) and its default."""
 
     type: str
     default: Any
 
 
 class VersionSource(NamedTuple):
-    """What states the version to judge by.
+    """The source of the version that a recipe is judged by.
 
     ``kind``: an option (``asked``), a project's settings (``project``), a requirement of the repository (``pinned``), the
     framework's own source in the repository (``vendored``), the releases that have all keys (``keys``), or nothing
@@ -25,26 +25,26 @@ class VersionSource(NamedTuple):
     kind: Literal["asked", "project", "pinned", "vendored", "keys", "default"] = "default"
     where: str = ""
     text: str = ""
-    conflict: tuple[str, ...] = ()  # keys that the required version does not take, and another release does
+    conflict: tuple[str, ...] = ()  # keys that another release takes and the required version does not
 
     @property
     def known(self) -> bool:
-        """Whether the version is stated. Where it is not, key rules warn, and no fix of a key is safe."""
+        """Return whether the version is stated. If not, key rules only warn, and no fix of a key is safe."""
         return self.kind != "default"
 
 
 NOT_STATED = VersionSource()
-BY_CALLER = VersionSource("asked", "the caller")  # of a recipe that code builds, with the version that it wants
+BY_CALLER = VersionSource("asked", "the caller")  # for a recipe that code builds, with the version that it passes
 
 
 @dataclass(frozen=True)
 class LaunchedCode:
-    """What the Python file that trains declares, read from its syntax tree without running it.
+    """What the Python file of a training declares, read from its syntax tree without running it.
 
-    ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty where
-    it is not known; ``own_trainer`` says that it is not the framework's. ``other_keys`` is what happens to a key that
-    neither it nor the framework takes: training stops, the key is dropped, or it is not known. ``own_config`` says that it
-    makes the trainer's configuration itself, so what the command line leaves out has values of its own.
+    ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty if
+    unknown; ``own_trainer`` is true if it is not the framework's class. ``other_keys`` is what happens to a key that
+    neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
+    builds the trainer's configuration itself, so keys that the command line omits have the file's values.
     """
 
     file: str
@@ -66,12 +66,12 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """How a script starts a recipe: by which launcher (trl, accelerate, torchrun, deepspeed, python), and of what.
+    """How a script launches a recipe: the launcher (trl, accelerate, torchrun, deepspeed, python) and the program.
 
-    ``program`` is the script or module; ``cut_line`` the line on which bash takes the command's own options for another
-    command, because a comment or a blank ended it; ``config`` the recipe that it names, whose keys have no line here.
-    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows to it, where the script says so. The command stands on lines
-    ``line`` to ``last_line`` of the script. ``raw`` are the values of dotted overrides as the program gets them, by key.
+    ``program`` is the script or module. ``cut_line`` is the line from which bash reads the remaining options as another
+    command, because a comment or a blank ended the first. ``config`` is the recipe that it names, whose keys have no line here.
+    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it. The command is on lines
+    ``line`` to ``last_line`` of the script. ``raw`` holds the values of dotted overrides as passed to the program, by key.
     """
 
     launcher: str
@@ -86,16 +86,16 @@ class LaunchContext:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe: what a file, a command line or a JSON object says, before any default is filled in.
+    """One recipe as a file, a command line or a JSON object states it, before defaults are filled in.
 
-    ``processes`` are training ranks, where the recipe or its reader was told; ``train_prompts`` likewise. ``gpu_gib`` is
-    the memory of a GPU to judge by, and ``gpu`` its name, where its reader named one.
-    Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the sign of an override before them (``+a.b``).
-    ``unresolved`` are values that only a running shell would know (``$VAR``), by key. ``may_have_more``: further keys may be
-    set where only a running shell knows them, so nothing is said of keys that are not set. ``launch_fields`` are fields of the
+    ``processes`` are training ranks, if the recipe or the caller states them; ``train_prompts`` likewise. ``gpu_gib`` is
+    the memory of the GPU to judge by, and ``gpu`` its name, if the caller gave one.
+    Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the prefix of an override (``+a.b``).
+    ``unresolved`` are values that only a running shell knows (``$VAR``), by key. ``may_have_more``: a running shell may
+    set further keys, so rules report nothing about keys that are not set. ``launch_fields`` are fields of the
     setting that files next to the recipe state: accelerate's configuration, DeepSpeed's. ``vendored`` are the keys and
-    defaults of the framework's own source in the repository, which count instead of a release's. Lines of a notebook count
-    on through its code cells; ``cells`` are number and first line of each.
+    defaults of the framework's source in the repository, used instead of a release's. Lines of a notebook are numbered
+    through all of its code cells; ``cells`` holds the number and the first line of each.
     """
 
     framework: str
@@ -112,23 +112,23 @@ class Recipe:
     may_have_more: bool = False
     launch_fields: Mapping[str, Any] = field(default_factory=dict)
     launch: LaunchContext | None = None
-    base: str = ""  # the configuration that a dotted command line builds on, as it names it
+    base: str = ""  # the configuration that a dotted command line builds on
     version_source: VersionSource = BY_CALLER
     vendored: Mapping[str, KeySpec] | None = None
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # worked out once
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # computed once
 
     def line(self, key: str) -> int | None:
-        """The line that sets a key, from 1; None where the recipe has no lines."""
+        """Return the line that sets a key, from 1; None if the recipe has no lines."""
         return self.lines.get(key)
 
     @property
     def in_python(self) -> bool:
-        """Whether it is a call in Python, whose arguments no parser reads: an unknown key is a TypeError."""
+        """Return whether it is a call in Python. No parser reads its arguments, so an unknown key raises TypeError."""
         return self.launch is None and (self.file or "").endswith((".py", ".ipynb"))
 
     def place(self, line: int) -> tuple[int | None, int]:
-        """Return the cell of a line, and the line in it; outside of notebooks no cell, and the line itself."""
+        """Return the cell of a line and the line within it. Outside of notebooks: no cell, and the line itself."""
         number, first = next(((cell, start) for cell, start in reversed(self.cells) if start <= line), (None, 1))
         return number, line - first + 1

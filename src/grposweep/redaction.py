@@ -1,7 +1,7 @@
-"""Secrets in text: blacked out where text is written down, refused where a configuration would carry them everywhere.
+"""Redact secrets in text that is written down, and refuse configurations that contain secrets.
 
-A configuration goes to config.yaml, job scripts, W&B and provenance, and is shared; what belongs in none of them stays in
-the environment, which jobs and trainers inherit and nothing of ours writes down.
+A configuration is copied to config.yaml, job scripts, W&B and provenance, and is shared. Secrets belong in
+the environment, which jobs and trainers inherit and grposweep does not record.
 """
 
 import os
@@ -15,37 +15,37 @@ from typing import IO, Any, TextIO, cast
 from grposweep.errors import UserError
 
 SHOWN = "***"
-SHORTEST = 12  # characters of a secret whose only sign is its name
+SHORTEST = 12  # characters of a secret that is recognised by its name only
 
-# What the services themselves hand out.
+# Tokens that the services issue.
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
 _NAME = r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS)|[A-Z0-9_]*(?:PASSWORD|PASSWD)[A-Z0-9_]*"
 _SECRET_NAME = re.compile(_NAME)
-# A name as environment variables have it, with a literal value; one that refers to another ($X, $(cat x)) says nothing.
+# An environment variable with a literal value; a reference to another ($X, $(cat x)) reveals nothing.
 _NAMED = re.compile(
     rf"(?<![A-Za-z0-9_])((?:{_NAME})[\"']?\s*[:=]\s*)"
     r"(?!(?i:null|none|true|false)\b|\*\*\*)(\"[^\"$`\n]{3,}\"|'[^'$`\n]{3,}'|[^\s\"'$`,;&)}\]]{3,})"
 )
 _URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
 _BEARER = re.compile(r"((?i:\bbearer)\s+)[\w.~+/=-]{12,}")  # of an Authorization header
-# To the end of the key, or where that was cut off: lines of base64, in a diff behind a sign.
+# Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a diff.
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
 )
-# In a diff of a configuration, or the address of a request: password: correct-horse, &api_key=0123456789ab
+# In a diff of a configuration, or in a request's address: password: correct-horse, &api_key=0123456789ab
 _LOWER = re.compile(
     r"((?<![A-Za-z0-9])(?:api[_-]?key|password|passwd|secret(?:[_-]key)?|(?:hub|hf|auth|access)[_-]token)[\"']?\s*[:=]\s*)"
     r"([\"']?)(?![$`*])[^\s\"'$`,;&(){}\[\]]{12,}(?=[\s\"',;&)}\]]|$)"
 )
-# Keys that hold a secret, in a configuration's own spelling; TRL's hub_token among them, pad_token not.
+# Configuration keys that hold a secret. TRL's hub_token is one, pad_token is not.
 _KEY = re.compile(rf"{_NAME}|(?:hub|hf|auth|access|push_to_hub)_token|(?:\w+_)?(?:api_?key|password|secret|secret_key)")
 
 
 def redact(text: str) -> str:
-    """Return the text with all that looks like a secret blacked out, and the values of this environment's secrets."""
+    """Return the text with everything redacted that looks like a secret or is a secret in this environment."""
     text = _PRIVATE.sub(SHOWN, text)
     for value in secret_values(os.environ):
         text = text.replace(value, SHOWN)
@@ -56,13 +56,13 @@ def redact(text: str) -> str:
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of the variables that are named like secrets, the longest first."""
+    """Return the values of variables whose names denote secrets, the longest first."""
     found = {value for name, value in environment.items() if len(value) >= SHORTEST and _SECRET_NAME.fullmatch(name)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
-    """Raise UserError where a configuration holds a secret; ``where`` names a file that it is from."""
+    """Raise UserError if a configuration holds a secret; ``where`` names the file that it is from."""
     for key, value in _leaves(content, ""):
         if _is_secret(key.rsplit(".", 1)[-1], value):
             raise UserError(
@@ -79,7 +79,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _leaves(content: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Dotted keys and the strings below them."""
+    """Yield dotted keys with the strings below them."""
     if isinstance(content, Mapping):
         for name, value in content.items():
             yield from _leaves(value, f"{key}.{name}" if key else str(name))
@@ -91,7 +91,7 @@ def _leaves(content: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 class _Guarded:
-    """A text stream that blacks out what is written to it."""
+    """A text stream that redacts what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -105,17 +105,17 @@ class _Guarded:
 
 
 def guard_output() -> None:
-    """From now on what Python writes to standard output and errors, which are logs, holds no secret of the environment."""
+    """Redact secrets of the environment in everything that Python writes to standard output and standard error from now on."""
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout, sys.stderr = cast(TextIO, _Guarded(sys.stdout)), cast(TextIO, _Guarded(sys.stderr))
 
 
-CHUNK = 1 << 16  # bytes; a line that is longer is cut
-LAST_WORDS = 5.0  # seconds that the output of an ended program is waited for: its children may hold it open
+CHUNK = 1 << 16  # bytes; a longer line is split
+LAST_WORDS = 5.0  # seconds to wait for the output of an ended program: its children may keep it open
 
 
 class RedactedProgram(subprocess.Popen[bytes]):
-    """A program whose output, with its errors, goes to ``output`` line by line and without secrets."""
+    """A program whose output and errors go to ``output`` line by line, with secrets redacted."""
 
     def __init__(self, command: list[str], output: int, **settings: Any) -> None:
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **settings)
@@ -124,13 +124,13 @@ class RedactedProgram(subprocess.Popen[bytes]):
         self._copier.start()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and until what it wrote is copied."""
+        """Wait until the program has ended and its output is copied."""
         code = super().wait(timeout)
         self._copier.join(LAST_WORDS)
         return code
 
     def poll(self) -> int | None:
-        """Return its exit code once what it wrote is copied; None while it runs."""
+        """Return the exit code once the output is copied; None before that."""
         return None if super().poll() is None else self.wait()
 
 
@@ -150,5 +150,5 @@ def _write_redacted(target: int, data: bytes) -> None:
     try:
         while data:
             data = data[os.write(target, data) :]
-    except OSError:  # a full disk: the program's work continues without these lines
+    except OSError:  # the disk is full: the program continues without these lines
         return

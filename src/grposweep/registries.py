@@ -1,7 +1,7 @@
-"""What can be chosen by name: one line for each framework, task, tracker, launcher, sampler and early-stopping policy.
+"""Registries of everything that is chosen by name: frameworks, tasks, trackers, launchers, samplers, stopping policies.
 
 The values are imported when they are first used. So configuration checks and command-line choices read the names without
-importing torch or Optuna, and a package below may know the names of what stands above it.
+importing torch or Optuna, and a lower package may know the names of entries in upper ones.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Lazy:
-    """A function or class of this package, written ``module:name`` and imported at its first call."""
+    """A function or class of this package, written ``module:name`` and imported at its first use."""
 
     target: str
 
     def load(self) -> Any:
-        """Return the function or class itself."""
+        """Return the function or class."""
         module, _, name = self.target.partition(":")
         return getattr(import_module(f"grposweep.{module}"), name)
 
@@ -43,11 +43,11 @@ FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the l
 
 @dataclass(frozen=True)
 class Sampler:
-    """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all points are listed beforehand.
+    """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all points are known beforehand.
 
-    ``lists_points``: every point is known before the first trial and every trial is wanted to its end, so nothing stops
+    ``lists_points``: all points are known before the first trial and every trial runs to its end, so nothing stops
     early. ``several_objectives``: the sampler can search for a Pareto front. ``draws`` is how many free candidates are
-    drawn before the list of valid combinations. ``imports_torch``: it runs in a helper process. ``is_ranked``: the
+    drawn before valid combinations are listed. ``imports_torch``: it runs in a helper process. ``is_ranked``: the
     early-stopping policy of the same name proposes the points.
     """
 
@@ -68,7 +68,7 @@ SAMPLERS: dict[str, Sampler] = {
     "random": Sampler(Lazy("search.sampler:build_random"), several_objectives=True),
     "gp": Sampler(
         Lazy("search.sampler:build_gp"), draws=2, imports_torch=True
-    ),  # it proposes one optimum again and again
+    ),  # it proposes the same optimum repeatedly
 }
 
 # search.stopping (``auto`` chooses one): a class without arguments that follows search.early_stopping.StoppingPolicy

@@ -1,4 +1,4 @@
-"""The framework-neutral numbers that plan and rules read; no Hydra, no Optuna, no torch.
+"""The framework-neutral setting that plan and rules read. Needs neither Hydra nor Optuna nor torch.
 
 Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never a default in disguise.
 """
@@ -11,17 +11,17 @@ from typing import Any, Literal
 from grposweep.architecture import Architecture
 
 Version = tuple[int, int, int]
-TRL: Version = (1, 16, 0)  # the version that our own trainer runs
+TRL: Version = (1, 16, 0)  # the version that our trainer runs
 
 
 @dataclass(frozen=True)
 class FrameworkTraits:
-    """What plan and rules know of a framework; `grposweep.frameworks.Framework` holds the rest.
+    """What plan and rules know about a framework; `grposweep.frameworks.Framework` holds the rest.
 
-    ``name`` is what recipes and command lines call it, ``display_name`` its trainer's. ``unit`` is what a rollout and a step
-    are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's keys; dotted ones are
-    overridden as ``a.b=c`` on a command line. ``follows_trl``: TRL itself trains, so its versions, keys and checks hold.
-    ``extends_trl``: the trainer is built on TRL's, with its sampler and most of its checks.
+    ``name`` is its name in recipes and command lines, ``display_name`` that of its trainer. ``unit`` is the unit in which a
+    rollout and a step are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's
+    keys; dotted ones are overridden as ``a.b=c`` on a command line. ``follows_trl``: TRL itself trains, so its versions, keys
+    and checks hold. ``extends_trl``: the trainer is built on TRL's, with its sampler and most of its checks.
     """
 
     name: str
@@ -46,7 +46,7 @@ class FrameworkTraits:
 
 
 TRL_FRAMEWORK = FrameworkTraits("trl", "TRL", follows_trl=True)
-# What the ``of`` of a rule may name besides a framework's own name.
+# Traits that the ``of`` of a rule may name besides frameworks.
 EVERY = frozenset({"every"})
 TRL_FAMILY = frozenset({"follows TRL"})
 TRL_LIKE = frozenset({"extends TRL"})
@@ -58,16 +58,16 @@ DOTTED = frozenset({"dotted"})
 class Runtime:
     """How a trainer holds its model, a micro-batch and vLLM in memory. The defaults are those of TRL 1.16.
 
-    ``head`` says how logits are held in a backward pass: in "tiles", "whole" (float32 copies of those of completions), or
-    "packed" (of all tokens, in half precision). ``packs``: sequences stand one after another without padding; then a
-    micro-batch has ``mean_tokens`` a sequence (None: as many as it may have), or is filled up to ``tokens_per_batch``, or
-    (``fills``) up to what its sequences may have.
+    ``head`` is how logits are held in a backward pass: in "tiles", "whole" (float32 copies of those of completions), or
+    "packed" (of all tokens, in half precision). ``packs``: sequences are concatenated without padding. Then a
+    micro-batch has ``mean_tokens`` per sequence (None: the maximum), or is filled up to ``tokens_per_batch``, or
+    (``fills``) up to the maximum of its sequences.
     ``flash``: attention without a mask and without repeated keys.
 
-    ``offloads`` names what is in main memory while it is not used: "weights", "optimizer", "reference". It returns to the GPU
-    for use unless ``computes_offloaded`` (DeepSpeed steps on the CPU). ``weight_bits`` are of quantized frozen weights
-    (0: not quantized). ``upcasts``: FSDP keeps float32 shards of all that is trained (accelerate). ``saved_hidden`` counts the
-    hidden states that checkpointing saves a layer. ``wakes_whole``: vLLM takes its whole share before weights are sent to it.
+    ``offloads`` names what is kept in main memory while it is not used: "weights", "optimizer", "reference". It returns to the
+    GPU for use unless ``computes_offloaded`` (DeepSpeed steps on the CPU). ``weight_bits`` are of quantized frozen weights (0:
+    not quantized). ``upcasts``: FSDP keeps float32 shards of all trained weights (accelerate). ``saved_hidden`` counts the
+    hidden states that checkpointing saves per layer. ``wakes_whole``: vLLM takes its whole share before it receives weights.
     ``eager``: vLLM captures no CUDA graphs. ``image_tokens`` are those of a sequence's images.
     """
 
@@ -93,14 +93,14 @@ OF_TRL = Runtime()
 
 @dataclass(frozen=True)
 class Setting:
-    """One recipe in TRL's words (``completions`` unless the name says prompts), defaults of its version filled in.
+    """One recipe in TRL's terms, with the defaults of its version. Sizes count completions unless the name says prompts.
 
     Frameworks that size a rollout and a step in prompts (EasyR1, verl) set ``prompts_per_rollout`` and ``prompts_per_step``;
     ``plan.resize`` derives B, A, S and the completions of a rollout from these. Steps and frequencies are optimizer steps
     also where a framework counts rollouts.
 
-    ``given`` names the fields that a person set (none for an experiment of ours, where everything is set); ``keys`` maps a
-    field to the native key that a person would edit, and ``lines`` to the line it stands on, for messages and fixes.
+    ``given`` names the fields that the user set (empty for a grposweep experiment, where every field is set). ``keys`` maps a
+    field to the native key to edit, and ``lines`` to its line, for messages and fixes.
     """
 
     framework: FrameworkTraits = TRL_FRAMEWORK
@@ -128,14 +128,14 @@ class Setting:
     steps_per_generation: int | None = None  # micro-steps; None: the accumulation
     generation_batch_size: int | None = None  # completions a rollout, global; None: follows from the others
     num_iterations: int = 1
-    prompts_per_step: int | None = None  # what a person asked for, where they did
-    prompts_per_rollout: int | None = None  # the same; None where a framework has no such word
+    prompts_per_step: int | None = None  # as the user set it
+    prompts_per_rollout: int | None = None  # the same; None if the framework has no such key
     prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
     experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
     reference_batch_size: int | None = None  # the same for the reference
     offloads_parameters: bool = False  # FSDP keeps the weights in main memory
     filters_groups: bool = False  # groups without variety are replaced by further ones
-    engine: str | None = None  # what shards the model, where a framework has several: fsdp, megatron
+    engine: str | None = None  # what shards the model, if a framework has several: fsdp, megatron
     removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
     dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
     auto: frozenset[str] = frozenset()  # sizes left to the planner
@@ -167,7 +167,7 @@ class Setting:
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False
     # KL
-    kl_enabled: bool | None = None  # None where a framework has no such word
+    kl_enabled: bool | None = None  # None if a framework has no such key
     beta: float = 0.0
     use_bias_correction_kl: bool | None = None
     sync_ref_model: bool = False
@@ -180,12 +180,12 @@ class Setting:
     kl_controller: str = "fixed"  # or adaptive, of the coefficient in the reward
     kl_horizon: float | None = None
     kl_target: float | None = None
-    loads_reference: bool | None = None  # None: where beta is not 0, as in TRL
-    distils: bool = False  # a teacher model gives the signal, or part of it
+    loads_reference: bool | None = None  # None: loaded if beta is not 0, as in TRL
+    distils: bool = False  # a teacher model gives all or part of the signal
     # loss
     advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
-    loss_average: str | None = None  # over what the loss is averaged, where a framework has a word apart from the loss
+    loss_average: str | None = None  # over what the loss is averaged, if a framework sets this apart from the loss
     epsilon: float = 0.2
     epsilon_high: float | None = None
     delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
@@ -207,8 +207,8 @@ class Setting:
     vespo_lambda_pos: float | None = None
     vespo_k_neg: float | None = None
     vespo_lambda_neg: float | None = None
-    rewards: int | None = None  # how many reward functions
-    reward_weights: int | None = None  # how many weights
+    rewards: int | None = None  # number of reward functions
+    reward_weights: int | None = None  # number of weights
     use_liger_kernel: bool = False
     # optimizer
     learning_rate: float = 1e-6
@@ -223,28 +223,28 @@ class Setting:
     adam_epsilon: float | None = None
     seed: int | None = None
     # model and data
-    signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions; from a screen, empty without one
+    signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions, from a screen; empty without one
     truncated_share: float | None = None  # of completions, from a screen
     model_name_or_path: str | None = None
     dataset_name: str | None = None  # a hub id or a path
-    eval_dataset_name: str | None = None  # the same of held-out data, where they are named apart
-    parameters: int | None = None  # weights of the model, where known
+    eval_dataset_name: str | None = None  # the same for held-out data, if named separately
+    parameters: int | None = None  # weights of the model, if known
     lora: bool = False
     lora_rank: int = 16
     lora_alpha: float = 32.0  # updates are scaled by alpha / rank
     lora_dropout: float = 0.0  # the share of an adapter's inputs that is dropped
     lora_targets: tuple[str, ...] = ("all-linear",)  # modules; none: PEFT chooses by the model
-    weights_dtype: str = "float32"  # as they are kept between steps; float32 masters of ZeRO and FSDP do not count
+    weights_dtype: str = "float32"  # while they are stored between steps; float32 masters of ZeRO and FSDP do not count
     autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
-    architecture: Architecture | None = None  # where its shape is known
-    has_chat_template: bool | None = None  # its tokenizer's, where preparation has looked
+    architecture: Architecture | None = None  # if its shape is known
+    has_chat_template: bool | None = None  # of its tokenizer, once preparation has looked
     chat: bool | None = None  # whether prompts are conversations; None: not known
-    prompt_tokens: int | None = None  # of the longest prompt, if it was counted
+    prompt_tokens: int | None = None  # of the longest prompt, if counted
     gradient_checkpointing: bool = False
     # the GPU
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
     loads_on_every_rank: bool = True  # FSDP's whole model in main memory; otherwise on one rank
-    gpu: str | None = None  # what the GPUs are, by name
+    gpu: str | None = None  # the GPUs' name
     gpu_memory_gib: float | None = None  # that a trial may use of each GPU
     gpu_trials: int = 1  # that share a GPU
     runtime: Runtime = OF_TRL  # how memory is used
@@ -264,7 +264,7 @@ class Setting:
     max_batched_tokens: int | None = None  # that vLLM takes at once
     vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
     vllm_max_model_length: int | None = None
-    vllm_enable_sleep_mode: bool = False  # it gives its memory back while nothing is generated
+    vllm_enable_sleep_mode: bool = False  # vLLM frees its memory while nothing is generated
     vllm_server_base_url: str | None = None
     vllm_server_host: str | None = None
     vllm_server_port: int | None = None
@@ -284,11 +284,11 @@ class Setting:
         return self.framework.display_name
 
     def key(self, name: str) -> str:
-        """The native key behind a field; the field's own name where the recipe has no other word."""
+        """Return the native key of a field, or the field's name if the recipe has no key for it."""
         return self.keys.get(name, name)
 
     def replace(self, changes: Mapping[str, Any]) -> "Setting":
-        """Return a copy with other values, ten times as fast as ``dataclasses.replace``: spaces have a million points."""
+        """Return a copy with other values; ten times faster than ``dataclasses.replace``: spaces have a million points."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.__dict__.update(changes)

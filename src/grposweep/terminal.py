@@ -1,4 +1,4 @@
-"""What is written to the terminal: text that cannot steer it, and streams whose other end may go away."""
+"""Write to the terminal: control characters are escaped, and a closed or failed stream does not end the work."""
 
 import logging
 import os
@@ -7,30 +7,30 @@ from typing import Any, TextIO, cast
 
 logger = logging.getLogger(__name__)
 _STEERING = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-# Unicode's own: direction overrides, line and paragraph separators, and half characters, which no stream takes.
+# Unicode's own control characters: direction overrides, line and paragraph separators, and surrogates.
 _STEERING |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
 _STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters are shown as escapes instead of sent. Line ends and tabs stay."""
+    """Return the text with control characters escaped. Line ends and tabs stay."""
     return text if text.isprintable() else text.translate(_STEERING)
 
 
 def say(text: str, out: TextIO | None = None) -> None:
-    """Print a line that may hold text from files; ``out`` is standard output unless it is given."""
+    """Print a line that may hold text from files, to ``out`` or standard output."""
     print(printable(text), file=out or sys.stdout, flush=True)
 
 
 def write_data(text: str) -> None:
-    """Write a file's content to standard output: exact, unless that is a terminal."""
+    """Write a file's content to standard output, unchanged unless that is a terminal."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 class Screen:
-    """A stream that is given up when it fails: its terminal was closed, its reader ended, or its file's disk is full.
+    """A stream that is given up when it fails: the terminal or reader closed it, or the disk is full.
 
-    What is shown is no part of the work, so the work continues without it.
+    Output is not part of the work, so the work continues without it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -59,13 +59,13 @@ class Screen:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is still written to a stream to nothing: Python flushes once more at its end, and others may share it."""
+    """Send further output of a stream to nothing: Python flushes it once more at exit, and other streams may share it."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())
     os.close(nothing)
 
 
 def keep_screens() -> None:
-    """From now on a standard stream that fails does not end this process."""
+    """Let this process continue if a standard stream fails."""
     if not isinstance(sys.stdout, Screen):
         sys.stdout, sys.stderr = cast(TextIO, Screen(sys.stdout)), cast(TextIO, Screen(sys.stderr))

@@ -1,6 +1,6 @@
 """Translate a recipe into another framework's keys, or into groups and a study that ``run.py`` can sweep.
 
-The recipe is read, written and read back. `differences` compares the two settings: the plan's numbers, and those that mean the
+The recipe is read, written and read back. `differences` compares the two settings: the plan's numbers, and values that mean the
 same in every framework. A translation comes with its launch command and a list of what is lost.
 """
 
@@ -46,7 +46,7 @@ LORA = ("lora_rank", "lora_alpha")
 
 
 def differences(before: Setting, after: Setting) -> Iterator[str]:
-    """Numbers that are known on both sides and are not the same."""
+    """Return the numbers that are known on both sides and differ."""
     for name, number in PLAN_NUMBERS.items():
         yield from _differs(name, number(before), number(after))
     for name in (*FIELDS, *LORA) if before.lora and after.lora else FIELDS:
@@ -70,7 +70,7 @@ WHAT = {
     "generation": "How completions are sampled.",
 }
 COMMAND = ("python", *run_command(), "--config-dir", ".", f"sweeps={NAME}")
-# Set by other keys of ours, or not at all because we place evaluations and checkpoints ourselves.
+# Other keys set these, or none does because grposweep places evaluations and checkpoints itself.
 PLACED = frozenset(
     ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
      "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio", "max_prompt_length"]
@@ -78,7 +78,7 @@ PLACED = frozenset(
 
 
 def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return files for a folder that ``--config-dir`` names, and what they cannot say; ``types`` are keys of the model."""
+    """Return files for a folder that ``--config-dir`` names, and what they cannot express; ``types`` are keys of the model."""
     sized, undivided = in_completions(s)
     fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
     values = own_values(fits, every=True)
@@ -92,7 +92,7 @@ def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[
 
 
 def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """What is no group's: the learning rate, the seed, the model's name, the processes."""
+    """Return what belongs to no group: learning rate, seed, model name, processes."""
     found = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
     if s.lora:
@@ -105,9 +105,9 @@ def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> d
 
 
 def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
-    """Return our keys for the numeric types that a recipe of TRL or Open-R1 sets; empty if it leaves them to TRL.
+    """Return grposweep's keys for the numeric types that a recipe of TRL or Open-R1 sets; empty if it leaves them to TRL.
 
-    Weights are float32 and computed in bfloat16 if nothing else is set (trl model_config.py; base_config.py since 0.19).
+    By default weights are float32 and are computed in bfloat16 (trl model_config.py; base_config.py since 0.19).
     """
     config = recipe.config
     if not s.framework.follows_trl or not {"dtype", "torch_dtype", "bf16", "fp16"} & config.keys():
@@ -115,13 +115,13 @@ def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
     weights = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     in_half = config.get("bf16", recipe.version >= (0, 19, 0)) is not False
     mixed = "fp16" if config.get("fp16") is True else "bf16" if in_half else "none"
-    if weights not in IMPLIED:  # auto: the type of the model's files, which a recipe does not say
+    if weights not in IMPLIED:  # auto: the type of the model's files, which the recipe does not state
         return {"mixed_precision": mixed}
     return {"dtype": weights} | ({} if mixed == IMPLIED[weights] else {"mixed_precision": mixed})
 
 
 def _frequencies(s: Setting) -> dict[str, Any]:
-    """Steps between evaluations and checkpoints as numbers of them, where the run's length is known."""
+    """Return evaluations and checkpoints as counts instead of intervals, if the run's length is known."""
     total, found = total_steps(s), {}
     if s.evaluates and s.eval_steps and total:
         found["evaluations"] = max(round(1 / s.eval_steps if s.eval_steps < 1 else total / s.eval_steps), 1)
@@ -132,7 +132,7 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 
 
 def _unnamed(s: Setting) -> dict[str, Any]:
-    """Return the fields that are set, matter, and have no key of ours."""
+    """Return the fields that are set, matter, and have no grposweep key."""
     default = {**vars(Setting()), **release_defaults(frameworks.FRAMEWORKS["trl"], TRL)}
     found = {name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - PLACED - NAMES) if span(name) is not None}
     return {
@@ -145,14 +145,14 @@ def _unnamed(s: Setting) -> dict[str, Any]:
 
 
 def _unsaid(s: Setting) -> Iterator[str]:
-    """Say which fields are lost."""
+    """Describe the fields that are lost."""
     for name, value in _unnamed(s).items():
         if name not in ARGS:
             yield f"{name}={value}: grposweep's own trainer has no key for it"
 
 
 def _open(s: Setting) -> Iterator[str]:
-    """Return what cannot be translated because it is code, not a number."""
+    """List what cannot be translated because it is code, not a number."""
     data = f" (the recipe's data are {s.dataset_name})" if s.dataset_name else ""
     yield f"prompts and rewards are named by no recipe in a way that another program understands: set task=...{data}"
     yield from lora_losses(s, OWN, has_dropout=True)
@@ -168,21 +168,21 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
 
 
-COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only say how many a key names
-# Keys of transformers' TrainingArguments that say the same in every framework built on it.
+COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only count the entries of a key
+# Keys of transformers' TrainingArguments that mean the same in every framework built on it.
 TRANSFORMERS = frozenset(
     ["bf16", "fp16", "tf32", "gradient_checkpointing", "logging_steps", "output_dir", "report_to", "run_name",
      "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
 )  # fmt: skip
-NO_KEYS = frozenset({"config", "num_processes"})  # of a launch
+NO_KEYS = frozenset({"config", "num_processes"})  # options of a launcher
 LAUNCH = "launch.sh"
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A recipe in other words: its files (the first is the recipe), how to launch it, and what it no longer says.
+    """A translated recipe: its files (the first is the recipe), its launch command, and what is lost.
 
-    ``changed`` are numbers of the plan that came out otherwise, which a translation should not have.
+    ``changed`` lists numbers of the plan that differ, which is a failure of the translation.
     """
 
     files: Mapping[str, str]
@@ -192,7 +192,7 @@ class Translation:
 
 
 def translate_file(path: Path, target: str, options: Options, folder: Path | None) -> int:
-    """Translate one recipe; the exit code: 1 where its plan could not be kept, or it is broken as it is."""
+    """Translate one recipe. Return exit code 1 if its plan could not be kept or the recipe is broken."""
     try:
         recipe, others = load_recipe(path, options), len(load_recipes(path, options)) - 1
         setting = frameworks.read(recipe).setting
@@ -218,10 +218,10 @@ def translate_file(path: Path, target: str, options: Options, folder: Path | Non
 def translate(
     setting: Setting, target: str, recipe: Recipe | None = None, native: Mapping[str, Any] | None = None
 ) -> Translation:
-    """Return a setting in a framework's keys or in ours, with the types that its recipe sets.
+    """Translate a setting into a framework's keys, or into grposweep's, with the numeric types of its recipe.
 
-    Keys of the recipe that the setting does not hold are copied where the target takes the same, and otherwise listed.
-    ``native`` are such keys of an experiment of ours, as TRL has them.
+    Keys of the recipe that the setting does not hold are copied if the target takes them, and listed otherwise.
+    ``native`` are such keys of a grposweep experiment, under TRL's names.
     """
     if target == OWN:
         files, losses = write_own(setting, {} if recipe is None else model_types(recipe, setting))
@@ -242,7 +242,7 @@ def translate(
 
 
 def native_keys(experiment: Experiment) -> dict[str, Any]:
-    """Return TRL's keys for what an experiment sets and its setting does not hold."""
+    """Return TRL's keys for values of an experiment that its setting does not hold."""
     model, precision = experiment.model, read_precision(experiment.model)
     sharding = experiment.trainer.sharding
     found = {
@@ -258,7 +258,7 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
 
 
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
-    """Return the keys of a recipe that its setting does not hold, and that are not at their default."""
+    """Return the keys of a recipe that its setting does not hold and that are not at their default."""
     framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
     held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
     found = []
@@ -274,7 +274,7 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
 
 
 def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
-    """Return the keys without which a recipe is the same setting; by halves, because a recipe may have hundreds."""
+    """Return the keys whose removal leaves the setting unchanged. Searches by halves, because a recipe may have hundreds."""
     keys = [key for key in keys if key in recipe.config]
     if not keys or not _decide(recipe, keys, setting):
         return keys
@@ -283,11 +283,11 @@ def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
 
 
 def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
-    """Return whether a recipe without some of its keys is another setting."""
+    """Return whether removing some keys from a recipe changes its setting."""
     rest = {name: value for name, value in recipe.config.items() if name not in keys}
     try:
         other = frameworks.read(replace(recipe, config=rest)).setting
-    except UserError:  # nothing can be said without them
+    except UserError:  # the recipe cannot be read without them
         return True
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
 
@@ -307,9 +307,9 @@ def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
 
 
 def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
-    """Return the keys that the target takes under the same name and that are not written yet.
+    """Return the keys that the target takes under the same name and that are not yet written.
 
-    Between frameworks that follow TRL these are all keys; with one that extends it, those of transformers.
+    Between frameworks that follow TRL, these are all keys. For one that extends TRL, they are the keys of transformers.
     """
     framework = frameworks.FRAMEWORKS[target]
     both = (setting.framework, framework.traits)
@@ -332,37 +332,37 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _listed(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:
-    """Name the keys that are not translated."""
+    """Return a line that names the keys that are not translated."""
     rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept]
     if rest:
         yield f"not translated, so set what you need of it: {', '.join(rest)}"
 
 
 def _unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
-    """Name the values that only a running shell knows: the defaults of the recipe's framework are written for them."""
+    """Name the values that only a running shell knows. The framework's defaults are written for them."""
     for key, value in recipe.unresolved.items() if recipe is not None else ():
         if key.lstrip("+") in setting.keys.values():
             yield f"{key}={value}: only the running script knows it, so {setting.trainer}'s default is taken: set it"
 
 
 def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
-    """What the target refuses, where the recipe itself was sound."""
+    """Return what the target refuses although the recipe itself is valid."""
     if not errors(check(before)):
         yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
 
 
 def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
-    """What the framework's own reader makes of a written recipe, on the same processes and prompts."""
+    """Read a written recipe with the framework's own reader, for the same processes and prompts."""
     options = Options(target, None, setting.processes, setting.train_prompts)
     found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
     return replace(found, processes=setting.processes) if found.processes is None else found
 
 
 def render(translation: Translation, source: str, target: str) -> str:
-    """All of it as one text that is still the recipe: what is not stands in comments."""
+    """Return a translation as one text that is a valid recipe: everything else is in comments."""
     (first, text), *others = translation.files.items()
     shebang, text = _split_shebang(text)
-    source = " ".join(source.split())  # a file's name may have lines, and this is a script
+    source = " ".join(source.split())  # a file name may contain line breaks, and this text is a script
     lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
     lines += [f"#   {translation.command}", *_comments("Lost, or otherwise:", translation.losses)]
     lines += _comments("Not kept:", translation.changed)
@@ -382,7 +382,7 @@ def _comments(title: str, items: tuple[str, ...]) -> list[str]:
 
 
 def _write(folder: Path, translation: Translation) -> None:
-    """Write every file, and the command as a script in the same folder."""
+    """Write every file, and the command as a script, to the folder."""
     try:
         for name, text in translation.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -398,6 +398,6 @@ def _report(translation: Translation) -> str:
 
 
 def _command(written: TranslatedRecipe) -> str:
-    """The command with its variables before it."""
+    """Return the command with its variables before it."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in written.environment.items()]
     return " ".join([*variables, shlex.join(written.command)])
