@@ -84,7 +84,7 @@ def test_lint_takes_files_and_names_what_is_no_recipe(tmp_path: Path) -> None:
     found = api.lint(path, framework_version="1.16", processes=8, select=["GV"])
     assert (len(found.recipes), found.ok) == (2, False)
     assert [(problem.code, problem.line) for problem in found.errors] == [("GV102", 3)]
-    with pytest.raises(UserError, match="int: no recipe"):
+    with pytest.raises(UserError, match="int: this is no recipe"):
         api.lint(3)
     with pytest.raises(UserError, match=r"absent\.yaml: it cannot be read"):
         api.lint("absent.yaml")
@@ -125,8 +125,8 @@ def test_a_sweep_that_cannot_start_is_an_exception_with_the_command_s_message(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"outputs": "elsewhere"}, "outputs is an argument of its own"),
-        ({"name": "x"}, "name is an argument of its own"),
+        ({"outputs": "elsewhere"}, "outputs is a separate argument"),
+        ({"name": "x"}, "name is a separate argument"),
         ({"cluster.controller": "job"}, "waits for the results"),
     ],
 )

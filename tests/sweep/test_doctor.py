@@ -250,7 +250,7 @@ def test_what_stands_in_a_files_place_is_named_and_set_aside(sweep: Path) -> Non
     sweep.joinpath("study.journal").unlink()
     os.mkfifo(sweep / "study.journal")
     _, said = doctor(sweep, repair=True)
-    assert f"{trial.name}/metrics.jsonl: it is no file" in said
+    assert f"{trial.name}/metrics.jsonl: it is not a regular file" in said
     assert f"{trial.name}/attempts.jsonl has 1 torn line" in said
     assert (trial / "metrics.jsonl.damaged").is_dir()
     assert (sweep / "study.journal").is_file()
