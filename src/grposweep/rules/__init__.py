@@ -1,5 +1,5 @@
-"""The rules on GRPO settings that hold for several frameworks: one file a topic, one declaration a rule.
+"""The rules on GRPO settings that hold for several frameworks: one file per topic, one declaration per rule.
 
 A topic is a family of codes (``GB``) or a part of one. Rules of one framework are in its folder. Codes are permanent.
-``registry`` says what a rule is, ``helpers`` what many of them share; `grposweep.check` judges.
+``registry`` defines what a rule is, ``helpers`` what many rules share. `grposweep.check` applies them.
 """

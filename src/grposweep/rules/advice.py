@@ -1,4 +1,4 @@
-"""GA: what is allowed and seldom wise. Opinions with their evidence; ``--ignore GA`` switches them off.
+"""GA: settings that are allowed but seldom wise. Opinions with evidence; ``--ignore GA`` switches them off.
 
 Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts a step, learning rate 1e-6);
 DeepSeekMath and DAPO for settings that were published with results; "LoRA Without Regret" (Thinking Machines, 2025); what
@@ -12,16 +12,16 @@ from grposweep.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, TRL_FAMILY, Setting
 
-FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # a step: where the report stalled, and the least that it advises
+FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # per step: the batch of the stalled run, and the least that the report advises
 TIMID, TIMID_LORA = 1e-6, 2e-6
-HOT, HOT_LORA = 2e-5, 2e-4  # twice the most that the report advises; ten times that for LoRA
-STEEP = 5e-6  # where the report starts to ask for warmup
+HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
+STEEP = 5e-6  # the rate from which the report advises warmup
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
 
 
 def _prompts_per_step(s: Setting) -> float | None:
-    """Prompts behind one optimizer step; None while something is unknown."""
+    """Return the prompts behind one optimizer step; None while something is unknown."""
     if s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
@@ -33,7 +33,7 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
     The EasyR1 report stalled at 8 prompts a step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
-    DAPO 512 prompts. Small steps do work on easy tasks, so experiments of ours are not judged, only recipes.
+    DAPO 512 prompts. Small steps do work on easy tasks, so only recipes are judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
     if prompts is None or prompts > FEW_PROMPTS:
@@ -104,7 +104,7 @@ def generation_has_whole_weights(s: Setting) -> bool:
     return s.sharding == "fsdp" and not s.use_vllm and (s.processes or 1) > 1
 
 
-# Of the movement that AdamW intends, what bfloat16 weights make: 20 steps of torch.optim.AdamW.
+# The share of AdamW's intended movement that bfloat16 weights make, in 20 steps of torch.optim.AdamW.
 MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
 
 
@@ -118,12 +118,12 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
 
     Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
-    1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate that was found so means another one with float32
+    1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate found with such weights acts as another one with float32
     weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own
-    default is float32 weights under autocast: none of these is concerned. Adapters of quantized weights (QLoRA) are bfloat16
-    (trl 1.16 grpo_trainer.py). The measurement does not hold for them, so nothing is said: half of them start at zero, where
-    bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read: nothing is said of
-    it.
+    default is float32 weights under autocast, so none of these is affected. Adapters of quantized weights (QLoRA) are bfloat16
+    (trl 1.16 grpo_trainer.py). The measurement does not hold for them, so they are not judged: half of them start at zero, where
+    bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
+    not judged.
     """
     is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
     is_maybe_sharded = s.sharding != "none" or (bool(s.given) and s.processes != 1)
@@ -134,6 +134,6 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
 
 
 def _model(s: Setting) -> str:
-    """The model in words."""
+    """Return the model in words."""
     assert s.parameters is not None
     return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"

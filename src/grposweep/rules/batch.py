@@ -19,21 +19,21 @@ SIZES = (
     "generation_batch_size", "data_processes",
 )  # fmt: skip
 SOLVED = ("auto", "unsolved", "prompts_per_step")
-LARGE_MODEL = 1e8  # weights; smaller ones are toys, with rates of their own
-COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # the versions that changed the unit that must be whole
+LARGE_MODEL = 1e8  # weights; smaller models are toys, with other learning rates
+COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # versions that changed the unit that must be whole
 PRECEDENCE_FIXED = (0, 19, 1)
 AUTO_FIND_REFUSED = (1, 9)
 
 
 def judgeable(s: Setting) -> bool:
-    """Return whether sizes are known and at least one; other rules report what is not."""
+    """Return whether all sizes are known and at least one. Other rules report what is not."""
     if s.processes is None or s.processes < 1 or s.per_device_train_batch_size < 1 or s.gradient_accumulation_steps < 1:
         return False
     return planning.micro_steps_per_generation(s) >= 1 and not s.unsolved & planning.TRAIN_SIZES
 
 
 def per_process(s: Setting) -> int:
-    """Return the completions that one process adds to what must hold whole groups: B, B A or B S, by version."""
+    """Return the completions that one process adds to the unit that must hold whole groups, by version: B, B A or B S."""
     if s.version < ACCUMULATED:
         return s.per_device_train_batch_size
     if s.version < ROLLOUTS or s.steps_per_generation is None:
@@ -73,7 +73,7 @@ def whole_groups(s: Setting) -> dict[str, object] | None:
 
 
 def _made_of(s: Setting) -> str:
-    """What must hold whole groups, and the factors behind it."""
+    """Describe what must hold whole groups, and its factors."""
     if s.generation_batch_size is not None and s.version >= ROLLOUTS:
         return f"a rollout ({s.key('generation_batch_size')}={s.generation_batch_size})"
     processes = f"{s.processes} {'process' if s.processes == 1 else 'processes'}"
@@ -87,15 +87,15 @@ def _made_of(s: Setting) -> str:
       why="GRPO compares completions of the same prompt, so a group needs at least 2",
       instead="Set {num_generations}=8, the usual size.",
       to=(*each("num_generations", (8, 4, 2, 16, 6, 3, 12, 5, 7)),
-          {"num_generations": 8, "per_device_train_batch_size": 8},  # where no group fits the sizes as they are
+          {"num_generations": 8, "per_device_train_batch_size": 8},  # if no group fits the present sizes
           {"num_generations": 8, "per_device_eval_batch_size": 8},
           {"num_generations": 8, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}))  # fmt: skip
 def a_group_has_two(s: Setting) -> bool:
     """A group needs at least two completions: the advantage of a single one is always zero.
 
     TRL 1.16: "GRPO requires at least 2 generations per prompt to calculate the advantages." 0 is a ZeroDivisionError.
-    TRL 0.14 checks nothing and divides by the standard deviation of one number, which is not a number. ms-swift 4.6.0:
-    "num_generations must be greater than 1 for GRPO", unless a teacher gives the signal; 0 is divided by late.
+    TRL 0.14 checks nothing and divides by the standard deviation of one number, which is NaN. ms-swift 4.6.0:
+    "num_generations must be greater than 1 for GRPO", unless a teacher gives the signal; 0 fails later with a division by zero.
     """
     return s.num_generations < 2 and not (s.distils and s.num_generations == 1)
 
@@ -117,7 +117,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
     """``generation_batch_size`` must be a multiple of B W, the completions of one micro-step of all processes.
 
     TRL 1.16: "generation_batch_size (8) must be divisible by the global batch size (7)." TRL 0.18.0 to 0.19.0 compute
-    ``generation_batch_size % B * W``, which is 0 whenever B divides it: there GB201 and GB110 say what happens.
+    ``generation_batch_size % B * W``, which is 0 whenever B divides it: GB201 and GB110 describe what happens there.
     """
     total, size = s.generation_batch_size, s.per_device_train_batch_size
     if total is None or s.steps_per_generation is not None or s.processes is None or s.version < ROLLOUTS:
@@ -130,7 +130,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
 
 @rule("GB107", "error", SIZES, every_count)
 def the_rollout_is_sized_once(s: Setting) -> Violation | None:
-    """``generation_batch_size`` and ``steps_per_generation`` say the same thing in two units; TRL takes one of them.
+    """``generation_batch_size`` and ``steps_per_generation`` set the same size in two units; TRL takes only one of them.
 
     TRL since 0.18, even where the two agree: "'generation_batch_size' and 'steps_per_generation' can not be both
     configured at the same time".
@@ -150,7 +150,7 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
 
 
 def shrinks(code: str, severity: Severity, reads: tuple[str, ...], **texts: Any) -> Callable[[F], F]:
-    """Register a rule that warns of ``auto_find_batch_size``; ``why`` says what happens to it."""
+    """Register a rule on ``auto_find_batch_size``; ``why`` is its consequence."""
     advice = "Set {auto_find_batch_size}=false, and a smaller {per_device_train_batch_size} if memory runs out."
     return rule(code, severity, reads, blames=("auto_find_batch_size",), instead=advice,
                 to=({"auto_find_batch_size": False},), harmless=("auto_find_batch_size",), **texts)  # fmt: skip
@@ -176,11 +176,11 @@ def the_batch_does_not_shrink_unnoticed(s: Setting) -> bool:
     return s.auto_find_batch_size and s.version < AUTO_FIND_REFUSED
 
 
-COUNTED = (*SIZES[1:], "num_iterations", "max_completion_length")  # what counts something, in the order of SIZES
+COUNTED = (*SIZES[1:], "num_iterations", "max_completion_length")  # counts, in the order of SIZES
 
 
 def _counting(name: str) -> tuple[Change, ...]:
-    """Counts from 1 up; a size that TRL can derive may also be left out. A length is a usual one."""
+    """Return counts from 1 up, for a length usual ones. A size that TRL derives may also be left out."""
     if name == "max_completion_length":
         return each(name, (256,))
     return each(name, [None, *range(1, 65)] if name in SIZES[4:] else range(1, 65))
@@ -211,7 +211,7 @@ def _agreeing_counts(s: Setting) -> int:
 def prompts_per_step_agrees(s: Setting) -> dict[str, object] | None:
     """``prompts_per_step`` written with fixed sizes must be what those sizes make: B W A / G.
 
-    Ours: TRL has no such key. With ``auto`` sizes the planner makes them agree.
+    A grposweep key; TRL has none. With ``auto`` sizes the planner makes them agree.
     """
     if s.prompts_per_step is None or s.auto & planning.TRAIN_SIZES or not judgeable(s):
         return None
@@ -236,7 +236,7 @@ def _solvable_counts(s: Setting) -> int:
 def auto_finds_a_size(s: Setting) -> Violation | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
 
-    Ours: the planner keeps prompts_per_step x num_generations exactly, so their product is split over the processes.
+    A grposweep feature: the planner keeps prompts_per_step x num_generations exactly and splits it over the processes.
     """
     if not s.unsolved & planning.TRAIN_SIZES or s.processes is None or s.processes < 1 or s.num_generations < 1:
         return None
@@ -259,7 +259,7 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
 
 
 def _near(value: int) -> list[int]:
-    """Positive neighbours, nearest first."""
+    """Return positive neighbours, nearest first."""
     return [n for step in range(1, 65) for n in (value + step, value - step) if n >= 1]
 
 
@@ -276,7 +276,7 @@ def batches_are_not_split(s: Setting) -> bool:
 
 
 def _misread(s: Setting) -> int | None:
-    """The rollout that TRL 0.18.0-0.19.0 accept although it is no multiple of B W; None where nothing is misread."""
+    """Return the rollout that TRL 0.18.0-0.19.0 accept although it is not a multiple of B W; None if nothing is misread."""
     total, size = s.generation_batch_size, s.per_device_train_batch_size
     if total is None or s.processes is None or not ROLLOUTS <= s.version < PRECEDENCE_FIXED:
         return None

@@ -1,4 +1,4 @@
-"""GE: the evaluation batch, which keeps the older and stricter rule, and the evaluations that an objective needs.
+"""GE: the evaluation batch, which keeps the older and stricter rule, and the evaluations that the objective needs.
 
 Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, and is back since 0.22.
 """
@@ -22,19 +22,19 @@ OWN_GROUPS, OWN_GROUPS_CHECKED = (0, 26), (0, 26, 1)  # num_generations_eval: ad
 
 
 def evaluation_group(s: Setting) -> int:
-    """Return completions a held-out prompt; ``num_generations_eval`` counts since TRL 0.26, and 0 there is as unset."""
+    """Return completions per held-out prompt. ``num_generations_eval`` counts since TRL 0.26; 0 means unset."""
     return (s.num_generations_eval or s.num_generations) if s.version >= OWN_GROUPS else s.num_generations
 
 
 def _checked_group(s: Setting) -> int:
-    """The group that this version's check divides by, 0 for none."""
+    """Return the group that this version's check divides by; 0 for none."""
     if s.version < CHECKED or UNCHECKED <= s.version < RECHECKED:
         return 0
     return evaluation_group(s) if s.version >= OWN_GROUPS_CHECKED else s.num_generations
 
 
 def _missed_group(s: Setting) -> int:
-    """The group that this version should check but does not, 0 for none."""
+    """Return the group that this version should check but does not; 0 for none."""
     missed = UNCHECKED <= s.version < RECHECKED or OWN_GROUPS <= s.version < OWN_GROUPS_CHECKED
     return evaluation_group(s) if missed else 0
 
@@ -47,7 +47,7 @@ def _counts(s: Setting, group: int) -> int:
 
 
 def _torn(s: Setting, group: int) -> dict[str, object] | None:
-    """The completions of an evaluation batch that are not whole groups; None if they are, or are not known."""
+    """Return the completions of an evaluation batch if they are not whole groups; None if they are, or are unknown."""
     size = s.per_device_eval_batch_size
     if group < 1 or s.processes is None or s.processes < 1 or not s.evaluates or size < 1:
         return None
@@ -57,7 +57,7 @@ def _torn(s: Setting, group: int) -> dict[str, object] | None:
 
 
 def _whole(code: str, group: Callable[[Setting], int], of: frozenset[str], consequence: str = "") -> Callable[[F], F]:
-    """Register a rule that an evaluation batch holds whole groups of a size."""
+    """Register a rule that an evaluation batch holds whole groups of this size."""
     why = "{s.processes} x {s.per_device_eval_batch_size} = {total} completions are not whole groups of {group}"
     return rule(code, "error", READS, lambda s: _counts(s, group(s)), of=of,
                 blames=("per_device_eval_batch_size", "num_generations_eval"), why=why + consequence,
@@ -86,7 +86,7 @@ def evaluation_does_not_fail_late(s: Setting) -> dict[str, object] | None:
 
 
 def _positive(name: str) -> tuple[Change, ...]:
-    """Values to try: an unset one where TRL has a default, powers of two before other sizes."""
+    """Return values to try: unset if TRL has a default, powers of two before other sizes."""
     return each(name, (8, 16, 64, *range(1, 65)) if name == "per_device_eval_batch_size" else (None, 64))
 
 
@@ -98,7 +98,7 @@ EVALUATION_SIZES = ("per_device_eval_batch_size", "num_generations_eval", "eval_
 rule("GE102", "error", (*EVALUATION_SIZES, "evaluates", "auto"), of=TRL_LIKE, title="evaluation sizes are positive",
      text="""Evaluation needs a batch size, generations and held-out prompts of at least 1 each.
 
-    TRL 1.16 accepts 0 at construction and fails in the data loader (0 generations are as unset).
+    TRL 1.16 accepts 0 at construction and fails in the data loader (0 generations count as unset).
     """)(no_field(EVALUATION_SIZES, _is_too_small, "held-out evaluation needs at least 1",
                   "Set {} to 1 or more, or evaluate nothing.", _positive))  # fmt: skip
 
@@ -128,8 +128,8 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
 def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     """Evaluations should take at most a third of the completions; the defaults of tasks take about a sixth.
 
-    Completions of one prompt resemble each other, so as many prompts once have a smaller standard error than fewer prompts
-    several times. Judged only where the model's size is known: tiny models generate in no time.
+    Completions of one prompt resemble each other. So many prompts sampled once have a smaller standard error than fewer prompts
+    sampled several times. Judged only if the model's size is known, because tiny models generate fast.
     """
     parameters = s.parameters or (s.architecture.weights if s.architecture else 0)
     if parameters < LARGE_MODEL or not judgeable(s) or min(s.num_generations, s.num_iterations) < 1:

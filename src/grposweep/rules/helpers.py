@@ -1,4 +1,4 @@
-"""What many rules have in common: conditions on one field, suggestions, values in words, sets of process counts."""
+"""Shared parts of rules: conditions on one field, suggestions, values in words, sets of process counts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from typing import Any
 from grposweep.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
 from grposweep.setting import Setting
 
-FARTHEST = 1024  # how far from a number its neighbours are looked for
-MOST = 24  # neighbours that are verified
+FARTHEST = 1024  # largest distance from a number at which neighbours are searched
+MOST = 24  # neighbours that are verified at most
 
 
-# Conditions, each a rule's `find`.
+# Conditions: each is a rule's `find`.
 
 
 def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]]) -> Find:
-    """Build the condition that a field holds one of these words; none are allowed where it is not checked."""
+    """Build the condition that a field holds one of these words. An empty set of words means that it is not checked."""
 
     def find(s: Setting) -> Violation | None:
         words = tuple(allowed(s) if callable(allowed) else allowed)
         value = getattr(s, name)
         if not words or value in words:
             return None
-        # Another word is another objective: what was probably meant comes first, and alone.
+        # Another word means another objective: the probable spelling is suggested first, and alone.
         near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
         return Violation(
             f"{s.key(name)}={value}", f"this {s.trainer} knows {', '.join(words)}", f"Set {s.key(name)} to one of them.",
@@ -42,7 +42,7 @@ def no_field(
     instead: str,
     to: Callable[[str], Iterable[Change]],
 ) -> Find:
-    """Build the condition that none of some fields that are set has a wrong value; the first that has is blamed.
+    """Build the condition that no field of a list has a wrong value. The first wrong field is blamed.
 
     ``is_wrong`` gets the setting, the field and its value. In ``instead``, ``{}`` is the field's key.
     """
@@ -83,9 +83,9 @@ def unread(
     instead: str | Callable[[Setting], str],
     because: tuple[str, ...] = (),
 ) -> Find:
-    """Build the condition that a recipe sets none of some fields, which nothing reads.
+    """Build the condition that a recipe sets none of some fields that nothing reads.
 
-    ``names`` depend on the setting where they are a function. In ``why``, ``{it}`` is "it" or "them".
+    ``names`` may be a function of the setting. In ``why``, ``{it}`` is "it" or "them".
     """
 
     def find(s: Setting) -> Violation | None:
@@ -106,19 +106,19 @@ def unread(
 
 
 def each(name: str, values: Iterable[Any]) -> tuple[Change, ...]:
-    """Return one change a value of a field."""
+    """Return one change per value of a field."""
     return tuple({name: value} for value in values)
 
 
 def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
-    """Return other numbers that satisfy a condition, nearest first, the smaller of two first."""
+    """Return other numbers that satisfy a condition, nearest first; of equally near ones the smaller first."""
     outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
     return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
 
 
 @dataclass(frozen=True)
 class OtherSizes:
-    """Changes of one size each to the nearest values that a condition accepts; looked for when a fix is sought."""
+    """Changes of one size each to the nearest values that a condition accepts; computed when fixes are searched."""
 
     setting: Setting
     names: tuple[str, ...]
@@ -135,7 +135,7 @@ class OtherSizes:
 
 
 def other_sizes(*names: str, accepts: Callable[[Setting], bool]) -> Callable[[Setting], OtherSizes]:
-    """Build a rule's suggestions: other sizes that satisfy a condition, one field after the other."""
+    """Build a rule's suggestions: other sizes that satisfy a condition, field by field."""
     return lambda s: OtherSizes(s, names, accepts)
 
 
@@ -148,7 +148,7 @@ def named(s: Setting, names: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a recipe's value as YAML would write it, cut short, on one line."""
+    """Return a recipe's value as YAML on one line, shortened."""
     if value is None:
         return "null"
     if isinstance(value, (dict, list)):
@@ -157,19 +157,19 @@ def show(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """Return one line of at most 40 characters, none of which moves a cursor."""
+    """Return one line of at most 40 characters, without control characters."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in text)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def set_to(config: Any, key: Any) -> str:
-    """Return ``key=value`` of a recipe."""
+    """Return ``key=value`` as a recipe sets it."""
     return f"{cut(str(key))}={show(config[key])}"
 
 
-# Sets of process counts as masks: bit n-1 says that n processes work, for n in 1-64. A recipe that does not state its
-# processes is judged for all of these at once; with one closed form a rule instead of 64 verdicts, an unstated count
+# Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that does not state its
+# processes is judged for all of these at once. One closed form per rule replaces 64 verdicts, so an unstated count
 # costs no more than a stated one.
 
 NO_COUNT = 0
@@ -180,34 +180,34 @@ _MULTIPLES = [0] + [
 
 
 def multiples(step: int) -> int:
-    """The multiples of a positive step."""
+    """Return the multiples of a positive step."""
     return _MULTIPLES[step] if step <= MOST_PROCESSES else NO_COUNT
 
 
 def up_to(most: int) -> int:
-    """1 to ``most``."""
+    """Return 1 to ``most``."""
     return (1 << min(max(most, 0), MOST_PROCESSES)) - 1
 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> int:
-    """The divisors of a number, 0 having all."""
+    """Return the divisors of a number; 0 has all."""
     return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if number % n == 0)
 
 
 def only(number: int) -> int:
-    """This number alone."""
+    """Return this number alone."""
     return 1 << (number - 1) if 1 <= number <= MOST_PROCESSES else NO_COUNT
 
 
 def members(mask: int) -> list[int]:
-    """The counts of a mask, ascending."""
+    """Return the counts of a mask, ascending."""
     return [n for n in range(1, MOST_PROCESSES + 1) if mask >> (n - 1) & 1]
 
 
 @lru_cache(maxsize=4096)
 def describe_counts(mask: int) -> str:
-    """A mask in words, as short as they get: ``multiples of 4``, ``1 to 12``, ``1, 2, 4, 7``."""
+    """Describe a mask in short words: ``multiples of 4``, ``1 to 12``, ``1, 2, 4, 7``."""
     counts = members(mask)
     if mask == ALL_COUNTS:
         return f"all of 1 to {MOST_PROCESSES}"
@@ -225,5 +225,5 @@ def describe_counts(mask: int) -> str:
 
 
 def every_count(_: Setting) -> int:
-    """For a rule that reads the processes, but whose verdict none of 1-64 changes."""
+    """Return all counts, for a rule that reads the processes but accepts each of 1-64."""
     return ALL_COUNTS

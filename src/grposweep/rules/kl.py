@@ -1,4 +1,4 @@
-"""GK: the KL penalty means what it says, and its reference model is synchronised, used and meant.
+"""GK: the KL penalty has the effect that its keys promise, and its reference model is synchronised and used.
 
 Sources: trl 0.14-1.16 trainer/grpo_config.py (defaults), trainer/grpo_trainer.py (beta 0 loads no reference model and
 computes no KL at all), trainer/callbacks.py SyncRefModelCallback. Of frameworks that count prompts: EasyR1 0.3.3
@@ -13,7 +13,7 @@ from grposweep.rules.registry import Violation, rule
 from grposweep.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
 
 SYNC_CHECKED = (0, 28)  # before, SyncRefModelCallback passes over a missing reference silently
-NO_REFERENCE_AT_ZERO = (0, 16)  # before, beta=0 loads a reference all the same
+NO_REFERENCE_AT_ZERO = (0, 16)  # before, beta=0 still loads a reference
 BETA_ZERO = (0, 19)  # the default of beta became 0.0; it was 0.04
 CORRECTED = (1, 10)  # use_bias_correction_kl is True by default
 DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
@@ -24,9 +24,9 @@ DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
       instead="Choose kl=low (the coefficient then counts), or {beta}=0.",
       to=({"kl_enabled": True}, {"beta": 0.0}))  # fmt: skip
 def no_coefficient_with_kl_off(s: Setting) -> bool:
-    """A KL coefficient while KL is off: a person who set it expects it to count.
+    """A KL coefficient is set while KL is off: the user who set it expects it to count.
 
-    Ours: ``kl=none`` says that no KL was meant, so a ``kl.beta`` with it is a contradiction (and, swept, a dead parameter).
+    In grposweep, ``kl=none`` means no KL, so a ``kl.beta`` with it is a contradiction (in a sweep, a parameter without effect).
     """
     return s.kl_enabled is False and s.beta != 0
 
@@ -48,7 +48,7 @@ def syncing_needs_a_reference(s: Setting) -> bool:
     """``sync_ref_model`` without a KL coefficient: there is no reference model to synchronise.
 
     TRL since 0.28 raises ValueError after the model is loaded: "You passed `sync_ref_model=True` while `beta=0.0` ..."
-    Before, nothing is said (GK207).
+    Before, TRL does not report it (GK207).
     """
     return s.sync_ref_model and s.beta == 0 and s.version >= SYNC_CHECKED
 
@@ -58,9 +58,9 @@ def syncing_needs_a_reference(s: Setting) -> bool:
       instead="Set {sync_ref_model}=false, or {lora}=false.", harmless=("sync_ref_model",),
       to=({"sync_ref_model": False}, {"lora": False}))  # fmt: skip
 def syncing_needs_a_full_model(s: Setting) -> bool:
-    """``sync_ref_model`` with LoRA: the reference is the base model under the adapter, which cannot follow.
+    """``sync_ref_model`` with LoRA: the reference is the base model under the adapter, which cannot be synchronised.
 
-    TRL since 0.28 raises NotImplementedError after the model is loaded. Before, nothing is said (GK207).
+    TRL since 0.28 raises NotImplementedError after the model is loaded. Before, TRL does not report it (GK207).
     """
     return s.sync_ref_model and s.lora and s.version >= SYNC_CHECKED
 
@@ -89,7 +89,7 @@ NEGATIVE = "a negative coefficient rewards moving away from the reference"
 @rule("GK106", "error", ("beta", "kl_enabled"), of=TRL_LIKE, blames=("beta",), why=NEGATIVE, instead="Set {beta}={positive:g}.",
       to=lambda s: ({"beta": -s.beta}, {"beta": 0.0}))  # fmt: skip
 def the_coefficient_is_not_negative(s: Setting) -> dict[str, object] | None:
-    """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it without a word."""
+    """A negative KL coefficient rewards divergence from the reference; TRL 1.16 accepts it silently."""
     return {"positive": -s.beta} if s.beta < 0 else None
 
 
@@ -97,7 +97,7 @@ def the_coefficient_is_not_negative(s: Setting) -> dict[str, object] | None:
       blames=("ref_model_sync_steps",), why="the run has {total} optimizer steps, so the reference is never synchronised",
       instead="Set {ref_model_sync_steps} below {total}, or {sync_ref_model}=false.")  # fmt: skip
 def syncing_happens_at_all(s: Setting) -> dict[str, object] | None:
-    """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps; a shorter run never sees one."""
+    """The first synchronisation comes after ``ref_model_sync_steps`` optimizer steps. A shorter run never reaches it."""
     if not s.sync_ref_model or s.beta == 0 or s.gradient_accumulation_steps < 1:
         return None
     total = planning.total_steps(s)
@@ -162,7 +162,7 @@ def the_estimator_is_read(s: Setting) -> dict[str, object] | None:
       why="with {reason} there is no reference model to synchronise; this TRL does nothing, and 0.28 and later refuse it",
       instead="Set {sync_ref_model}=false.")  # fmt: skip
 def syncing_has_an_effect(s: Setting) -> dict[str, object] | None:
-    """Before TRL 0.28 ``sync_ref_model`` without a reference model (``beta`` 0, or LoRA) does nothing, and says nothing."""
+    """Before TRL 0.28 ``sync_ref_model`` without a reference model (``beta`` 0, or LoRA) silently does nothing."""
     if not s.sync_ref_model or s.version >= SYNC_CHECKED or (s.beta != 0 and not s.lora):
         return None
     return {"reason": f"{s.key('beta')}=0" if s.beta == 0 else "LoRA"}
@@ -172,11 +172,11 @@ def syncing_has_an_effect(s: Setting) -> dict[str, object] | None:
       why="this TRL loads a reference model and computes KL all the same; 0.16 and later do neither",
       instead="Use TRL 0.16 or later, or expect the memory of a second model.")  # fmt: skip
 def no_reference_is_loaded_for_nothing(s: Setting) -> bool:
-    """Before TRL 0.16 a reference model is loaded and run even where ``beta`` is 0 and its KL counts for nothing."""
+    """Before TRL 0.16 a reference model is loaded and run even if ``beta`` is 0, so its KL has no effect."""
     return s.beta == 0 and s.version < NO_REFERENCE_AT_ZERO and not s.lora
 
 
-# Frameworks that count prompts: a KL term in the loss or in the reward, by an estimator and a coefficient that count.
+# Frameworks that count prompts: an estimator and a coefficient of a KL term in the loss or in the reward.
 
 IN_LOSS, IN_REWARD = ("loss", "both"), ("reward", "both")
 NORMALISED = ("grpo", "grpo_passk", "grpo_vectorized")
@@ -184,7 +184,7 @@ PLACES = ("kl_placement", "beta", "kl_reward_coefficient")
 
 
 def coefficients(s: Setting) -> list[tuple[str, float]]:
-    """Return the coefficients that count, by field."""
+    """Return the coefficients that have an effect, by field."""
     found = [("beta", s.beta)] if s.kl_placement in IN_LOSS else []
     return found + ([("kl_reward_coefficient", s.kl_reward_coefficient)] if s.kl_placement in IN_REWARD else [])
 
@@ -196,7 +196,7 @@ def coefficients(s: Setting) -> list[tuple[str, float]]:
           "at every coefficient",
       instead="Put KL into the loss.")  # fmt: skip
 def the_kl_of_the_reward_is_not_normalised_away(s: Setting) -> bool:
-    """KL in the reward, which GRPO then divides by the deviation of the group: its coefficient stops to matter.
+    """KL in the reward: GRPO divides it by the deviation of the group, so its coefficient has no effect.
 
     In a group of equally good answers KL is all the variance there is. With verl's own function, four correct answers
     get advantages of 1.44, -0.72, -0.13, -0.58 with a coefficient of 1e-3, and 1.45, -0.73, -0.14, -0.59 with 1e-2.
@@ -220,7 +220,7 @@ def the_estimator_in_the_loss_has_a_gradient(s: Setting) -> bool:
 
 @rule("GK303", "error", ("framework", "kl_placement", "kl_estimator", "kl_reward_estimator"), of=IN_PROMPTS)
 def the_estimator_works(s: Setting) -> Violation | None:
-    """The estimator ``full`` needs logits that neither framework hands it.
+    """The estimator ``full`` needs logits that neither framework passes to it.
 
     EasyR1 sums over time instead: RuntimeError in the first step, or a silent broadcast where sizes happen to agree. verl:
     NotImplementedError in the first step.
@@ -238,7 +238,7 @@ def the_estimator_works(s: Setting) -> Violation | None:
 
 
 def has_no_horizon(s: Setting) -> bool:
-    """Return whether an adaptive controller moves over no horizon."""
+    """Return whether an adaptive controller has no horizon."""
     return s.kl_controller == "adaptive" and s.kl_horizon is not None and s.kl_horizon <= 0
 
 
@@ -247,7 +247,7 @@ def has_no_horizon(s: Setting) -> bool:
       instead="Set {kl_horizon}=10000, or {kl_controller}=fixed.",
       to=({"kl_horizon": 10000.0}, {"kl_controller": "fixed"}))  # fmt: skip
 def the_controller_has_a_horizon(s: Setting) -> bool:
-    """An adaptive coefficient moves over a horizon, which is above 0.
+    """An adaptive coefficient needs a horizon above 0.
 
     EasyR1 at start, also with the KL in the loss, and verl with the KL in the reward: "horizon must be larger than 0."
     """
@@ -264,15 +264,15 @@ def the_controller_is_read(s: Setting) -> bool:
 
 @rule("GK306", "warning", (*PLACES, "loads_reference", "framework"), of=IN_PROMPTS)
 def the_reference_is_used(s: Setting) -> Violation | None:
-    """A KL coefficient of 0 does not switch KL off: the reference is loaded, and asked in every rollout, for nothing.
+    """A KL coefficient of 0 does not switch KL off: the reference is loaded and computed in every rollout, without effect.
 
-    EasyR1 goes by ``disable_kl`` alone, verl by ``use_kl_loss`` and ``use_kl_in_reward``; neither looks at coefficients.
+    EasyR1 goes by ``disable_kl`` alone, verl by ``use_kl_loss`` and ``use_kl_in_reward``; neither reads the coefficients.
     """
     return find_idle_reference(s, f"{s.key('kl_placement')}=false")
 
 
 def find_idle_reference(s: Setting, off: str) -> Violation | None:
-    """Find a reference model whose KL has no coefficient; ``off`` is what switches it off."""
+    """Find a reference model whose KL has no coefficient; ``off`` is the setting that switches it off."""
     found = coefficients(s)
     if not s.loads_reference or not found or any(value != 0 for _, value in found):
         return None
@@ -286,7 +286,7 @@ def find_idle_reference(s: Setting, off: str) -> Violation | None:
 
 @rule("GK308", "error", PLACES, of=IN_PROMPTS)
 def the_coefficients_are_not_negative(s: Setting) -> Violation | None:
-    """A negative KL coefficient rewards divergence from the reference; EasyR1 and verl accept it without a word."""
+    """A negative KL coefficient rewards divergence from the reference; EasyR1 and verl accept it silently."""
     for name, value in coefficients(s):
         if value < 0:
             return Violation(

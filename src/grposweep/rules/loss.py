@@ -38,7 +38,7 @@ Facts = dict[str, object]
 
 @cache
 def losses_of(version: Version) -> tuple[str, ...]:
-    """Return the losses of a TRL release, none before it had the key."""
+    """Return the losses of a TRL release; empty before it had the key."""
     return tuple(name for name, since in LOSSES.items() if since <= version)
 
 
@@ -201,7 +201,7 @@ def delta_is_beyond_the_clip(s: Setting) -> Facts | None:
 
 
 def _unread(s: Setting) -> list[str]:
-    """Of the clip options that are set, those that the loss does not read."""
+    """Return the clip options that are set but that the loss does not read."""
     names: tuple[str, ...] = ()
     if s.loss_type == "cispo":
         names = ("delta",) if s.epsilon_high is None else ("delta", "epsilon")
@@ -220,7 +220,7 @@ rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_hig
 @rule("GL205", "warning", (*SIZES, "unsolved", "num_iterations", "given", "loss_type", "epsilon", "epsilon_high", "delta",
                            "use_vllm", "vllm_importance_sampling_correction"))  # fmt: skip
 def the_clip_can_act(s: Setting) -> Violation | None:
-    """Where every rollout is used up by the step that generated it, the ratio is 1 and nothing is ever clipped.
+    """If every rollout is used up by the step that generated it, the ratio is 1 and nothing is ever clipped.
 
     That is A % (S mu) == 0 without the vLLM correction: the policy has not moved since it generated. Measured with
     trl 1.16: the clip metrics are exactly 0. Not so for cispo, whose bound can lie below 1.
@@ -241,7 +241,7 @@ def the_clip_can_act(s: Setting) -> Violation | None:
 
 
 def _on_policy(s: Setting) -> bool:
-    """A % (S mu) == 0; with the sizes of the rollout unknown, not known to be."""
+    """Return whether A % (S mu) == 0; False if the sizes of the rollout are unknown."""
     if s.generation_batch_size is not None and not judgeable(s):
         return False
     micro = planning.micro_steps_per_generation(s) * s.num_iterations

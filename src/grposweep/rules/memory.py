@@ -26,7 +26,7 @@ BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gi
 
 
 def _fitting_counts(s: Setting) -> int:
-    # More GPUs a node are no answer where a trainer is told the GPUs of a node.
+    # More GPUs per node do not help if the trainer is told the GPUs of a node.
     known = s.architecture is not None and s.gpu_memory_gib is not None and s.framework.unit != "prompts"
     return by_trial(s, a_point_fits_the_gpu) if known else ALL_COUNTS
 
@@ -72,7 +72,7 @@ def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
 
 
 def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
-    """Shorter sequences where the model's own maximum counts, larger shares by twentieths, more tensor parallel ranks."""
+    """Suggest shorter sequences if the model's own maximum counts, larger shares in steps of 0.05, more tensor parallel ranks."""
     engine = find_engine(s)
     if engine is None:
         return
@@ -88,9 +88,9 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
       why="{needed}, so it may not fit a GPU's {s.gpu_memory_gib:g} GiB{shared}",
       instead="Smaller micro-batches or gradient checkpointing would make it safe.")  # fmt: skip
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
-    """A GPU's memory that is inside the estimate's interval may be too little: the estimate is no measurement.
+    """A GPU with a memory inside the estimate's interval may be too small: the estimate is not a measurement.
 
-    The interval adds up how far each part may be off (docs/explanation/memory.md).
+    The interval is the sum of how far each part may be off (docs/explanation/memory.md).
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -102,7 +102,7 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
 @rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
       why="{processes=} has no rank to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
 def what_is_sharded_has_several_ranks(s: Setting) -> bool:
-    """Sharding divides what each rank holds among the ranks of a trial, so one rank alone gains nothing by it."""
+    """Sharding divides states among the ranks of a trial, so a single rank gains nothing from it."""
     return s.sharding != "none" and s.processes is not None and s.processes <= 1
 
 
@@ -166,7 +166,7 @@ def the_gpu_computes_in_bfloat16(s: Setting) -> Facts | None:
 
 
 def _known(s: Setting) -> Memory | None:
-    """The estimate, if the GPU and the number of processes are known."""
+    """Return the estimate if the GPU and the number of processes are known."""
     if s.gpu_memory_gib is None or s.architecture is None or s.processes is None:
         return None
     return estimate(s)
@@ -189,7 +189,7 @@ def _shared(s: Setting) -> str:
 
 
 def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
-    """Changes that fit by the estimate, in the order in which they should be tried."""
+    """Yield changes that fit by the estimate, in the order in which they should be tried."""
     limit = (s.gpu_memory_gib or 0) * GIB
     for change in _changes(s):
         memory = estimate(realise(s.replace(change)))
@@ -198,7 +198,7 @@ def _suggest(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _changes(s: Setting) -> Iterator[dict[str, Any]]:
-    """Alone first, then with smaller micro-batches; where a step is sized in prompts, these alone keep it."""
+    """Yield single changes first, then with smaller micro-batches. If a step is sized in prompts, micro-batches alone keep it."""
     if s.framework.unit == "prompts":
         smaller = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
         yield from ({"per_device_train_batch_size": n} for n in smaller)
@@ -222,7 +222,7 @@ def _has(s: Setting, change: dict[str, Any]) -> bool:
 
 
 def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
-    """Smaller micro-batches, the largest first; more accumulation keeps the effective batch, and the rollout."""
+    """Yield smaller micro-batches, the largest first. More accumulation keeps the effective batch and the rollout."""
     size, accumulation = s.per_device_train_batch_size, s.gradient_accumulation_steps
     if "per_device_train_batch_size" in s.auto:
         yield from ({"max_per_device_train_batch_size": n} for n in range(size - 1, 0, -1))
@@ -237,7 +237,7 @@ def _smaller(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _shorter_rollouts(s: Setting) -> Iterator[dict[str, Any]]:
-    """Several rollouts an optimizer step: fewer completions are generated at once, and the step averages over as many."""
+    """Yield several rollouts per optimizer step: fewer completions are generated at once for the same effective batch."""
     accumulation = min(s.gradient_accumulation_steps, 1024)
     if s.num_iterations == 1 and s.steps_per_generation in (None, accumulation) and s.generation_batch_size is None:
         yield from ({"steps_per_generation": n} for n in range(accumulation - 1, 0, -1) if accumulation % n == 0)

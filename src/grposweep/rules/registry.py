@@ -1,4 +1,4 @@
-"""What a rule is: a permanent code, a severity, the setting fields that it reads, a condition, and the words for it.
+"""Define rules: a permanent code, a severity, the setting fields that it reads, a condition, and its texts.
 
 A rule on settings is a function that says whether the setting breaks it; its messages are templates next to it, and its
 docstring is its documentation:
@@ -11,8 +11,8 @@ docstring is its documentation:
         return s.temperature <= 0
 
 In a template ``{beta}`` is the native key of a field, ``{beta=}`` key and value, ``{s.beta:g}`` a value, ``{trainer}`` the
-trainer's name. A condition that returns a mapping breaks the rule and adds its items to these words. Where the words
-depend on more, the function returns a `Violation` of its own.
+trainer's name. A condition that returns a mapping breaks the rule, and its items are available in the templates. If a message
+depends on more, the function returns a `Violation`.
 """
 
 import re
@@ -28,7 +28,7 @@ from grposweep.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Settin
 Severity = Literal["error", "warning"]
 Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
 
-# Families in the order that a user meets them, and what each is about.
+# Families in the order in which users meet them, with their topics.
 FAMILIES = {
     "GB": "the training batch",
     "GE": "evaluation",
@@ -42,7 +42,7 @@ FAMILIES = {
     "GV": "keys and versions",
     "GA": "advice",
 }
-# How titles, which are names of functions, are spelled; `spell` adds the names of frameworks.
+# The spelling of titles, which are function names; `spell` adds the names of frameworks.
 SPELLED = {
     "kl": "KL",
     "vllm": "vLLM",
@@ -59,17 +59,17 @@ SPELLED = {
 
 @dataclass(frozen=True)
 class Violation:
-    """What is set, why it cannot work, and what to set where no fix can be verified.
+    """What is set, why it cannot work, and what to set if no fix can be verified.
 
     Args:
         what: the key and its value.
         why: the reason, without a full stop.
         instead: a sentence of advice.
         fields: the setting fields (of a recipe rule: native keys) to blame.
-        suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are sought.
-        without_effect: fields whose change leaves training as it was: a fix of these alone is safe.
-        severity: that of this finding of a recipe rule, where it is not the rule's.
-        certain: true in every release, so that it counts where the version is not known.
+        suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are searched.
+        without_effect: fields whose change leaves training unchanged: a fix of these alone is safe.
+        severity: of this finding of a recipe rule, if it differs from the rule's.
+        certain: true in every release, so it counts if the version is unknown.
 
     """
 
@@ -83,9 +83,9 @@ class Violation:
     certain: bool = False
 
 
-Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule holds
+Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule is kept
 Find = Callable[[Setting], Found]
-MOST_PROCESSES = 64  # that an unstated number is judged for
+MOST_PROCESSES = 64  # the largest number for which an unstated count is judged
 F = TypeVar("F", bound=Find)
 Counts = Callable[[Setting], int]  # a mask of numbers of processes, see `helpers`
 Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
@@ -93,7 +93,7 @@ Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The templates of a rule's messages, and what it suggests; the first of the blamed fields is the one shown."""
+    """The templates of a rule's messages, and its suggestions. The first blamed field is shown."""
 
     blames: tuple[str, ...]
     why: str
@@ -103,7 +103,7 @@ class Texts:
     harmless: tuple[str, ...]
 
     def describe(self, s: Setting, facts: Mapping[str, object]) -> Violation:
-        """Fill the templates in for a setting."""
+        """Fill in the templates for a setting."""
         words = Words(s, facts)
         return Violation(
             (self.what or f"{{{self.blames[0]}=}}").format_map(words),
@@ -116,7 +116,7 @@ class Texts:
 
 
 class Words(dict[str, object]):
-    """The words that a template may use: facts of the violation, and keys and values of fields."""
+    """The names that a template may use: facts of the violation, and keys and values of fields."""
 
     def __init__(self, s: Setting, facts: Mapping[str, object]) -> None:
         super().__init__(facts, s=s)
@@ -138,14 +138,14 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Documented:
-    """What a rule says of itself.
+    """The documentation of a rule.
 
     Args:
         code: permanent.
         severity: an error makes a point invalid, a warning does not.
-        of: the frameworks that it is true of, by name or by trait (``FrameworkTraits.labels``).
+        of: the frameworks that it applies to, by name or by trait (``FrameworkTraits.labels``).
         name: a few words, or the function's name.
-        text: what it says, why, and its source.
+        text: what it means, why, and its source.
 
     """
 
@@ -157,17 +157,17 @@ class Documented:
 
     @property
     def title(self) -> str:
-        """The name as documents show it."""
+        """Return the name as documents show it."""
         spelled = rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))"
         return re.sub(spelled, lambda found: SPELLED[found[0]], self.name).replace("_", " ")
 
     @property
     def explanation(self) -> str:
-        """The text, without the indentation that it has in the code."""
+        """Return the text without its indentation in the code."""
         return cleandoc(self.text)
 
     def holds_for(self, framework: FrameworkTraits) -> bool:
-        """Return whether the rule is true of a framework."""
+        """Return whether the rule applies to a framework."""
         return not self.of.isdisjoint(framework.labels)
 
 
@@ -177,7 +177,7 @@ class Rule(Documented):
 
     Args:
         reads: the setting fields that its verdict depends on.
-        find: whether a setting breaks it.
+        find: the condition: whether a setting breaks it.
         counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
             depends on the processes has one.
         texts: templates of its messages; None if `find` returns a `Violation`.
@@ -190,12 +190,12 @@ class Rule(Documented):
     texts: Texts | None
 
     def judge(self, s: Setting) -> Violation | None:
-        """Return how a setting breaks the rule, or None."""
+        """Return how a setting breaks the rule; None if it does not."""
         found = self.find(s)
         return self.describe(s, found) if found else None
 
     def describe(self, s: Setting, found: Found) -> Violation:
-        """Return what `find` found, in words."""
+        """Describe what `find` found."""
         if isinstance(found, Violation):
             return found
         assert self.texts is not None
@@ -204,7 +204,7 @@ class Rule(Documented):
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule, described when it is asked for: most verdicts are only counted."""
+    """A broken rule. It is described only on request, because most verdicts are only counted."""
 
     rule: Rule
     setting: Setting
@@ -223,23 +223,23 @@ class Problem:
 
     @cached_property
     def broken(self) -> Violation:
-        """What was found, in words."""
+        """Return what was found, in words."""
         broken = self.rule.describe(self.setting, self.found)
         return replace(broken, why=broken.why + self.note) if self.note else broken
 
     @property
     def message(self) -> str:
-        """What is set and why it cannot work, one sentence."""
+        """Return what is set and why it cannot work, as one sentence."""
         return f"{self.broken.what}: {self.broken.why}"
 
 
 def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
-    """Return the counts that a rule accepts, found by asking it for each; for rules that seldom apply."""
+    """Return the counts that a rule accepts, by applying it to each. For rules that seldom apply."""
     return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if not judge(setting.replace({"processes": n})))
 
 
 REGISTRY: dict[str, Rule] = {}
-VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in their own way
+VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in another way
 
 
 def rule(
@@ -260,7 +260,7 @@ def rule(
 ) -> Callable[[F], F]:
     """Register a rule under its permanent code; see the module's docstring.
 
-    Title and text default to the function's name and docstring. ``counts="by trial"`` asks the rule itself for each
+    Title and text default to the function's name and docstring. ``counts="by trial"`` applies the rule to each
     number of processes.
     """
     texts = Texts(blames, why, instead, what, to, harmless) if why else None
@@ -279,7 +279,7 @@ def rule(
 
 
 def variant(code: str, of: frozenset[str], find: Find) -> None:
-    """Register how some frameworks judge a rule whose code, severity and documentation hold for more of them.
+    """Register another condition of some frameworks for a rule whose code, severity and documentation they share.
 
     ``find`` reads the same fields, and accepts the same numbers of processes.
     """
@@ -288,7 +288,7 @@ def variant(code: str, of: frozenset[str], find: Find) -> None:
 
 
 def spell(framework: FrameworkTraits) -> None:
-    """Spell a framework's name in the titles of rules as its users know it."""
+    """Register how users spell a framework's name, for the titles of rules."""
     name, display_name = framework.name, framework.display_name
     SPELLED[name.replace("-", "_")] = display_name if display_name.lower() == name else name
 
@@ -297,7 +297,7 @@ def spell(framework: FrameworkTraits) -> None:
 def choose(
     ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: FrameworkTraits = TRL_FRAMEWORK
 ) -> tuple[Rule, ...]:
-    """Return a framework's rules that are switched on, by code: those selected (all, if none is), without those ignored.
+    """Return the rules of a framework that are on, by code: those selected (or all), without those ignored.
 
     Both take codes (``GB101``) and families (``GB``).
     """
@@ -312,7 +312,7 @@ def choose(
 
 
 def _as_judged(rule: Rule, framework: FrameworkTraits) -> Rule:
-    """A rule as a framework judges it."""
+    """Return a rule with the condition of this framework."""
     own = (find for of, find in VARIANTS.get(rule.code, ()) if not of.isdisjoint(framework.labels))
     return next((replace(rule, find=find) for find in own), rule)
 
@@ -324,7 +324,7 @@ RecipeJudge = Callable[[Recipe], Iterable[Violation]]
 class RecipeRule(Documented):
     """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values.
 
-    ``by_release``: what it finds depends on the release. Where the version is not known, GV110 says it in one warning.
+    ``by_release``: its findings depend on the release. If the version is unknown, GV110 reports them in one warning.
     """
 
     judge: RecipeJudge
@@ -357,7 +357,7 @@ def recipe_rule(
 
 
 def recipe_variant(code: str, of: frozenset[str], judge: RecipeJudge) -> None:
-    """Register how some frameworks judge a recipe rule whose documentation holds for more of them."""
+    """Register another condition of some frameworks for a recipe rule whose documentation they share."""
     RECIPE_VARIANTS.setdefault(code, []).append((of, judge))
     choose_for_recipes.cache_clear()
 

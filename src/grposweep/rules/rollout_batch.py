@@ -1,7 +1,7 @@
 """GB, GS, GD, GT and GL of frameworks that size a rollout and a step in prompts, and count steps in rollouts.
 
 Symbols: P prompts a rollout, p prompts an optimizer step, G completions a prompt, W processes, R data ranks; R is W without
-those that share a sequence or a model; m completions a micro-batch, g = floor(p G / R) completions a step and rank.
+those that share a sequence or a model; m completions per micro-batch, g = floor(p G / R) completions per step and rank.
 Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/trainer/data_loader.py, verl/trainer/core_algos.py
 (compute_policy_loss), verl/workers/fsdp_workers.py (_init_dist_mesh, _build_rollout; one scheduler step an update_actor);
 verl 0.9.1 utils/config.py (validate_config), workers/config/actor.py, workers/engine_workers.py,
@@ -20,7 +20,7 @@ SHARED = ("tensor_parallel_size", "sequence_parallel_size", "context_parallel_si
 SPLIT = ("processes", *SHARED)
 SIZED = ("num_generations", "prompts_per_rollout", "prompts_per_step", "per_device_train_batch_size")
 COUNTED = (*SIZED, "num_iterations", "experience_batch_size", "reference_batch_size", "prompts_per_generation")
-GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")  # they compare within a group
+GROUPED = ("grpo", "rloo", "grpo_passk", "grpo_vectorized", "rloo_vectorized", "gdpo")  # these compare within a group
 Facts = dict[str, object]
 
 
@@ -33,12 +33,12 @@ def shared(s: Setting) -> int:
 
 
 def ranks(s: Setting) -> int | None:
-    """Return R, or None if it is unknown or no rank is left."""
+    """Return R; None if it is unknown or no rank is left."""
     return None if s.processes is None or s.processes < 1 else s.processes // shared(s) or None
 
 
 def is_sized(s: Setting) -> bool:
-    """Return whether sizes are there and at least one; GB301 reports what is not."""
+    """Return whether all sizes are set and at least one. GB301 reports what is not."""
     sizes = (s.num_generations, s.prompts_per_rollout, s.prompts_per_step, s.per_device_train_batch_size)
     return all(size is not None and size > 0 for size in sizes)
 
@@ -64,7 +64,7 @@ def per_rank(s: Setting) -> int:
 
 
 def on_ranks(s: Setting) -> str:
-    """Return the processes in words, where some of them share their data."""
+    """Describe the processes, if some of them share their data."""
     return f"{s.processes} processes" + (f" / {shared(s)} that share a sequence or a model" if shared(s) > 1 else "")
 
 
@@ -92,7 +92,7 @@ def a_group_of_prompts_has_two(s: Setting) -> Facts | None:
 
 
 def find_lone_completion(s: Setting, consequence: str) -> Facts | None:
-    """Find a group of one completion where an estimator compares within groups, and say what comes of it."""
+    """Find a group of one completion if the estimator compares within groups, and describe the consequence."""
     return {"consequence": consequence} if s.num_generations == 1 and s.advantage_estimator in GROUPED else None
 
 
@@ -102,8 +102,8 @@ def find_lone_completion(s: Setting, consequence: str) -> Facts | None:
 def the_sizes_can_be_said_in_prompts(s: Setting) -> bool:
     """A step holds whole groups, a rollout whole steps, and a step divides among the data ranks.
 
-    Ours: sizes in completions (``batch=...`` of a sweep) are written in prompts for EasyR1 and verl, which count these. Sizes
-    that do not come out even would be others without a word.
+    Sizes in completions (``batch=...`` of a sweep) are written in prompts for EasyR1 and verl, which count prompts. Sizes
+    that do not divide evenly would silently become others.
     """
     return "prompts_per_rollout" in s.unsolved
 
@@ -142,7 +142,7 @@ def most_prompts_are_used(s: Setting) -> Facts | None:
       why="the learning rate moves once a rollout and starts at 0, so {wasted} trained at 0",
       instead="Leave the warmup out, or take one rollout more.")  # fmt: skip
 def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
-    """A warmup starts at a learning rate of 0, and the rate moves once a rollout: the first one is wasted.
+    """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first rollout is wasted.
 
     With U optimizer steps a rollout all U of them are taken at 0, and the warmup is a staircase.
     """
@@ -175,7 +175,7 @@ def engines_share_all_processes(s: Setting) -> Facts | None:
 
 
 def _divisors(s: Setting, *names: str) -> Iterator[Change]:
-    """Other sizes that divide the processes, nearest first."""
+    """Return other sizes that divide the processes, nearest first."""
     for name in names:
         yield from each(name, near(getattr(s, name), lambda n: (s.processes or 1) % n == 0))
 

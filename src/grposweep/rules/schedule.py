@@ -1,4 +1,4 @@
-"""GS, GD and GC: a run has a length and takes steps, no data is lost unnoticed, checkpoints can be resumed from.
+"""GS, GD and GC: a run has a length and takes steps, no data is lost silently, checkpoints can be resumed.
 
 Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler and
 trainer/grpo_config.py.
@@ -14,8 +14,8 @@ from grposweep.setting import EVERY, TRL_LIKE, Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")
-WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that follow an evaluated metric
-LEAST_DROPPED = 20  # a twentieth of the data; less is lost in every shuffle
+WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that read an evaluated metric
+LEAST_DROPPED = 20  # at least a twentieth of the data: less is lost in every shuffle
 HUB_CHECKED = (0, 28)
 BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
 Facts = dict[str, object]
@@ -25,7 +25,7 @@ Facts = dict[str, object]
 def one_length(s: Setting) -> Violation | None:
     """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
 
-    Ours: TRL lets max_steps override epochs silently; which of two was meant cannot be known. In a recipe, where epochs
+    In TRL max_steps silently overrides epochs, so grposweep cannot know which of the two was meant. For recipes, in which epochs
     have a default, see GS203.
     """
     if s.given:
@@ -55,7 +55,7 @@ def one_length(s: Setting) -> Violation | None:
 def the_length_is_positive(s: Setting) -> Violation | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.
 
-    Of verl and EasyR1 no step at all is an evaluation: ``trainer.total_training_steps=0`` with ``val_before_train``.
+    In verl and EasyR1 a run without steps is an evaluation: ``trainer.total_training_steps=0`` with ``val_before_train``.
     """
     for name in LENGTHS:
         value = getattr(s, name)
@@ -81,7 +81,7 @@ def _budget_counts(s: Setting) -> int:
 def the_budget_holds_a_step(s: Setting) -> Facts | None:
     """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
 
-    Ours: steps = floor(budget / (B W S)) mu S / A.
+    A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
     """
     if not judgeable(s) or s.num_iterations < 1 or s.max_steps is not None or not s.budget_completions:
         return None
@@ -92,12 +92,12 @@ def the_budget_holds_a_step(s: Setting) -> Facts | None:
 
 
 def _needed(s: Setting) -> int:
-    """The completions of the rollouts behind the first optimizer step."""
+    """Return the completions of the rollouts behind the first optimizer step."""
     return (planning.completions_per_rollout(s) or 0) * -(-1 // planning.steps_per_rollout(s))
 
 
 def _filled_counts(s: Setting) -> int:
-    """D >= B W S / G where groups are whole; GB101 and others report the rest."""
+    """Return the counts with D >= B W S / G if groups are whole; GB101 and others report the rest."""
     if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.replace({"processes": 1})):
         return ALL_COUNTS
     most = s.train_prompts * s.num_generations
@@ -162,7 +162,7 @@ def the_scheduler_sees_a_metric(s: Setting) -> bool:
       why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
       instead="Choose an accumulation that divides them.")  # fmt: skip
 def steps_end_on_rollouts(s: Setting) -> Facts | None:
-    """Where mu S and A divide neither way, optimizer steps straddle rollouts, and the last step of an epoch is short."""
+    """If neither of mu S and A divides the other, optimizer steps straddle rollouts, and the last step of an epoch is short."""
     if not judgeable(s) or s.num_iterations < 1:
         return None
     micro, accumulation = planning.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
@@ -214,9 +214,9 @@ def few_prompts_are_dropped(s: Setting) -> Facts | None:
       why="the tokenizer has a chat template, and prompts reach the model without it",
       instead="Set {chat}=true, unless the model was never tuned on conversations.")  # fmt: skip
 def an_instruct_model_gets_its_chat_template(s: Setting) -> bool:
-    """An instruction-tuned model completes text without its chat template badly: it does not know that it was asked something.
+    """Without its chat template an instruction-tuned model completes text badly, because it does not see a question.
 
-    Judged after preparation has looked at the tokenizer. Some base models' tokenizers have a template too.
+    Judged after preparation has read the tokenizer. Some base models' tokenizers have a template too.
     """
     return s.chat is False and s.has_chat_template is True
 
@@ -261,7 +261,7 @@ def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
 
 
 def _is_off(save: float, evaluate: float) -> bool:
-    """Whether transformers would find no multiple: shares and steps do not mix."""
+    """Return whether transformers would find no multiple: shares and steps do not mix."""
     if (save < 1) != (evaluate < 1):
         return save % evaluate != 0
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
@@ -273,10 +273,10 @@ def _is_off(save: float, evaluate: float) -> bool:
           "after {limit:.1f}: work since the last one is lost each time",
       instead="Set {checkpoints}={enough} or more, or a longer {walltime_min}.")  # fmt: skip
 def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
-    """A job must reach a checkpoint before its time limit; otherwise the next job repeats the work, without end.
+    """A job must reach a checkpoint before its time limit. Otherwise the next job repeats the work, forever.
 
-    Ours: a job is asked to stop at a rollout boundary ``cluster.warn_seconds`` before its end, and a long rollout misses that.
-    Judged where the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
+    In a sweep, a job is asked to stop at a rollout boundary ``cluster.warn_seconds`` before its end, and a long rollout misses
+    that. Judged if the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
     loading and evaluations take their part of it.
     """
     if (

@@ -1,4 +1,4 @@
-"""GD: what a screen of the untrained model says about a batch. Nothing is said without a screen that matches.
+"""GD: what a screen of the untrained model reveals about a batch. Nothing is reported without a matching screen.
 
 Source: a group whose rewards are all equal has no advantage, so it adds nothing to GRPO's gradient (DAPO, arXiv 2503.14476,
 section 3.2). The expected shares of groups are those of `grposweep.screening.signal`.
@@ -18,7 +18,7 @@ Facts = dict[str, float]
 
 
 def _live(s: Setting) -> Facts | None:
-    """Return the share of groups with a signal, the prompts of a step, those of them with one, and the share of dead steps."""
+    """Return the share of groups with a signal, the prompts per step, those of them with a signal, and the share of dead steps."""
     if not s.signal_shares or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
@@ -39,8 +39,8 @@ def _live(s: Setting) -> Facts | None:
 def steps_have_a_group_with_a_signal(s: Setting) -> Facts | None:
     """At least half of the optimizer steps need a group whose rewards are not all equal.
 
-    Groups with equal rewards have no advantage. A screen of the untrained model says how many of them to expect at the start. A
-    step has no gradient if all of its groups are such: the share of them to the power of the prompts a step.
+    Groups with equal rewards have no advantage. A screen of the untrained model estimates their share at the start. A
+    step has no gradient if all of its groups are such, with probability share ** prompts per step.
     """
     facts = _live(s)
     return facts if facts and facts["dead"] > MOST_DEAD else None
@@ -63,5 +63,5 @@ def most_groups_have_a_signal(s: Setting) -> Facts | None:
       why="{s.truncated_share:.0%} of the completions of the untrained model reach it and are cut, mostly before their answer",
       instead="Set {max_completion_length} higher, or ask for shorter answers.", of=TRL_FAMILY)  # fmt: skip
 def most_completions_end(s: Setting) -> bool:
-    """At least half of the completions should end by themselves, by a screen of the untrained model."""
+    """At least half of the completions should end before the length limit, by a screen of the untrained model."""
     return s.truncated_share is not None and s.truncated_share > TRUNCATED

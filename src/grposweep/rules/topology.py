@@ -1,4 +1,4 @@
-"""GT: processes, parallelism, vLLM's place, and the launcher.
+"""GT: processes, parallelism, the place of vLLM, and the launcher.
 
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
@@ -10,13 +10,13 @@ from grposweep.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)
-# What each place of vLLM does not read.
+# Options that vLLM does not read, by its place.
 UNREAD = {
     "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
     "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
 }
-VLLM_HAS_A_PLACE = (0, 16)  # trl 0.15 trainer/grpo_trainer.py starts vLLM itself, on a GPU of its own
-UNMERGES_EARLY = ((1, 11, 0), (1, 17, 0))  # the first release, and the one after the newest that was read
+VLLM_HAS_A_PLACE = (0, 16)  # trl 0.15 trainer/grpo_trainer.py starts vLLM itself, on a separate GPU
+UNMERGES_EARLY = ((1, 11, 0), (1, 17, 0))  # the first release with the error, and the one after the newest release read
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
 
@@ -35,7 +35,7 @@ rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"), titl
       instead="Set {tensor_parallel_size}=1; to shard the model, use FSDP or DeepSpeed ZeRO.",
       to=({"tensor_parallel_size": 1},))  # fmt: skip
 def every_process_has_its_own_data(s: Setting) -> bool:
-    """Tensor parallel processes share their data, but TRL counts each as one with its own.
+    """Tensor parallel processes share their data, but TRL treats each as if it had its own.
 
     With 2 of them and an even number of micro-steps half of the prompts are never generated; otherwise a rollout holds
     half as many prompts as configured. No message. Simulated with trl 1.16 (W reports 2, one process reads data).
@@ -64,7 +64,7 @@ rule("GT103", "error", ("version", "processes", "use_vllm", "vllm_mode", "vllm_t
       why="vLLM runs in a server or colocated with training", instead="Set {vllm_mode}=colocate or server.",
       to=each("vllm_mode", VLLM_MODES))  # fmt: skip
 def vllm_has_a_place(s: Setting) -> bool:
-    """vLLM runs in a server of its own, or colocated with training.
+    """vLLM runs in a separate server or colocated with training.
 
     TRL 1.16, after the model is loaded: "vllm_mode must be either 'server' or 'colocate', got 'foo'."
     """
@@ -75,10 +75,10 @@ def vllm_has_a_place(s: Setting) -> bool:
       why="a single process sees all of them, and {late}",
       instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.")  # fmt: skip
 def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:
-    """One process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process a GPU.
+    """A single process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process per GPU.
 
     TRL since 1.15: "GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible to
-    a single process." Before, B silently counts for every GPU.
+    a single process." Before, B silently applies to every GPU.
     """
     if s.launcher != "python" or s.visible_gpus is None or s.visible_gpus < 2 or (s.processes or 1) > 1:
         return None
@@ -88,10 +88,10 @@ def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:
 @rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE,
       blames=("server_gpus", "nodes", "gpus_per_node"), why="{reason}", instead="{advice}")  # fmt: skip
 def a_vllm_server_has_its_gpus(s: Setting) -> dict[str, object] | None:
-    """A job's own vLLM server takes GPUs from training: some of a single node, or the last of several nodes whole.
+    """A job's own vLLM server takes GPUs from training: some of a single node, or all GPUs of the last of several nodes.
 
-    Ranks are laid out evenly over the nodes that train, so a node is the server's or it is not, and a server on two nodes
-    would need Ray. It splits its GPUs into groups of ``vllm_tensor_parallel_size``. Source: slurm/trial.sbatch.j2;
+    Ranks are distributed evenly over the training nodes, so a node belongs either to the server or to training. A server on two
+    nodes would need Ray. It splits its GPUs into groups of ``vllm_tensor_parallel_size``. Source: slurm/trial.sbatch.j2;
     Open-R1's slurm/train.slurm gives the server the last node.
     """
     if not s.server_gpus or s.nodes is None or not s.gpus_per_node:
@@ -157,7 +157,7 @@ def _head_divisors(s: Setting) -> tuple[Change, ...]:
       instead="Set {server_gpus}={s.vllm_tensor_parallel_size}, and train on the others.",
       to=lambda s: ({"vllm_tensor_parallel_size": s.server_gpus}, {"server_gpus": s.vllm_tensor_parallel_size}))  # fmt: skip
 def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
-    """A job's own vLLM server takes as many GPUs as one engine of a dense model: ``vllm_tensor_parallel_size``.
+    """A job's own vLLM server for a dense model has exactly one engine: as many GPUs as ``vllm_tensor_parallel_size``.
 
     TRL 1.16 scripts/vllm_serve.py: "For dense models, keep this [data_parallel_size] at 1. Setting this above 1 for dense
     models is not supported/useful and will error out (see vLLM PR #30739)."

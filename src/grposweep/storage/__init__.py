@@ -1,1 +1,1 @@
-"""A sweep's files on disk: names, records, folders."""
+"""The files of a sweep on disk: names, records, folders."""

@@ -38,12 +38,12 @@ class State(Enum):
 
     COMPLETE = "complete"
     TORN = "torn"  # a process died while it wrote it
-    UNKNOWN = "unknown"  # of a kind that is not known here, or of another number of ranks
+    UNKNOWN = "unknown"  # of an unknown kind, or written by another number of ranks
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look into a checkpoint shows; ``why`` it is not complete."""
+    """The state of a checkpoint; ``why`` it is not complete."""
 
     state: State
     why: str = ""
@@ -139,9 +139,9 @@ def _replicated(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ever
 
 
 def _deepspeed(path: Path, ranks: int) -> Iterator[str]:
-    """ZeRO: a folder that `latest` names when all is written. Each rank writes its optimizer state, under ZeRO-3 weights too.
+    """ZeRO: a folder that `latest` names once all is written. Each rank writes its optimizer state, under ZeRO-3 its weights too.
 
-    scheduler.pt is not there if the learning rate is DeepSpeed's own to schedule.
+    scheduler.pt is missing if DeepSpeed schedules the learning rate.
     """
     if (path / "scheduler.pt").exists():
         yield from _torn(path, "scheduler.pt")
@@ -219,13 +219,13 @@ def _shards(metadata: Path) -> list[str]:
 
 
 def _rename(checkpoint: Checkpoint, why: str) -> None:
-    """Move one out of sight of every program that looks for `checkpoint-N`, and say so in the log and in a file next to it."""
+    """Rename a checkpoint so that no program takes it for `checkpoint-N`. Report it in the log and in a file next to it."""
     names = (f"{BROKEN}{checkpoint.path.name}{again}" for again in ("", *(f"-{count}" for count in range(2, 1000))))
     target = next(path for name in names if not (path := checkpoint.path.with_name(name)).exists())
     checkpoint.path.rename(target)
     text = f"{checkpoint.path.name} cannot be resumed from and was renamed to {target.name}: {why}."
     print(text, file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # a full disk may be what tore it
+    with contextlib.suppress(OSError):  # a full disk may be the reason for the torn checkpoint
         (target / NOTE).write_text(f"{text}\nDelete the folder if you do not need it.\n", encoding="utf-8")
 
 

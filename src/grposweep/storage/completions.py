@@ -1,7 +1,7 @@
-"""completions.jsonl: a few held-out completions of each evaluation, one a line, bounded in size.
+"""completions.jsonl: a few held-out completions of each evaluation, one per line, bounded in size.
 
 The file is replaced as a whole at each evaluation. So a resumed trial writes no completion twice, and evaluations in the
-middle can be dropped when the file would grow over `TRIAL_BYTES`.
+middle can be dropped when the file would exceed `TRIAL_BYTES`.
 """
 
 import json
@@ -21,7 +21,7 @@ LONGEST, SHORTEST = 8_000, 64  # characters of one text
 
 @dataclass(frozen=True)
 class KeptCompletion:
-    """One line of completions.jsonl: a completion that was sampled at the evaluation after ``step`` optimizer steps.
+    """One line of completions.jsonl: a completion sampled at the evaluation after ``step`` optimizer steps.
 
     ``value`` is the objective's metric at that evaluation, ``reward`` the weighted reward of this completion and ``rewards``
     its parts (None: not judged). ``truncated``: it ran into the length limit. ``template``: it is the evaluation's most
@@ -57,7 +57,7 @@ class KeptCompletion:
         )
 
     def line(self) -> str:
-        """Return the line, with its end."""
+        """Return the JSON line, with its line end."""
         content = asdict(self) | {"value": finite_or_none(self.value), "reward": finite_or_none(self.reward)}
         content["rewards"] = {name: finite_or_none(value) for name, value in self.rewards.items()}
         return json.dumps({"v": VERSION, **content}, allow_nan=False) + "\n"
@@ -67,7 +67,7 @@ Evaluations = dict[int, list[KeptCompletion]]  # by optimizer step
 
 
 def read_completions(trial: Path) -> Evaluations:
-    """Return a trial's kept completions by step, in order; empty if there are none, or the file is not one of ours."""
+    """Return a trial's kept completions by step, in order; empty if the file is missing or is not grposweep's."""
     path = trial / paths.COMPLETIONS
     try:
         if path.stat().st_size > 4 * TRIAL_BYTES:
@@ -79,14 +79,14 @@ def read_completions(trial: Path) -> Evaluations:
 
 
 def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True) -> None:
-    """Add one evaluation to the file; it replaces what is there of the same step."""
+    """Add one evaluation to the file. It replaces an earlier one of the same step."""
     if completions:
         known = read_completions(trial) | {completions[0].step: fit(completions)}
         _write(trial, thin({step: known[step] for step in sorted(known)}, maximize))
 
 
 def rewind_completions(trial: Path, step: int | None) -> None:
-    """Drop what lies after a checkpoint's step (all of it for None): these evaluations are about to happen again."""
+    """Drop evaluations after a checkpoint's step (None: all), because they will run again."""
     if (trial / paths.COMPLETIONS).exists():
         found = {} if step is None else read_completions(trial)
         _write(trial, {at: kept for at, kept in found.items() if step is not None and at <= step})
@@ -106,7 +106,7 @@ def fit(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
 
 
 def shorten(text: str, longest: int) -> str:
-    """Return the head and the end of a text of more than ``longest`` characters; what is left out is said between them."""
+    """Return the start and the end of a text of more than ``longest`` characters, with a note of what is left out."""
     if len(text) <= longest:
         return text
     end = longest // 4
@@ -114,14 +114,14 @@ def shorten(text: str, longest: int) -> str:
 
 
 def best_step(found: Evaluations, maximize: bool = True) -> int | None:
-    """Return the step of the evaluation with the best value, the earliest of equal ones; None without a value."""
+    """Return the step of the evaluation with the best value, the earliest of equal ones; None if no evaluation has a value."""
     values = {step: value for step, kept in found.items() if (value := kept[0].value) is not None}
     best = max if maximize else min
     return best(values, key=lambda step: values[step]) if values else None
 
 
 def thin(found: Evaluations, maximize: bool = True) -> Evaluations:
-    """Drop evaluations until all lines have at most `TRIAL_BYTES`: each time the one whose neighbours are nearest."""
+    """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the nearest neighbours."""
     found, sizes = dict(found), {step: sum(len(kept.line()) for kept in group) for step, group in found.items()}
     while sum(sizes[step] for step in found) > TRIAL_BYTES:
         steps, best = list(found), best_step(found, maximize)

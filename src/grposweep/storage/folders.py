@@ -1,4 +1,4 @@
-"""A sweep's folders: what lies where, and which sweep a name means (the layout is a contract)."""
+"""Folders of a sweep: which file is where, and which sweep a name refers to. The layout is a contract."""
 
 import os
 import re
@@ -25,8 +25,8 @@ from grposweep.storage.records import (
 )
 from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
 
-LOG_TAIL_BYTES = 1 << 16  # of which the last lines are shown
-SEARCH_DEPTH = 4  # folders below the one that is searched
+LOG_TAIL_BYTES = 1 << 16  # the last lines of these bytes are shown
+SEARCH_DEPTH = 4  # levels of folders below the one that is searched
 RERUN = re.compile(r"-\d{4,}-(rerun|fork)-[0-9a-f]{6}$")  # ends the name of a trial's rerun or fork
 
 
@@ -48,28 +48,28 @@ class TrialFolder:
 
     @property
     def result(self) -> TrialResult:
-        """How the last attempt ended; an empty record while there is no result."""
+        """Return how the last attempt ended; an empty record if there is no result."""
         return TrialResult.read(self.path)
 
     @property
     def is_done(self) -> bool:
-        """Whether the trial has ended for good; a stopped one continues when the sweep does."""
+        """Return whether the trial has ended finally. A stopped trial continues when its sweep does."""
         return self.result.is_final
 
     @property
     def failure(self) -> FailureReport:
-        """Why the trial failed or was retried; an empty report for any other."""
+        """Return why the trial failed or was retried; an empty report otherwise."""
         return self.result.failure or FailureReport()
 
     @property
     def record(self) -> TrialRecord | None:
-        """What the study must say of the trial; None if trial.json is missing, damaged or another trial's."""
+        """Return the trial's record for the study; None if trial.json is missing, damaged or of another trial."""
         record = TrialRecord.read(self.path)
         is_ours = record is not None and str(record.attributes.get("experiment"))[:6] == self.head
         return record if is_ours else None
 
     def outcome(self, metric: str) -> TrialOutcome:
-        """Return what the study is told of a trial that has ended."""
+        """Return what the study is told about an ended trial."""
         result = self.result
         return TrialOutcome(result.value, self.evaluations(metric), result.status is TrialStatus.PRUNED)
 
@@ -83,7 +83,7 @@ class TrialFolder:
         return max(used, default=-1) + 1
 
     def open_attempt(self) -> OpenAttempt | None:
-        """Return the last attempt if nothing has noted its end."""
+        """Return the last attempt if its end has not been noted."""
         found: OpenAttempt | None = None
         for event in self.attempts():
             match event.event:
@@ -94,7 +94,7 @@ class TrialFolder:
         return found
 
     def nodes_to_avoid(self) -> str:
-        """Return where the last attempt ran if its failure is to be tried on other nodes; empty otherwise."""
+        """Return the nodes of the last attempt if its failure should be retried on other nodes; empty otherwise."""
         ended = [event for event in self.attempts() if event.event == AttemptEventKind.ENDED]
         return ended[-1].nodes or "" if ended and ended[-1].step == "elsewhere" else ""
 
@@ -103,18 +103,18 @@ class TrialFolder:
         AttemptEvent(attempt, event, **content).append(self.path)
 
     def hung(self, attempt: int) -> bool:
-        """Return whether a controller found this attempt without a heartbeat."""
+        """Return whether a controller found this attempt hanging, without a heartbeat."""
         return any(event.attempt == attempt and event.event == AttemptEventKind.HANGS for event in self.attempts())
 
     def close_attempt(self) -> None:
-        """Note the end of an attempt that left its result when no controller watched, or that died writing it.
+        """Note the end of an attempt that left its result while no controller watched, or that died while writing it.
 
-        No attempt may run any more if the trial was to end with it.
+        No attempt of the trial may be running.
         """
         begun, result = self.open_attempt(), self.result
         is_over = result.is_final or self.control.ends_trial
         if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
-            return  # none, or one that has left nothing yet
+            return  # no attempt, or one without a result yet
         failure = self.failure
         self.note_attempt(
             begun.number,
@@ -138,22 +138,22 @@ class TrialFolder:
         }
 
     def heartbeat(self) -> Heartbeat:
-        """Return where the attempt is; empty before its first step."""
+        """Return the progress of the attempt; empty before its first step."""
         return Heartbeat.read(self.path)
 
     @property
     def control(self) -> ControlRequest:
-        """What control.json asks; `pause` and `prune` stay in force across attempts."""
+        """Return the request in control.json. `pause` and `prune` stay in force across attempts."""
         return ControlRequest.read(self.path)
 
     def request(self, action: Action, reason: str = "", guard: str = "") -> ControlRequest:
-        """Ask the attempt to do this at its next rollout boundary; the request is on disk before it is returned."""
+        """Ask the attempt to do this at its next rollout boundary. The request is on disk when this returns."""
         request = ControlRequest(action, reason, guard)
         request.write(self.path)
         return request
 
     def last_lines(self, count: int = 12) -> list[str]:
-        """Return the end of the first rank's log, or of its job's log if no rank got so far; secrets are redacted."""
+        """Return the end of the first rank's log, or of the job's log if no rank wrote one; secrets are redacted."""
         for name in ("rank-0.log", "job.log"):
             text = read_tail(self.path / paths.LOGS / name, LOG_TAIL_BYTES).decode("utf-8", "replace")
             if text.strip():
@@ -191,9 +191,9 @@ class SweepFolder:
         return self.path / paths.JOURNAL
 
     def settings(self) -> dict[str, Any] | None:
-        """Return what ``sweep.yaml`` says; None for a folder that holds no sweep.
+        """Return the content of ``sweep.yaml``; None for a folder that holds no sweep.
 
-        Raises UserError if it is damaged: without it nothing tells whether this is the same sweep.
+        Raises UserError if it is damaged, because the sweep cannot be identified without it.
         """
         path = self.path / paths.SWEEP
         try:
@@ -206,7 +206,7 @@ class SweepFolder:
         return dict(content) if isinstance(content, dict) else {}
 
     def prepared(self) -> dict[str, Any]:
-        """Return what preparation counted, by model and task; empty before it."""
+        """Return what preparation counted, by model and task; empty before preparation."""
         entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
         return (
             {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
@@ -215,7 +215,7 @@ class SweepFolder:
         )
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
-        """Return the folder of a trial, whether it exists or not."""
+        """Return the folder of a trial, which need not exist."""
         return TrialFolder(self.path / paths.TRIALS / f"{number:04d}-{experiment[:6]}")
 
     def trials(self) -> Iterator[TrialFolder]:
@@ -226,7 +226,7 @@ class SweepFolder:
 
 
 def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
-    """Return a sweep's folder by its path, or by its name under ``outputs``; the newest one there if none is named.
+    """Return a sweep's folder by path, or by name under ``outputs``; the newest one there if ``named`` is None.
 
     Raises UserError if there is no such sweep.
     """
@@ -241,7 +241,7 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
 
 
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
-    """Return the sweep under ``outputs`` that has changed last; ``reruns``: reruns and forks of single trials count as well.
+    """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and forks of single trials count too.
 
     Raises UserError if there is none.
     """
@@ -252,7 +252,7 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
 
 
 def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
-    """Yield the sweeps in and below a folder, a few levels deep; sweeps inside a sweep are not searched."""
+    """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not searched."""
     root = folder.resolve()
     for place, folders, files in os.walk(root):
         here = Path(place)
@@ -265,7 +265,7 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
 
 
 def last_change(sweep: Path) -> float:
-    """Return when a sweep began or its study last changed: clock time in seconds, by the files' own dates."""
+    """Return when a sweep began or its study last changed: clock time in seconds, from the dates of files."""
     return max(
         (path.stat().st_mtime for name in (paths.SWEEP, paths.JOURNAL) if (path := sweep / name).exists()), default=0
     )
@@ -274,7 +274,7 @@ def last_change(sweep: Path) -> float:
 def _is_sweep(path: Path) -> bool:
     try:
         return (path / paths.SWEEP).is_file()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 

@@ -1,6 +1,6 @@
-"""The state that the trials of a fork start from: a checkpoint of another trial, and what that one had logged by then.
+"""The start of a fork's trials: a checkpoint of another trial, and what that trial had logged until then.
 
-It lies in the fork's own sweep folder (``forked/``), so that the parent may continue, delete its checkpoints or be removed.
+It is in the fork's sweep folder (``forked/``), so the parent may continue, delete its checkpoints or be removed.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class ForkState:
 
     @classmethod
     def parse(cls, content: Any) -> Self | None:
-        """Return the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
+        """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
         said = content if isinstance(content, dict) else {}
         step, seed = whole_or_none(said.get("step")), whole_or_none(said.get("seed"))
         if step is None or seed is None:
@@ -48,7 +48,7 @@ class ForkState:
 
     @property
     def digest(self) -> str:
-        """The value of ``trainer.fork``."""
+        """Return the value of ``trainer.fork``."""
         return self.sha256[:12]
 
     def checkpoint(self, sweep: Path) -> Checkpoint:
@@ -56,15 +56,15 @@ class ForkState:
         return Checkpoint(sweep / paths.FORK / f"checkpoint-{self.step}", self.step)
 
     def keep(self, checkpoint: Path, logs: Path, sweep: Path) -> None:
-        """Copy a checkpoint, and the files in ``logs`` (metrics and completions), to a fork's sweep folder; the record last.
+        """Copy a checkpoint and the files in ``logs`` (metrics and completions) to a fork's sweep folder, the record last.
 
-        Files are hard links where the file system has them: a checkpoint takes its space once.
+        Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
         target = sweep / paths.FORK
         if ForkState.read(sweep) == self:
             return
         shutil.rmtree(target, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a trial that still runs deletes its checkpoints: the hash tells
+        with contextlib.suppress(OSError):  # a running trial may delete its checkpoints; the hash reveals that
             shutil.copytree(checkpoint, self.checkpoint(sweep).path, copy_function=_link)
         if checkpoint_hash(self.checkpoint(sweep).path) != self.sha256:
             shutil.rmtree(target, ignore_errors=True)
@@ -88,7 +88,7 @@ def checkpoint_hash(folder: Path) -> str:
 
 
 def start_of_fork(trial: Path, digest: str) -> Checkpoint:
-    """Return the checkpoint that a fork's trial starts from, and give the trial what was logged until then.
+    """Return the checkpoint that a fork's trial starts from, and give the trial the logs until then.
 
     Raises UserError if the sweep of the trial has no such state.
     """

@@ -25,20 +25,20 @@ from grposweep.files import parse_yaml, read_json, read_text, write_json
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
 
-WHOLE_BYTES = 64 << 20  # larger files are hashed by samples,
-SAMPLES, SAMPLE_BYTES = 64, 1 << 20  # of so many bytes each: the cost of a file is bounded
+WHOLE_BYTES = 64 << 20  # larger files are hashed by samples
+SAMPLES, SAMPLE_BYTES = 64, 1 << 20  # this many samples of this many bytes, so the cost of a file is bounded
 COPIED_BYTES = 10 << 20  # the largest file that is copied
-MOST_FILES = 1000  # of a package or a folder that are looked at
+MOST_FILES = 1000  # of a package or a folder; further files are ignored
 LONGEST_PATH = 1000  # characters
-_OUTPUT = re.compile(r"out|log|save|cache|resume")  # keys of a recipe that say where a program writes
-SAMPLED = "~"  # begins a hash of samples
-# Code that reads files by its own place would not find them next to a copy.
+_OUTPUT = re.compile(r"out|log|save|cache|resume")  # keys of a recipe that name a program's output
+SAMPLED = "~"  # prefix of a hash of samples
+# A copy would not find files that code reads relative to its own location.
 _OWN_PLACE = re.compile(r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bpkgutil\b")
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file or folder: its hash, whether the sweep has a copy, and size and date as of then."""
+    """One file or folder: its hash, whether the sweep has a copy, and its size and date at that time."""
 
     digest: str
     copied: bool = False
@@ -48,14 +48,14 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files of a sweep by the names that the configuration has for them; ``copies`` is their folder in the sweep."""
+    """The files of a sweep under the names in the configuration; ``copies`` is their folder in the sweep."""
 
     files: Mapping[str, InputFile] = field(default_factory=dict)
     copies: str | None = None
 
     @classmethod
     def read(cls, sweep: Path, provenance: Mapping[str, Any] | None = None) -> Self:
-        """Return what ``inputs.json`` records; for a sweep of an earlier release what its provenance says."""
+        """Read ``inputs.json``, or the provenance of a sweep of an earlier release."""
         content = read_json(sweep / paths.INPUTS)
         if content is None:
             named = (provenance or {}).get("files")
@@ -81,13 +81,13 @@ class Inputs:
         return {name: file.digest for name, file in self.files.items()}
 
     def changed(self, now: "Inputs") -> list[str]:
-        """Return the files that both name, with another content. A hash of samples says nothing about one of the whole."""
+        """Return the files that both records name with different content. A hash of samples is not compared with a whole one."""
         both = [name for name in self.files if name in now.files]
         pairs = [(name, self.files[name].digest, now.files[name].digest) for name in both]
         return [n for n, old, new in pairs if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)]
 
     def keep(self, sweep: Path) -> "Inputs":
-        """Copy code and small data into the sweep, once for each state of them; return the inputs with their copies."""
+        """Copy code and small data into the sweep, once per state. Return the inputs with their copies."""
         chosen = [name for name, file in self.files.items() if file.copied]
         if not chosen:
             return replace(self, copies=None)
@@ -96,7 +96,7 @@ class Inputs:
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
             draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-            draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
+            draft.chmod(0o755)  # mkdtemp's 0700 would exclude team mates
             for name in chosen:
                 copy = draft / Path(name).resolve().relative_to("/")
                 copy.parent.mkdir(parents=True, exist_ok=True)
@@ -111,13 +111,13 @@ _COPY = re.compile(rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)")
 
 
 def original_path(name: str) -> str:
-    """Return the user's own file for a path that may be the sweep's copy of it, relative to the working directory if below it."""
+    """Return the user's file for a path that may be the sweep's copy of it, relative to the working directory if below it."""
     path = Path(_COPY.sub("", name))
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
-    """Return the files that these experiments depend on, hashed as they are now."""
+    """Find the files that these experiments depend on, with their present hashes."""
     data: list[Path] = []
     read_in_place: list[Path] = []
     code: list[Path] = []
@@ -138,14 +138,14 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 
 def _named_in(recipe: str | None) -> list[Path]:
-    """Return the files and folders that a YAML recipe names, apart from where it writes."""
+    """Return the files and folders that a YAML recipe names, except its outputs."""
     path = Path(recipe or os.devnull)
     if path.suffix not in (".yaml", ".yml") or not _is_small(path):
         return []
     try:
         content = parse_yaml(read_text(path))
     except (OSError, ValueError):
-        return []  # its reader says what is wrong
+        return []  # the recipe's reader reports the error
     values = content.items() if isinstance(content, dict) else ()
     texts = [value for key, value in values if isinstance(value, str) and value and not _OUTPUT.search(str(key))]
     return [Path(text) for text in texts if len(text) < LONGEST_PATH and Path(text).exists()]
@@ -156,7 +156,7 @@ def _is_small(path: Path) -> bool:
 
 
 def _name(path: Path) -> str:
-    """Return a path as the user would type it: relative where it is below the working directory."""
+    """Return a path as the user would type it: relative if it is below the working directory."""
     if not path.is_absolute():
         return str(path)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
@@ -182,7 +182,7 @@ def _is_ours(root: str) -> bool:
 
 
 def _with_imports(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
-    """Return files and, transitively, the project's files that they import."""
+    """Return files and the project's files that they import, directly or indirectly."""
     found = {path.absolute(): path for path in files}
     waiting = list(files)
     while waiting and len(found) < MOST_FILES:
@@ -205,7 +205,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _module_files(module: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the project's files behind a module: of a package all, because it may import them by name."""
+    """Return the project's files of a module; all files of a package, because it may import them by name."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "grposweep":
         return []
@@ -214,13 +214,13 @@ def _module_files(module: str, roots: Sequence[Path]) -> list[Path]:
             return [root / f"{top}.py"]
         package = root / top
         if not package.is_dir() or not ((package / "__init__.py").is_file() or _is_unknown(top)):
-            continue  # a folder without __init__.py gives way to an installed package of its name
+            continue  # an installed package takes precedence over a folder without __init__.py
         return [path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)]
     return []
 
 
 def _is_unknown(top: str) -> bool:
-    """Return whether no package of this name is installed; imports nothing."""
+    """Return whether no package of this name is installed, without importing it."""
     try:
         return find_spec(top) is None
     except (ImportError, ValueError):
@@ -233,7 +233,7 @@ def _described(path: Path, copied: bool) -> InputFile:
 
 
 def digest_of(path: Path) -> str:
-    """Return the hash of a file or folder; of a large file the hash of its size and samples."""
+    """Return the hash of a file or folder; of a large file, the hash of its size and samples."""
     if path.is_dir():
         digest = hashlib.sha256()
         inside = (item for item in sorted(path.rglob("*")) if item.is_file() and not _is_hidden(item, path))
@@ -261,13 +261,13 @@ def _file_digest(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 -
 
 
 def _sample_places(size: int) -> Iterator[int]:
-    """Yield where samples begin: evenly spread, both ends of the file among them."""
+    """Yield the offsets of samples: evenly spread, from the first byte to the last."""
     return ((size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES))
 
 
 @dataclass(frozen=True)
 class TrialInputs:
-    """The inputs of one trial, as its attempts find them: by provenance.json in its folder."""
+    """The inputs of one trial as its attempts find them, from provenance.json in its folder."""
 
     copies: Path | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class TrialInputs:
         return cls(trial.parent.parent / copies if copies else None, {str(k): str(v) for k, v in files.items()})
 
     def path(self, name: str) -> str:
-        """Return the copy of a file, or its own name if there is none."""
+        """Return the copy of a file, or its own path if there is none."""
         copy = self._copy(name)
         return name if copy is None else str(copy)
 
@@ -291,7 +291,7 @@ class TrialInputs:
         return copy if copy is not None and copy.is_file() else None
 
     def task(self, task: Task) -> Task:
-        """Return a task that reads copies."""
+        """Return the task with its files replaced by their copies."""
         given: dict[str, Any] = {
             n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n)) and Path(v).is_file()
         }
@@ -303,19 +303,19 @@ class TrialInputs:
         return replace(task, **given, rewards=rewards)
 
     def trainer(self, trainer: Trainer) -> Trainer:
-        """Return a trainer whose script is the copy; its working directory stays."""
+        """Return the trainer with its script replaced by the copy; its working directory stays."""
         if trainer.script is None:
             return trainer
         copy = self._copy(str(Path(trainer.workdir or ".") / trainer.script))
         return trainer if copy is None else replace(trainer, script=str(copy))
 
     def roots(self, given: Iterable[str]) -> list[str]:
-        """Return the copies of folders that modules are imported from, before these folders."""
+        """Return the copies of folders on the import path, followed by the folders themselves."""
         copies = [self.copies / Path(root or ".").resolve().relative_to("/") for root in given] if self.copies else []
         return [str(copy) for copy in copies if copy.is_dir()]
 
     def check(self) -> None:
-        """Raise UserError if a file that has no copy is not what it was when the trial was written."""
+        """Raise UserError if a file without a copy changed since the trial was written."""
         for name, digest in self.digests.items():
             path = Path(name)
             if self._copy(name) is not None or not path.exists():

@@ -1,4 +1,4 @@
-"""One controller a sweep: a lease with a counter that its holder keeps moving, because clocks of machines differ."""
+"""Allow one controller per sweep: a lease whose holder keeps moving a counter, because clocks of machines differ."""
 
 import os
 import socket
@@ -13,14 +13,14 @@ from grposweep.files import read_json, write_json
 from grposweep.process import exists
 
 BEAT_SECONDS = 1.0
-PATIENCE_SECONDS = 6.0  # a holder that does not move for so long, on another machine, is dead
+PATIENCE_SECONDS = 6.0  # after so long without a move, a holder on another machine counts as dead
 
 
 class Lease:
-    """Held while a controller works; a context manager that keeps the counter moving from a thread of its own."""
+    """A context manager that holds the lease and keeps its counter moving from a thread."""
 
     def __init__(self, path: Path, elsewhere: str = "name=...") -> None:
-        """``elsewhere`` is what the user sets to sweep in another folder."""
+        """``elsewhere`` is the setting that puts a sweep into another folder."""
         self._path, self._elsewhere = path, elsewhere
         self._owner = uuid.uuid4().hex
         self._counter = 0
@@ -29,7 +29,7 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lease")
 
     def __enter__(self) -> "Lease":
-        """Take the lease, which is free or a dead holder's.
+        """Take the lease if it is free or its holder is dead.
 
         Raises UserError if a live controller holds it.
         """
@@ -41,7 +41,7 @@ class Lease:
                 f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another {self._elsewhere}"
             )
         self._write()
-        time.sleep(0.05)  # of two that came at once, the later writer wins; the other sees it here
+        time.sleep(0.05)  # if two take it at once, the later write wins; the other one notices here
         self.check()
         self._thread.start()
         return self
@@ -56,7 +56,7 @@ class Lease:
             self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise LeaseLostError if another controller holds it by now; called before anything is changed."""
+        """Raise LeaseLostError if another controller holds the lease; called before every change."""
         self._lost = self._lost or self._holder() != self._owner
         if not self._lost:
             return
@@ -84,7 +84,7 @@ class Lease:
             try:
                 self._write()
             except OSError:
-                continue  # a full disk is reported by writes that matter
+                continue  # writes that matter report a full disk
 
     def _write(self) -> None:
         content = {
@@ -94,7 +94,7 @@ class Lease:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a lease's holder lives: on this machine by its pid, on any other by watching its counter for seconds."""
+    """Return whether a lease's holder is alive: on this machine by its pid, otherwise by watching its counter for seconds."""
     found = read_json(path)
     if found is None:
         return False
@@ -105,7 +105,7 @@ def is_held(path: Path) -> bool:
         time.sleep(0.2)
         now = read_json(path)
         if now is None:
-            return False  # released meanwhile
+            return False  # it was released in the meantime
         if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
             return True
     return False

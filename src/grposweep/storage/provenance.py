@@ -1,4 +1,4 @@
-"""Provenance: code, packages, machine and command of a result; whether two runs gave the same numbers; a copy of the code.
+"""Record the code, packages, machine and command of a result, compare runs, and keep a copy of the code.
 
 The copy is in the sweep folder. Jobs that start hours later run it, even if the source has changed.
 """
@@ -25,7 +25,7 @@ from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
 
-# Fields of a metrics line that may differ between two runs of one trial; all others are equal bit for bit on a CPU.
+# Fields of a metrics line that may differ between two runs of one trial. All others are bit-identical on a CPU.
 TIMES = (
     "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
     "time/step", "time/generation", "time/scoring", "time/training", "time/diversity", "tokens_per_second", "memory/peak",
@@ -38,7 +38,7 @@ def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return where two histories differ first, in words; None if they are the same."""
+    """Describe where two histories first differ; None if they are equal."""
     old, new = ([without_times(line) for line in lines] for lines in (before, after))
     for one, other in zip(old, new, strict=False):
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -53,7 +53,7 @@ PACKAGES = (
 
 
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:
-    """Code version (git sha and diff of the project), package versions, the user's files, Python, host and folder."""
+    """Collect git sha and diff of the project, package versions, the user's files, Python, host and folder."""
     diff = _git("diff", "HEAD")
     constraints = PROJECT / "constraints.txt"
     return {
@@ -79,7 +79,7 @@ def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
 
 
 def _started_as() -> list[str]:
-    """Return the arguments of Python that start this command again; ``grposweep run`` hides its first word from Hydra."""
+    """Return the Python arguments that start this command again; ``grposweep run`` hides its first word from Hydra."""
     is_script = Path(sys.argv[0]).name == "run.py" or PROJECT.joinpath("src", "run.py").is_file()
     return sys.argv if is_script else [*run_command(), *sys.argv[1:]]
 
@@ -89,7 +89,7 @@ _LOGINS = ("~/.netrc", "~/.config/wandb/settings", "~/.cache/huggingface/token",
 
 
 def environment_digest() -> str:
-    """Return a hash of what logins and libraries depend on: it shows that something changed, and nothing else."""
+    """Return a hash of what logins and libraries depend on. It reveals a change and nothing else."""
     named = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
     files = [Path(os.path.expandvars(name)).expanduser() for name in _LOGINS]
     stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None for path in files]
@@ -97,7 +97,7 @@ def environment_digest() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions, without importing anything."""
+    """Return installed versions without importing the packages."""
     found = {}
     for name in PACKAGES:
         try:
@@ -108,7 +108,7 @@ def package_versions() -> dict[str, str]:
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What of code, packages and a person's files differs between two provenances, in words; None for nothing."""
+    """Describe how code, packages and the user's files differ between two provenances; None if they do not."""
     parts = []
     if before.get("git_sha") != now.get("git_sha"):
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
@@ -117,7 +117,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     old, new = (_table(said, "packages") for said in (before, now))
     parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
     old, new = (_table(said, "files") for said in (before, now))
-    # A file that only one of them names says more about the working directory than about the file.
+    # A file in only one of them usually means another working directory, not a change.
     parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
     return ", ".join(parts) or None
 
@@ -132,7 +132,7 @@ def _unlike(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says about the project's own checkout; None where there is none."""
+    """Return what git reports about the project's checkout; None if there is none."""
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
     answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)
@@ -140,9 +140,9 @@ def _git(*arguments: str) -> str | None:
 
 
 def snapshot_code(sweep: Path) -> Path:
-    """Copy the package as it is now to ``code/<hash>``, once; return that folder, for PYTHONPATH.
+    """Copy the package to ``code/<hash>`` unless it is there. Return that folder, for PYTHONPATH.
 
-    It includes uncommitted changes; the sweep's provenance has the commit and the difference.
+    The copy includes uncommitted changes; the sweep's provenance has the commit and the diff.
     """
     files, digest = _source()
     target = sweep / "code" / digest
@@ -150,7 +150,7 @@ def snapshot_code(sweep: Path) -> Path:
         return target
     target.parent.mkdir(exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))
-    draft.chmod(0o755)  # mkdtemp's 0700 would lock team mates out
+    draft.chmod(0o755)  # mkdtemp's 0700 would exclude team mates
     for path in files:
         copy = draft / path.relative_to(SOURCE)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def snapshot_code(sweep: Path) -> Path:
 
 
 def is_present_code(snapshot: Path) -> bool:
-    """Return whether a snapshot equals the code that is running."""
+    """Return whether a snapshot equals the running code."""
     return snapshot.name == _source()[1]
 
 

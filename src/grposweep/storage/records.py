@@ -29,9 +29,9 @@ class AttemptEventKind(StrEnum):
 
     INTENT = "intent"  # written before it is submitted
     STARTED = "started"
-    HANGS = "hangs"  # written before it is cancelled for want of a heartbeat
+    HANGS = "hangs"  # written before it is cancelled because its heartbeat stopped
     ENDED = "ended"
-    REOPENED = "reopened"  # the trial had failed, and is tried again: earlier failures do not count any more
+    REOPENED = "reopened"  # the failed trial is tried again, and earlier failures no longer count
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class AttemptEvent:
     """One line of attempts.jsonl; only the controller writes them. Fields that an event does not have are None.
 
     ``time``: clock time in seconds. ``logs``: bytes of each log before the attempt. ``code``: exit code, negative for a
-    signal. ``unseen``: no controller watched the end. ``seconds``: how long the attempt was observed.
+    signal. ``unseen``: no controller was running at its end. ``seconds``: how long the attempt was observed.
     """
 
     attempt: int
@@ -89,7 +89,7 @@ def read_attempts(trial: Path) -> list[AttemptEvent]:
 
 @dataclass(frozen=True)
 class OpenAttempt:
-    """An attempt whose end nothing has noted; without a ``job_id`` its controller died while submitting it."""
+    """An attempt without a noted end. Without a ``job_id``, its controller died while submitting it."""
 
     number: int
     job_id: str | None
@@ -97,7 +97,7 @@ class OpenAttempt:
 
 
 class Action(StrEnum):
-    """What a controller asks of an attempt at its next rollout boundary."""
+    """What a controller requests of an attempt at its next rollout boundary."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -107,7 +107,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """control.json: what a controller asks; ``guard`` names the guard that decided it. ``until_step``: from which step."""
+    """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step`` is the first step it covers."""
 
     action: str = Action.RUN
     reason: str = ""
@@ -129,11 +129,11 @@ class ControlRequest:
 
     @property
     def ends_trial(self) -> bool:
-        """Whether the decision is about the trial, and not about one attempt only."""
+        """Return whether the request ends the trial, not just this attempt."""
         return self.action in (Action.PAUSE, Action.PRUNE)
 
     def stops_at(self, step: int) -> bool:
-        """Whether to end at this step: every action but `run` from ``until_step`` on, `run` only up to it."""
+        """Return whether to end at this step: every action but `run` from ``until_step`` on, `run` only up to it."""
         if self.action == Action.RUN:
             return self.until_step is not None and step >= self.until_step
         return self.until_step is None or step >= self.until_step
@@ -141,7 +141,7 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """heartbeat: how far an attempt is, in optimizer steps; the counter moves while it lives. None: not known yet."""
+    """heartbeat: progress of an attempt in optimizer steps; the counter moves while it lives. None: not known yet."""
 
     step: int | None = None
     total: int | None = None
@@ -214,7 +214,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class OomFix:
-    """healed.json: batch sizes for the attempts after one that ran out of GPU memory. The trial stays the same."""
+    """healed.json: batch sizes for attempts after one that ran out of GPU memory. The trial's identity stays."""
 
     batch: Mapping[str, int]
     why: str
@@ -235,14 +235,14 @@ class OomFix:
 
 
 def apply_oom_fix(trial: Path, experiment: Experiment) -> Experiment:
-    """Return the experiment as the trial's next attempt runs it."""
+    """Return the experiment with the trial's out-of-memory fix applied."""
     fix = OomFix.read(trial)
     return experiment if fix is None else replace(experiment, batch=replace(experiment.batch, **fix.batch))
 
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """outlook.json: what only the controller knows; None for what is unknown (older sweeps have no such file).
+    """outlook.json: progress that only the controller knows; None for unknown (older sweeps have no such file).
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
@@ -263,7 +263,7 @@ class SweepProgress:
 
     @classmethod
     def read(cls, sweep: Path) -> Self:
-        """Return what was written last; an empty record if that is nothing, or damaged."""
+        """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
         converged = content.get("converged")
         waiting, counts = content.get("waiting"), ("target", "at_once", "points", "valid", "seeds", "leaders")
@@ -288,7 +288,7 @@ class SweepProgress:
 
 @dataclass(frozen=True)
 class RankStack:
-    """stacks/rank-N.json: where a rank is while it shows no sign of life; the file goes with its next one.
+    """stacks/rank-N.json: where a rank is while it shows no sign of life. The file is removed at the rank's next sign.
 
     ``since``: clock time in seconds of its last sign of life, at optimizer step ``step``. ``frames`` are ``file:line
     function`` of the main thread, the innermost last.
@@ -308,7 +308,7 @@ class RankStack:
 
     @classmethod
     def read_all(cls, trial: Path) -> list[Self]:
-        """Return what the ranks of the newest attempt have written, by rank."""
+        """Read what the ranks of the newest attempt have written, by rank."""
         found = []
         for path in sorted((trial / paths.STACKS).glob("rank-*.json")):
             content = read_json(path) or {}
@@ -328,7 +328,7 @@ class RankStack:
 
 @dataclass(frozen=True)
 class CallbackState:
-    """callback.json: what our Callback inside another program reports; ``refused``: why it would not train."""
+    """callback.json: what the grposweep Callback in another program reports; ``refused``: why it would not train."""
 
     attempt: int = 0
     step: int = 0

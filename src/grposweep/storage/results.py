@@ -1,4 +1,4 @@
-"""How a trial ended (``result.json``), the value that a study gets of it, and what it cost (``runs.jsonl``).
+"""The end of a trial (``result.json``), its value for the study, and its cost (``runs.jsonl``).
 
 Readers tolerate damage, as in ``records``.
 """
@@ -27,7 +27,7 @@ from grposweep.storage import paths
 
 
 class Failure(StrEnum):
-    """The class of a failure: the root cause of a failed attempt, as result.json and reports name it."""
+    """The class of a failure: the root cause of a failed attempt, as in result.json and reports."""
 
     GPU_MEMORY = "gpu_memory"
     HOST_MEMORY = "host_memory"
@@ -42,11 +42,11 @@ class Failure(StrEnum):
     COLLAPSE = "collapse"
     KILLED = "killed"
     DISK_FULL = "disk_full"
-    CRASH = "crash"  # anything else
+    CRASH = "crash"  # any other failure
 
     @property
     def label(self) -> str:
-        """The class in words."""
+        """Return the class in words."""
         return _LABELS[self]
 
 
@@ -74,13 +74,13 @@ def failure_label(name: str) -> str:
 
 
 class TrialStatus(StrEnum):
-    """How the last attempt left a trial."""
+    """The state in which the last attempt left a trial."""
 
     FINISHED = "finished"
-    PRUNED = "pruned"  # stopped early, for good
+    PRUNED = "pruned"  # stopped early, finally
     FAILED = "failed"
-    RETRIED = "retried"  # it failed, and another attempt follows
-    STOPPED = "stopped"  # it stopped when asked, and continues with its sweep
+    RETRIED = "retried"  # failed, with another attempt to follow
+    STOPPED = "stopped"  # stopped on request; continues with its sweep
     PAUSED = "paused"  # only in folders of older versions
 
 
@@ -118,7 +118,7 @@ class FailureReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as result.json names them, without those that are not known."""
+        """Return the known fields under the names of result.json."""
         known = {"class": self.name, "then": self.step, "again": self.again, "nodes": self.nodes}
         head = {"kind": self.kind, "message": self.message, "last_lines": list(self.last_lines)}
         return {**head, **{name: value for name, value in known.items() if value is not None}}
@@ -186,7 +186,7 @@ class TrialResult:
 
     @property
     def value(self) -> float | None:
-        """The study's value of the trial: the objective of a finished one; None otherwise, or if it is not finite."""
+        """Return the study's value of the trial: the objective if it finished and is finite, otherwise None."""
         return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
 
     def extra_values(self, names: Iterable[str]) -> tuple[float, ...] | None:
@@ -197,23 +197,23 @@ class TrialResult:
 
     @property
     def awaits_classification(self) -> bool:
-        """Whether the last attempt failed while no controller watched, so that its failure has no class yet."""
+        """Return whether the last attempt failed while no controller was running, so the failure has no class yet."""
         return self.status is TrialStatus.FAILED and (self.failure is None or self.failure.name is None)
 
     @property
     def is_final(self) -> bool:
-        """Whether the trial has ended for good."""
+        """Return whether the trial has ended finally."""
         over = (TrialStatus.FINISHED, TrialStatus.FAILED, TrialStatus.PRUNED)
         return self.status in over and not self.awaits_classification
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a controller has recorded this end, or has nothing to decide about it."""
+        """Return whether a controller has recorded this end, or need not decide about it."""
         return self.is_final or self.status is TrialStatus.RETRIED
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of an attempt that left this result."""
+        """Return the exit code of an attempt that left this result."""
         stopped = (TrialStatus.STOPPED, TrialStatus.PRUNED)
         return {TrialStatus.FINISHED: ExitCode.FINISHED, **dict.fromkeys(stopped, ExitCode.STOPPED)}.get(
             self.status or TrialStatus.FAILED, ExitCode.FAILED
@@ -222,7 +222,7 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What the study is told of a trial: its value (None: failed), the metric by optimizer step, whether it was pruned."""
+    """What the study is told about a trial: its value (None: failed), the metric by optimizer step, whether it was pruned."""
 
     value: float | None
     evaluations: Mapping[int, float]
@@ -231,20 +231,20 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One line pair of runs.jsonl. Clock times in seconds; without an ``end`` the run continues, or died without noting it.
+    """A pair of lines in runs.jsonl. Clock times in seconds; without an ``end`` the run continues or died.
 
-    ``restarts`` is how often the job had been restarted by then.
+    ``restarts`` counts restarts of the job before this run.
     """
 
     attempt: int
-    devices: float  # a part of one, if several trials share it
+    devices: float  # a fraction if several trials share one
     restarts: int
     start: float
     end: float | None = None
 
 
 def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0) -> None:
-    """Note that a run begins now; an earlier one that could not note its own end has ended at its last sign of life."""
+    """Note that a run begins now. An earlier run without an end is closed at its last sign of life."""
     before = read_runs(folder)
     if before and before[-1].end is None:
         append_line(
@@ -255,13 +255,13 @@ def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0) -> 
 
 
 def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
-    """Note that it ends now, and how long it took by a clock that nothing sets, if that is known."""
+    """Note that a run ends now, and its seconds by a monotonic clock, if known."""
     length = {} if seconds is None else {"seconds": round(seconds, 3)}
     append_line(folder / paths.RUNS, {"event": "end", "attempt": attempt, "time": time.time(), **length})
 
 
 def read_runs(folder: Path) -> list[RunRecord]:
-    """All runs of a trial, in order."""
+    """Return all runs of a trial, in order."""
     found: list[RunRecord] = []
     for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
         if line.get("event") == "start":
@@ -274,10 +274,10 @@ def read_runs(folder: Path) -> list[RunRecord]:
 
 
 def run_cost(folder: Path, is_running: bool = False, most: float = math.inf, least: float = 0.0) -> tuple[float, float]:
-    """How long a trial ran in seconds, all its runs together; and the same with each run's times the devices it held.
+    """Return the seconds that a trial ran in all its runs, and the device seconds.
 
-    ``least`` and ``most`` bound the seconds of a run under way. They are measured by a clock that nothing sets, as the time
-    of day is.
+    ``least`` and ``most`` bound the seconds of a run under way. They come from a monotonic clock, because the time
+    of day can be changed.
     """
     lengths = [(run.devices, _length(folder, run, is_running, most, least)) for run in read_runs(folder)]
     return sum(length for _, length in lengths), sum(devices * length for devices, length in lengths)
@@ -292,13 +292,13 @@ def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: 
 
 
 def _watched(folder: Path, attempt: int) -> float:
-    """The seconds for which a controller watched an attempt whose run could not note its end; infinite if none did."""
+    """Return the seconds for which a controller watched an attempt whose run has no end; infinite if none did."""
     ends = read_lines(folder / paths.ATTEMPTS, attempt=int, seconds=int | float)
     return max((line["seconds"] for line in ends if line["attempt"] == attempt), default=math.inf)
 
 
 def _last_sign(folder: Path, run: RunRecord) -> float:
-    """When an unfinished run last moved its heartbeat; its start where it never did."""
+    """Return when an unfinished run last moved its heartbeat, or its start if it never did."""
     try:
         return max((folder / paths.HEARTBEAT).stat().st_mtime, run.start)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The records of a screen: what is asked, what the data is, each prompt's samples, and the pass rates that a sweep uses.
+"""The records of a screen: the request, the data, the samples of each prompt, and the pass rates.
 
 A screen's folder is ``<outputs>/screens/<key>-<samples>``. A sweep with ``task.keep_between`` holds a copy of the pass rates.
 """
@@ -15,32 +15,32 @@ from grposweep.errors import UserError
 from grposweep.files import append_line, as_number, read_json, read_lines, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 
-DEPTH = 3  # folders below the outputs that are searched for pass rates: names of sweeps may have slashes
-ORDER = 20  # seeds the order in which prompts are screened: the first N are a random sample, and part of any larger one
+DEPTH = 3  # levels of folders below the outputs that are searched for pass rates: names of sweeps may contain slashes
+ORDER = 20  # seed of the order of prompts: the first N are a random sample, and part of every larger one
 
 
 @dataclass(frozen=True)
 class ScreenRequest:
-    """screen.json: how many samples of each prompt, and of how many prompts (None: all of the training prompts)."""
+    """screen.json: the samples of each prompt, and the number of prompts (None: all training prompts)."""
 
     samples: int
     prompts: int | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Return the request in a folder, or None if it is no screen's."""
+        """Read the request in a folder; None if the folder is not a screen's."""
         found = read_json(folder / paths.SCREEN) or {}
         samples = whole_or_none(found.get("samples"))
         return None if samples is None else cls(samples, whole_or_none(found.get("prompts")))
 
     def write(self, folder: Path) -> None:
-        """Write it to a screen's folder."""
+        """Write the request to a screen's folder."""
         write_json(folder / paths.SCREEN, asdict(self))
 
 
 @dataclass(frozen=True)
 class ScreenedData:
-    """data.json: what is screened. ``duplicates`` counts prompts that occur before, ``conflicts`` those with another answer.
+    """data.json: the screened data. ``duplicates`` counts repeated prompts, ``conflicts`` those with another answer.
 
     ``hashes`` are of all training rows (``train``) and of the weights (``model``). ``repeated`` is an example of a duplicate.
     """
@@ -67,7 +67,7 @@ class ScreenedData:
             return None
 
     def write(self, folder: Path) -> None:
-        """Write it to a screen's folder."""
+        """Write the record to a screen's folder."""
         write_json(folder / paths.SCREENED, asdict(self))
 
 
@@ -75,7 +75,7 @@ class ScreenedData:
 class PromptSamples:
     """One line of rollouts.jsonl: a prompt and its samples.
 
-    ``rewards`` has a row for each reward function, with a value for each sample (None: it could not judge). ``lengths`` are in
+    ``rewards`` has a row for each reward function, with a value for each sample (None: not judged). ``lengths`` are in
     tokens. ``mentions`` says whether a completion contains the answer. ``example`` is a completion of the lowest reward, if
     possible one that contains the answer.
     """
@@ -105,7 +105,7 @@ class PromptSamples:
         return found if len(sizes) == 1 and rewards else None
 
     def append(self, folder: Path) -> None:
-        """Append it to a screen's rollouts."""
+        """Append the record to a screen's rollouts."""
         append_line(folder / paths.ROLLOUTS, asdict(self))
 
     def totals(self, weights: tuple[float, ...]) -> list[float]:
@@ -119,14 +119,14 @@ class PromptSamples:
 
 
 def read_samples(folder: Path) -> list[PromptSamples]:
-    """Return the prompts that are screened so far, each once."""
+    """Return the prompts screened so far, each once."""
     lines = read_lines(folder / paths.ROLLOUTS, prompt=int, rewards=list)
     found = (record for line in lines if (record := PromptSamples.parse(line)) is not None)
     return list({record.prompt: record for record in found}.values())
 
 
 def screening_order(prompts: int) -> list[int]:
-    """Return the prompt_ids in the order in which they are screened, the same for every screen."""
+    """Return the prompt_ids in screening order, which is the same for every screen."""
     order = list(range(prompts))
     random.Random(ORDER).shuffle(order)
     return order
@@ -148,12 +148,12 @@ class PassRatesRecord:
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def keep(self, low: float, high: float) -> list[int]:
-        """Return the prompt_ids whose expected pass rate is within these bounds."""
+        """Return the prompt_ids with an expected pass rate within these bounds."""
         return [number for number, rate in enumerate(self.rates) if low <= rate <= high]
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Return the record in a folder; None if there is none that is whole."""
+        """Read the record in a folder; None if it is missing or incomplete."""
         found = read_json(folder / paths.PASS_RATES) or {}
         try:
             rates = tuple(map(float, found["rates"]))
@@ -163,21 +163,21 @@ class PassRatesRecord:
         return record if record.digest == found.get("digest") else None
 
     def write(self, folder: Path) -> None:
-        """Write it to a screen's or a sweep's folder."""
+        """Write the record to a screen's or a sweep's folder."""
         write_json(folder / paths.PASS_RATES, {**asdict(self), "digest": self.digest})
 
 
 def find_pass_rates(outputs: Path, digest: str) -> PassRatesRecord | None:
-    """Return the pass rates of this digest among the screens and sweeps in a folder of outputs."""
+    """Find the pass rates with this digest among the screens and sweeps in an outputs folder."""
     files = (path for depth in range(1, DEPTH + 1) for path in outputs.glob(f"{'*/' * depth}{paths.PASS_RATES}"))
     found = (PassRatesRecord.read(path.parent) for path in files)
     return next((record for record in found if record is not None and record.digest == digest), None)
 
 
 def hand_over(outputs: Path, digest: str, sweep: Path) -> None:
-    """Copy the pass rates of this digest to a sweep's folder, for its trials.
+    """Copy the pass rates with this digest to a sweep's folder, for its trials.
 
-    Raises UserError if they are nowhere in the folder of outputs.
+    Raises UserError if the outputs folder does not contain them.
     """
     record = find_pass_rates(outputs, digest)
     if record is None:
