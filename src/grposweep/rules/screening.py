@@ -18,7 +18,7 @@ Facts = dict[str, float]
 
 
 def _live(s: Setting) -> Facts | None:
-    """Return the share of groups with a signal, the prompts per step, those of them with a signal, and the share of dead steps."""
+    """Return the share of groups with a signal, the prompts per step, those with a signal, and the share of dead steps."""
     if not s.signal_shares or s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)

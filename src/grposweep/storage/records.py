@@ -107,7 +107,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step`` is the first step it covers."""
+    """control.json: a controller's request. ``guard`` names the guard that decided; ``until_step`` is its first step."""
 
     action: str = Action.RUN
     reason: str = ""
