@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,6 +180,13 @@ except KeyboardInterrupt:
     assert said.splitlines()[-1] == "interrupted here False"
     (result,) = tmp_path.glob("outputs/x/trials/*/result.json")
     assert read(result)["status"] == "stopped"
+
+
+@pytest.mark.parametrize("values", [{}, ["lr"], "lr=1e-3", None])
+def test_a_sweep_of_nothing_is_refused(values: Any) -> None:
+    """The demo is not trained unasked; the message shows what to pass."""
+    with pytest.raises(UserError, match=r'takes a mapping .*sweep\(\{"lr": \[1e-5, 1e-4\]'):
+        api.sweep(values)
 
 
 def test_the_function_has_its_name_although_a_package_has_it_too() -> None:

@@ -209,11 +209,16 @@ def sweep(
         config_dir: your own copy of conf/ (``grposweep init``).
 
     Raises:
-        UserError: the sweep cannot start; the message is that of the command.
+        UserError: the sweep cannot start, or nothing is to be run; the message is that of the command.
         SweepFailed: the sweep ended without a result.
         KeyboardInterrupt: the sweep was interrupted.
 
     """
+    if not isinstance(values, Mapping) or not values:
+        raise UserError(
+            f"sweep({values!r:.80}): it takes a mapping of configuration keys: what to run. A list holds the values to "
+            'compare: sweep({"lr": [1e-5, 1e-4], "model": "qwen3_0_6b"}). A study of yours: sweep({"sweeps": "lr_batch"}).'
+        )
     for key in ("outputs", "name"):
         if key in values:
             raise UserError(f"{key} is a separate argument: sweep(..., {key}=...). Leave it out of the values.")

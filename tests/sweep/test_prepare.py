@@ -1,4 +1,4 @@
-"""What a sweep says about a preparation that failed."""
+"""What a sweep says about a preparation that failed, and what a refused command leaves."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.run import SignalCounter
 from grposweep.sweep.start import prepare
+from in_process import sweeps_in
 
 
 class Fails:
@@ -50,3 +51,16 @@ def test_a_failed_preparation_is_explained(tmp_path: Path, launcher: Any, messag
     console = Console(quiet=True)
     with pytest.raises(UserError, match=message):
         prepare(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
+
+
+def test_a_refused_command_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty sweep would be the newest one. A sweep that has trials stays."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    with pytest.raises(UserError, match=r"cluster\.gpus=2"):
+        sweep(*words, "cluster.gpus=2")
+    assert list(tmp_path.glob("outputs/*")) == []
+    folder = sweep(*words, "cluster.gpus=0")
+    with pytest.raises(UserError, match=r"cluster\.gpus=2"):
+        sweep(*words, "cluster.gpus=2")
+    assert len(list((folder / "trials").iterdir())) == 1

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import VERSION, is_draft, parse_json, read_lines, write_text
+from grposweep.files import VERSION, delete_folder, is_draft, parse_json, read_lines, write_text
 from grposweep.labels import count
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
@@ -70,6 +71,19 @@ def open_folder(
             f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
     return folder, None
+
+
+@contextmanager
+def leaving_nothing(path: Path) -> Iterator[None]:
+    """Delete a sweep's folder that a refused command has made, unless a trial is in it or the message names one of its files."""
+    is_new = not path.exists()
+    try:
+        yield
+    except UserError as error:
+        folder = SweepFolder(path.resolve())
+        if is_new and str(folder.path) not in str(error) and not any(folder.trials()):
+            delete_folder(folder.path, folder.path.parent)
+        raise
 
 
 def _others(path: Path) -> set[str]:

@@ -48,7 +48,7 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.gpu_share import share_gpus
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.notify import PATIENCE_SECONDS, Notifier, run_command, webhook_address
-from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, open_folder
+from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, leaving_nothing, open_folder
 from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
 from grposweep.sweep.warm_start import check_sources
 
@@ -234,7 +234,7 @@ def run_sweep(
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
-    with ExitStack() as stack:
+    with leaving_nothing(path), ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base, provenance)
         lease = stack.enter_context(Lease(folder.lease))
