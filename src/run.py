@@ -2,10 +2,13 @@
 
 import sys
 
-import hydra
-from omegaconf import DictConfig
+from grposweep.errors import one_line_on_interrupt
 
-from grposweep.cli.run import command, run_single
+with one_line_on_interrupt():  # importing takes a second or two
+    import hydra
+    from omegaconf import DictConfig
+
+    from grposweep.cli.run import command, run_single
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")

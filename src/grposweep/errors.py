@@ -3,6 +3,9 @@
 Bad input has one message: what is set, why it cannot work, and what to set instead.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -50,3 +53,13 @@ class ProgramFailed(Exception):
         self.kind = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.last_lines = last_lines
         super().__init__(f"the program ended with {self.kind}" + (f": {error}" if error else ""))
+
+
+@contextmanager
+def one_line_on_interrupt() -> Iterator[None]:
+    """End the process with one line instead of a traceback if Ctrl-C comes, also while modules are imported."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)

@@ -1,12 +1,14 @@
 """Bad input from the command line: one message with what is set and what to set, code 2, no traceback, nothing harmed."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import Ended
+from support import PROJECT, RUN, Ended, environment
 
 Run = Callable[..., Ended]
 
@@ -120,3 +122,16 @@ def test_ctrl_c_before_anything_starts_is_quiet(start: Callable) -> None:
     output, _ = process.communicate(timeout=300)
     assert process.returncode in (130, -signal.SIGINT)
     assert "Traceback" not in output or process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [([str(RUN)], "hydra"), (["-m", "grposweep", "lint"], "typer")], ids=["run.py", "grposweep"]
+)
+def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, command: list[str], module: str) -> None:
+    """No traceback of imports. The module here raises what Ctrl-C raises while it is imported."""
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
+    variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")

@@ -6,6 +6,8 @@ nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
 
 from typing import TYPE_CHECKING
 
+from grposweep.errors import one_line_on_interrupt
+
 if TYPE_CHECKING:
     from typer import Typer
 
@@ -22,4 +24,5 @@ def build_app() -> "Typer":
 
 def main() -> None:
     """Run the command."""
-    build_app()(prog_name="grposweep")
+    with one_line_on_interrupt():
+        build_app()(prog_name="grposweep")

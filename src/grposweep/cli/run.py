@@ -61,6 +61,7 @@ def command(main: Callable[[], None]) -> None:
         print(f"stopped: {printable(str(error))}", file=sys.stderr)
         sys.exit(ExitCode.FAILED)
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
 
 
