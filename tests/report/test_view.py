@@ -5,12 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from grposweep.errors import UserError
+from grposweep.report.status import status_screen, sweeps_table
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
+from in_process import sweeps_in
 from made import Made, make_sweep
 
 
@@ -169,3 +172,16 @@ def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
     progress = json.loads((sweep / "outlook.json").read_text())
     (sweep / "outlook.json").write_text(json.dumps({**progress, "seeds": 0, "leaders": 0}))
     assert read_sweep(sweep).replication is None
+
+
+def test_a_dry_run_is_neither_queued_nor_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was launched, and ``status`` and ``list`` say so; the same sweep on another launcher is as any other."""
+    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    folder = sweep(*words, "lr=1e-3,2e-3", "cluster=dry_run")
+    view, console = read_sweep(folder), Console(width=80)
+    with console.capture() as shown:
+        console.print(status_screen(view), sweeps_table([view]))
+    assert view.progress_text == "dry run: nothing was launched"
+    assert "2 written, none launched" in shown.get()
+    assert "running" not in shown.get()
+    assert read_sweep(sweep(*words, "lr=1e-3,2e-3")).progress_text == "done"

@@ -136,6 +136,7 @@ def _progress(view: SweepView) -> RenderableType:
     bar = ProgressBar(total=max(view.planned, 1), completed=view.ended, width=40)
     row.add_row(f"{'ended':8}", bar, f"{view.ended:,} of {count(view.planned, 'trial')}")
     states = ", ".join(f"{view.count(state):,} {state.label}" for state in SHOWN if view.count(state))
+    states = f"{len(view.trials):,} written, none launched" if view.is_dry else states
     return Group(row, _line("trials", states or "none has been started yet"))
 
 

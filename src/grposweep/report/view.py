@@ -18,7 +18,9 @@ from typing import Any
 
 from grposweep.errors import UserError
 from grposweep.files import as_number, read_json, read_lines, whole_or_none
+from grposweep.launchers import launcher_class
 from grposweep.process import exists
+from grposweep.registries import LAUNCHERS
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects, find_importances, pareto_front, signs_of
@@ -129,10 +131,21 @@ class SweepView:
         left = self.planned - self.ended
         if self.controller:
             return f"at work ({self.controller})"
+        if self.is_dry:
+            return "dry run: nothing was launched"
+        if not self.planned:
+            return "not started"
         if not left:
             return "done"
-        moving = self.count(State.RUNNING, State.QUEUED)
+        moving = sum(bool(trial.attempts) for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
         return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
+
+    @cached_property
+    def is_dry(self) -> bool:
+        """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
+        kind = _mapping(self.baseline.get("cluster")).get("kind")
+        is_dry = kind in LAUNCHERS and launcher_class(str(kind)).is_dry
+        return is_dry and not self.controller and not any(trial.attempts for trial in self.trials)
 
     @property
     def searched(self) -> list[TrialView]:
