@@ -1,6 +1,6 @@
 """A sweep that an earlier commit began goes on, is shown and is repaired, or its refusal says why.
 
-`tests/storage/keep_sweep.py` made the fixtures; add one when what is on disk changes.
+`tests/storage/keep_sweep.py` made the fixtures. CONTRIBUTING.md says how to add one when what is on disk changes.
 """
 
 import json
@@ -19,7 +19,7 @@ from grposweep.errors import UserError
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.sweep import run
 from storage.keep_sweep import KEPT, WORDS
-from support import read, trials
+from support import lines, read, trials
 
 BEGUN = {
     "e87232f": "a journal of Optuna and a lease; no record of runs, no trial.json",
@@ -59,6 +59,21 @@ def test_it_goes_on_with_what_is_unfinished(sweep: Path) -> None:
     assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished"] * 3
     assert (trials(sweep)[0] / "result.json").read_bytes() == before
     assert [read(trial / "result.json")["attempt"] for trial in trials(sweep)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("sweep", list(BEGUN)[-1:], indirect=True)
+def test_the_newest_has_all_that_a_controller_writes_today(sweep: Path) -> None:
+    """If this fails, keep a sweep of your commit: `python tests/storage/keep_sweep.py COMMIT`, and add it to BEGUN."""
+    assert go_on() == 0
+    before, today = trials(sweep)[0], trials(sweep)[2]
+    for name in ("trial.json", "result.json", "plan.json", "attempts.jsonl"):
+        assert keys(today / name) <= keys(before / name), name
+
+
+def keys(path: Path) -> set[str]:
+    """The keys of a JSON file, or of all its lines."""
+    rows = lines(path) if path.suffix == ".jsonl" else [read(path)]
+    return {key for row in rows for key in row}
 
 
 @pytest.mark.parametrize("sweep", BEGUN | TOO_EARLY, indirect=True)

@@ -12,6 +12,7 @@ from grposweep.errors import UserError
 from grposweep.files import append_line, write_json
 from grposweep.launchers import cancel_sweep
 from grposweep.launchers.base import End, Job, LauncherBusy
+from grposweep.launchers.slurm import launcher
 from grposweep.launchers.slurm.commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
@@ -79,6 +80,21 @@ def test_a_finished_result_outranks_the_jobs_end(slurm: Slurm, state: Path, tmp_
     write_json(wanted.folder / "result.json", {"status": "finished", "attempt": 0})
     stage(state, job_id, "TIMEOUT")
     assert slurm.poll(job_id) == End(0, nodes="n1")
+
+
+def test_a_result_that_a_shared_file_system_shows_late_is_waited_for(
+    slurm: Slurm, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job ended in order on another node. Without a result after a minute it has failed."""
+    waited = job(tmp_path)
+    job_ids = [slurm.submit(waited), slurm.submit(job(tmp_path, attempt=1))]
+    for job_id in job_ids:
+        stage(state, job_id, "COMPLETED")
+        assert slurm.poll(job_id) is None
+    write_json(waited.folder / "result.json", {"status": "finished", "attempt": 0})
+    assert slurm.poll(job_ids[0]) == End(0, nodes="n1")
+    monkeypatch.setattr(launcher, "LATE_SECONDS", 0.0)
+    assert slurm.poll(job_ids[1]) == End(1, nodes="n1")
 
 
 def test_a_vanished_job_is_noticed(slurm: Slurm, state: Path, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from grposweep.storage.results import TrialResult, TrialStatus
 SETTLE_SECONDS = 1.0  # a submission whose controller was killed in the middle of it shows up within this time
 CERTAIN = 2  # readings that must agree that a job can never start
 NEWS_SECONDS = 2.0  # between two looks for results on disk, and two readings of the queue because of them
+LATE_SECONDS = 60.0  # until a client of NFS shows a file that another node wrote: nfs(5), acdirmax
 _SNAPSHOT = re.compile(r"/code/([0-9a-f]{12})\b")  # in a job's script
 
 
@@ -58,6 +59,7 @@ class _Followed:
     since: float  # time.monotonic() at submission
     last: JobInfo | None = None
     hopeless: int = 0  # readings in a row that gave one of the reasons to wait for ever
+    ended: float | None = None  # time.monotonic() when its end was first seen
 
 
 class Slurm(Launcher):
@@ -165,9 +167,12 @@ class Slurm(Launcher):
         if last is None or last.is_alive:
             self._refuse_hopeless(followed)
             return None
+        status = _status(followed.job)
+        if status is None and _is_late(followed, last):
+            return None
         del self._jobs[job_id]
         is_asked = ControlRequest.read(followed.job.folder).action != Action.RUN
-        end = end_of(last, _status(followed.job), is_asked)
+        end = end_of(last, status, is_asked)
         nodes = "" if last.nodes.startswith("None") else last.nodes  # "None assigned"
         return replace(limit_requeues(end, followed.job), nodes=nodes)
 
@@ -318,6 +323,12 @@ def _status(job: Job) -> TrialStatus | None:
     result = TrialResult.read(job.folder)
     is_older = result.attempt is not None and result.attempt < job.attempt
     return None if is_older else result.status
+
+
+def _is_late(followed: _Followed, last: JobInfo) -> bool:
+    """Return whether a job that ended with exit code 0 may have left a result that this node does not see yet."""
+    followed.ended = followed.ended or time.monotonic()
+    return last.state == "COMPLETED" and time.monotonic() - followed.ended < LATE_SECONDS
 
 
 def _sweep_job(job: JobInfo, prefix: str) -> SweepJob:
