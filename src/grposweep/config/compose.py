@@ -1,4 +1,4 @@
-"""Turn what Hydra composed into an `Experiment`, and explain misspelled keys and options.
+"""Convert what Hydra composed into an `Experiment`, and explain misspelled keys and options.
 
 The schema is merged once more, so an unknown key is an error. Of several objectives
 (``search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]``) the first is measured, ranked and shown like
@@ -39,7 +39,7 @@ from grposweep.errors import UserError
 from grposweep.files import CONF, bounded_yaml, read_text
 from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 
-# For a number typed as a group option, the key that takes it.
+# For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
     "batch": "batch.prompts_per_step (with batch=auto) or batch.num_generations",
     "kl": "kl.beta (with kl=low)",
@@ -53,7 +53,7 @@ NUMBER_KEYS = {
 
 
 def known_keys(schema: Any = Experiment, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of the schema, sections included."""
+    """Return every dotted key of the schema, including sections."""
     hints = get_type_hints(schema)
     for field in fields(schema):
         yield prefix + field.name
@@ -62,7 +62,7 @@ def known_keys(schema: Any = Experiment, prefix: str = "") -> Iterator[str]:
 
 
 def unknown_key(key: str) -> str:
-    """The message for a key that the schema does not have, with its nearest relatives."""
+    """Return the message for an unknown key, with the most similar keys."""
     keys = list(known_keys())
     last = key.rsplit(".", 1)[-1]
     same = [known for known in keys if known.rsplit(".", 1)[-1] == last]
@@ -72,18 +72,18 @@ def unknown_key(key: str) -> str:
 
 
 def _near_last(last: str, keys: list[str]) -> list[str]:
-    """Keys whose last word is close to a misspelt one."""
+    """Return keys whose last word is similar to a misspelled one."""
     matches = get_close_matches(last, {key.rsplit(".", 1)[-1] for key in keys}, n=2, cutoff=0.7)
     return [key for key in keys if key.rsplit(".", 1)[-1] in matches]
 
 
 def options(conf: Path, group: str) -> list[str]:
-    """The options of a group, from its folder."""
+    """Return the options of a group, from its folder."""
     return sorted(path.stem for path in (conf / group).glob("*.yaml"))
 
 
 def unknown_option(group: str, value: str, available: list[str]) -> str:
-    """The message for ``group=value`` where there is no such option."""
+    """Return the message for ``group=value`` if there is no such option."""
     if group not in (*GROUPS, "sweeps"):
         return f"{group}={value}: there is no group {group}. The groups are {', '.join(GROUPS)} and sweeps."
     near = get_close_matches(value, available, n=1, cutoff=0.6)
@@ -96,7 +96,7 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
 
 
 def malformed(argument: str, error: Exception) -> str:
-    """The message for an override that Hydra's grammar does not take."""
+    """Return the message for an override that Hydra's grammar does not accept."""
     reason = str(error).strip().splitlines()[0]
     return (
         f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
@@ -109,9 +109,9 @@ DIRECTIONS = ("maximize", "minimize")
 
 
 def split_objectives(search: Search) -> Search:
-    """Lists of metrics and directions as the first of each, and the others separately.
+    """Split lists of metrics and directions into the first of each and the others.
 
-    Raises UserError where they do not go together, or the first is no metric.
+    Raises UserError if they do not match, or if the first is not a metric.
     """
     metrics, directions = _listed(search.metric), _listed(search.direction)
     if len(metrics) != len(directions):
@@ -126,9 +126,7 @@ def split_objectives(search: Search) -> Search:
         )
     for direction in (*directions[1:], *search.further.values()):
         if direction not in DIRECTIONS:
-            raise UserError(
-                f"search.direction={direction}: nothing understands that. Set one of {', '.join(DIRECTIONS)}."
-            )
+            raise UserError(f"search.direction={direction}: no such direction. Set one of {', '.join(DIRECTIONS)}.")
     further = dict(zip(metrics[1:], directions[1:], strict=True))
     return replace(search, metric=metrics[0], direction=directions[0], further={**search.further, **further})
 
@@ -141,7 +139,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def register() -> None:
-    """Tell Hydra the schema and the sweeper; run.py calls this before it composes anything."""
+    """Register the schema and the sweeper with Hydra; run.py calls this before it composes anything."""
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     store = ConfigStore.instance()
     store.store(name="experiment_schema", node=_open_mappings(OmegaConf.structured(Experiment)), provider="grposweep")
@@ -154,19 +152,19 @@ def register() -> None:
 
 
 def _open_mappings(config: DictConfig) -> DictConfig:
-    """Let mappings take any key without a ``+``: what may be set in them is checked later."""
+    """Let mappings take any key without a ``+``. What may be set in them is checked later."""
     for key in MAPPINGS:
         OmegaConf.set_struct(OmegaConf.select(config, key), False)
     return config
 
 
 def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
-    """``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank a GPU that trains, or without GPUs a rank a task."""
-    return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 says where none is left
+    """Resolve ``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank per training GPU, or without GPUs per task."""
+    return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 reports if no GPU is left
 
 
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
-    """The typed experiment behind a composed configuration, interpolations resolved.
+    """Return the typed experiment of a composed configuration, with interpolations resolved.
 
     Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
     """
@@ -174,7 +172,7 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
 
 
 def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
-    """A composed configuration under the schema's types, interpolations unresolved.
+    """Return a composed configuration under the schema's types, with interpolations unresolved.
 
     Raises UserError as ``to_experiment`` does.
     """
@@ -190,9 +188,9 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
 
 
 def resolved(config: DictConfig) -> Experiment:
-    """The experiment behind a typed configuration, which is changed: its interpolations are resolved.
+    """Return the experiment of a typed configuration. This changes the configuration: its interpolations are resolved.
 
-    Raises UserError for an interpolation that leads nowhere, or to a value of the wrong type.
+    Raises UserError for an interpolation without a target, or with a value of the wrong type.
     """
     try:
         OmegaConf.resolve(config)
@@ -205,7 +203,7 @@ def resolved(config: DictConfig) -> Experiment:
 
 
 def _refuse_missing(content: Any, key: str = "") -> None:
-    """Raise UserError for a value that was left open (``???``): merging would put the schema's default in its place."""
+    """Raise UserError for a value that was left open (``???``), because merging would replace it by the schema's default."""
     if isinstance(content, dict):
         for name, value in content.items():
             _refuse_missing(value, f"{key}.{name}" if key else str(name))
@@ -215,7 +213,7 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """Return the schema as a configuration, built once (merging copies it); a key with an alias refers to the alias."""
+    """Return the schema as a configuration, built once (merging copies it). A key with an alias refers to the alias."""
     schema = _open_mappings(OmegaConf.structured(Experiment))
     for key, alias in ALIASES.items():
         OmegaConf.update(schema, key, f"${{{alias}}}")
@@ -223,7 +221,7 @@ def _schema() -> Any:
 
 
 def explain(error: OmegaConfBaseException) -> str:
-    """One sentence for a person out of an OmegaConf error."""
+    """Explain an OmegaConf error in one sentence."""
     key = str(error.full_key or error.key or "")
     first = str(error.msg or error).strip().splitlines()[0]
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
@@ -236,7 +234,7 @@ def explain(error: OmegaConfBaseException) -> str:
 
 
 def load_experiment(path: Path) -> Experiment:
-    """The experiment in a trial's ``config.yaml``."""
+    """Read the experiment in a trial's ``config.yaml``."""
     try:
         config = OmegaConf.create(bounded_yaml(read_text(path)))
         if not isinstance(config, DictConfig):
@@ -248,19 +246,19 @@ def load_experiment(path: Path) -> Experiment:
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """Return the YAML that ``load_experiment`` reads back, without ``verbose`` and newer keys that are not set.
+    """Return the YAML that ``load_experiment`` reads, without ``verbose`` and without unset newer keys.
 
-    The first is the controller's alone, and a rerun's trials may run a copy of the code that does not know the others.
+    ``verbose`` is for the controller only. A rerun may run a copy of the code that does not know the newer keys.
     """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
     drop_newer(content)
-    # As OmegaConf.to_yaml(OmegaConf.structured(experiment)) does, which checks every type once more: 20 ms instead of 1.
+    # The same as OmegaConf.to_yaml(OmegaConf.structured(experiment)), which checks every type again: 20 ms instead of 1.
     return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
 
 
 @cache
 def _dumper() -> type[yaml.Dumper]:
-    """PyYAML's fast writer with OmegaConf's own quotes, around words that would be read back as numbers."""
+    """Return PyYAML's fast writer with OmegaConf's quotes around words that would be read back as numbers."""
 
     class Dumper(getattr(yaml, "CDumper", yaml.Dumper)):  # type: ignore[misc]  # the same text either way, one five times faster
         pass
@@ -275,7 +273,7 @@ _NO_OPTION = re.compile(
 
 
 def message(error: Exception) -> str:
-    """One message for a person: what is set, why it cannot work, what to set instead."""
+    """Return one message: what is set, why it cannot work, what to set instead."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OmegaConfBaseException):
@@ -290,7 +288,7 @@ def message(error: Exception) -> str:
     if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
         return _no_such_key(unknown[1])
     if "Ambiguous value" in text:
-        return f"{text.split(chr(39))[1]}: several values are a sweep, and this is a single run. Add -m, or give one value."
+        return f"{text.split(chr(39))[1]}: several values need a sweep, and this is a single run. Add -m, or give one value."
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
     return " ".join(text.split()) or repr(error)
@@ -303,7 +301,7 @@ def _no_such_key(key: str) -> str:
 
 
 def _missing(error: MissingConfigException) -> str:
-    """A config file that does not exist: nearly always a group's option."""
+    """Return the message for a config file that does not exist: nearly always a group's option."""
     path = (error.missing_cfg_file or "").removesuffix(".yaml")
     group, _, value = path.rpartition("/")
     if not group:
@@ -317,7 +315,7 @@ def override_name(override: str) -> str:
 
 
 def check_groups(overrides: list[str]) -> None:
-    """``batch=16``, ``batch=null``: Hydra raises ValueError for what cannot be an option's name, and takes the last of a list."""
+    """Raise UserError for ``batch=16`` or ``batch=null`` (a ValueError in Hydra), and for a list, of which Hydra takes the last."""
     for override in overrides:
         group, _, value = override.partition("=")
         if group in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
@@ -331,9 +329,9 @@ class Session:
     loader: ConfigLoader
 
     def compose(self, overrides: list[str]) -> DictConfig:
-        """The configuration at these overrides, Hydra's own section included.
+        """Return the configuration for these overrides, including Hydra's own section.
 
-        Raises UserError for what Hydra cannot compose.
+        Raises UserError if Hydra cannot compose it.
         """
         check_groups(overrides)
         try:
@@ -342,23 +340,23 @@ class Session:
             raise UserError(message(error)) from error
 
     def sweep_params(self, overrides: list[str]) -> dict[str, Any]:
-        """The parameters of a sweep file, where the overrides name one."""
+        """Return the parameters of a sweep file, if the overrides name one."""
         shared = [override for override in overrides if override.startswith("sweeps=")]
         params = OmegaConf.to_container(self.compose(shared).hydra.sweeper.params)
         return {str(name): content for name, content in params.items()} if isinstance(params, dict) else {}
 
 
-PRIMARY = "config"  # the configuration of conf/ that all others are composed into
+PRIMARY = "config"  # the configuration in conf/ that includes all others
 
 
 def is_conf(folder: Path) -> bool:
-    """Return whether a folder is a whole copy of conf/."""
+    """Return whether a folder is a complete copy of conf/."""
     return (folder / f"{PRIMARY}.yaml").is_file()
 
 
 @contextmanager
 def open_session(config_dir: Path | None = None) -> Iterator[Session]:
-    """Hydra over conf/, or over the user's own copy of it; closed afterwards.
+    """Open Hydra on conf/ or on the user's copy of it, and close it afterwards.
 
     Raises UserError for a folder without config.yaml.
     """

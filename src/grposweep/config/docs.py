@@ -16,10 +16,10 @@ from grposweep.schema import Experiment
 COMMAND = "python -m grposweep.config.docs"
 HEAD = f"""# Configuration
 
-Made from the schema and `conf/` by `{COMMAND}` (or `make docs`); do not edit. Every key can be
+Generated from the schema and `conf/` by `{COMMAND}` (or `make docs`); do not edit. Every key can be
 given on the command line of `run.py` (`batch.num_generations=8`), swept with `-m` (`batch.num_generations=8,16`), and set in a
 file of `sweeps/`. A group's option (`batch=small`) sets several keys at once. An unknown key is an error that names the nearest
-one. `python src/run.py --cfg job` prints what a command line comes to.
+one. `python src/run.py --cfg job` prints the configuration of a command line.
 
 A key of TRL's GRPOConfig that is not in this list is set, and swept, under its own name: `trainer.args.disable_dropout=true`,
 `trainer.args.neftune_noise_alpha=null,5`. It is checked against TRL's table of keys and types, judged by the same rules, and
@@ -30,12 +30,12 @@ Defaults here are the schema's; an option may set others, and `conf/config.yaml`
 
 
 def render() -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "\n".join([HEAD, *_section("", Experiment)])
 
 
 def _section(name: str, schema: Any) -> Iterator[str]:
-    """One section: its docstring, its options, its keys, then the sections within."""
+    """Return one section: its docstring, its options, its keys, then its subsections."""
     hints = get_type_hints(schema)
     yield f"{'##' if '.' not in name else '###'} {name or 'At the root'}\n"
     yield inspect.cleandoc(schema.__doc__).replace("``", "`") + "\n"
@@ -53,7 +53,7 @@ def _section(name: str, schema: Any) -> Iterator[str]:
 
 
 def _options(group: str) -> Iterator[str]:
-    """The group's options with the first comment of each."""
+    """Return the group's options with the first comment of each."""
     for path in sorted((CONF / group).glob("*.yaml")) if group else ():
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         about = [line for line in comments if not line.startswith("@package")]
@@ -72,7 +72,7 @@ def _default(key: "Field[Any]") -> str:
 
 
 def type_text(kind: Any) -> str:
-    """A type as YAML's readers call it."""
+    """Return a type in YAML's terms."""
     if isinstance(kind, UnionType):
         return " or ".join(type_text(part) for part in get_args(kind))
     origin, parts = get_origin(kind), get_args(kind)

@@ -1,6 +1,6 @@
-"""Identities: hashes that name an experiment, a sweep and what was prepared, and experiments as the algorithm sees them.
+"""Hashes that identify an experiment, a sweep and a preparation, and experiments as the algorithm sees them.
 
-Decision 8 of the design: an identity holds everything that can change the numbers, and nothing else. Released hashes never
+An identity holds everything that can change the numbers, and nothing else. Released hashes never
 change, because they name folders on disk; ``tests/config/test_identity.py`` freezes some. What the algorithm sees does not
 depend on the hardware, so results of one cluster can be used on another.
 """
@@ -23,7 +23,7 @@ from grposweep.storage.inputs import find_inputs
 def experiment_id(experiment: Experiment, setting: Setting) -> str:
     """Return the hash of everything that can change a trial's numbers.
 
-    Batch sizes enter as realised, so ``auto`` and the same sizes written out are one experiment.
+    Batch sizes enter with ``auto`` solved, so ``auto`` and the same sizes written out are one experiment.
     """
     content = _content(experiment)
     for name in ("name", "force", "verbose", "outputs", "tracker", "search", "rules"):
@@ -41,7 +41,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
 def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     """Return the hash of a sweep's question: its space, base configuration, objective and processes per trial.
 
-    Where trials run, how many run at once, how many there are and how they are logged are no part of it.
+    It does not include where trials run, how many there are or run at once, and how they are logged.
     """
     content = _content(base)
     for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
@@ -52,7 +52,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
         content["search"]["at"] = search.at
     if search.further:
         content["search"]["further"] = search.further
-    if search.sampler == "one_factor":  # the same parameters span other points than a grid's
+    if search.sampler == "one_factor":  # the same parameters span other points than in a grid
         content["search"]["sampler"] = search.sampler
     content["cluster"] = {"threads": base.cluster.threads}
     if base.batch.per_device_train_batch_size != AUTO:
@@ -65,7 +65,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
 def prepared_key(experiment: Experiment) -> str:
     """Return the key of ``prepared.json`` for this model and task."""
     content = _content(experiment)
-    content["task"].pop("eval_generations", None)  # which prompts there are does not depend on it
+    content["task"].pop("eval_generations", None)  # it does not affect the choice of prompts
     return _digest({"model": content["model"], "task": content["task"]})[:12]
 
 
@@ -78,11 +78,12 @@ SAMPLING = (
     "repetition_penalty",
     "generation_kwargs",
 )
-_NO_SAMPLING = ("lora", "gradient_checkpointing", "shape")  # of the model: adapters change nothing before training
+# keys of the model without effect on sampling: adapters change nothing before training
+_NO_SAMPLING = ("lora", "gradient_checkpointing", "shape")
 
 
 def screen_key(experiment: Experiment) -> str:
-    """Return the key of a screen: model, prompts, rewards and sampling. What generates, and how it is trained, is no part.
+    """Return the key of a screen: model, prompts, rewards and sampling. The engine and the training are not included.
 
     Files of prompts, rewards and a local model enter by content.
     """
@@ -90,13 +91,13 @@ def screen_key(experiment: Experiment) -> str:
     task = {n: v for n, v in content["task"].items() if n not in ("eval_generations", "keep_between", "screen")}
     model = {name: value for name, value in content["model"].items() if name not in _NO_SAMPLING}
     files = find_inputs([replace(experiment, trainer=Trainer())]).digests
-    task.pop("max_completion_length")  # generation has it
+    task.pop("max_completion_length")  # generation includes it
     sampling = {name: content["generation"].get(name) for name in SAMPLING}
     return _digest({"model": model, "task": task, "sampling": sampling, "files": sorted(files.values())})[:12]
 
 
 def _content(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment as it is hashed: newer keys only if they are set, and ``auto`` types as what they come to.
+    """Return the content to hash: newer keys only if they are set, and ``auto`` types resolved.
 
     The mixed precision is left out if the type of the weights implies it.
     """
@@ -109,7 +110,7 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
-    """Return what of the trainer can change a trial's numbers; files that an external trainer reads enter by content."""
+    """Return the keys of the trainer that can change a trial's numbers. Files of an external trainer enter by content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
@@ -126,7 +127,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
 
 
 def sharding_content(trainer: Trainer) -> dict[str, Any]:
-    """Return the options of sharding that are set; a file enters by content."""
+    """Return the sharding options that are set. A file enters by content."""
     given: dict[str, Any] = {} if trainer.offload == "none" else {"offload": trainer.offload}
     if trainer.fsdp_config:
         given["fsdp_config"] = trainer.fsdp_config
@@ -136,7 +137,7 @@ def sharding_content(trainer: Trainer) -> dict[str, Any]:
 
 
 def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
-    """Remove when checkpoints are written, where a vLLM server is and how long it may take to start: they change no number."""
+    """Remove keys that change no number: when checkpoints are written, where a vLLM server is, and its start-up time."""
     _drop_no_matter(content)
     for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
         del content["generation"][name]
@@ -153,19 +154,19 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-# Sections that say what is searched, where it runs and how it is watched; sizes are told by what they come to.
+# Sections on search, place and tracking. Sizes enter by the numbers that they result in.
 _ELSEWHERE = (
     "name", "force", "verbose", "outputs", "tracker", "search", "rules", "cluster", "batch", "trainer", "seed",
 )  # fmt: skip
-_LENGTH = ("schedule", "model")  # with another, results are of another kind, though the point is the same
+_LENGTH = ("schedule", "model")  # if these differ, results are of another kind although the point is the same
 
-# The setting's fields that are neither hardware's nor lengths: two settings that differ there are two points for certain.
+# Fields of the setting for the algorithm, without hardware and lengths: if they differ, two settings are different points.
 _TOLD = ("cluster.", "batch.", "schedule.", "task.", "model.", "generation.use_vllm", "generation.vllm_", "seed")
 _NUMBERS = tuple(name for name, key in KEYS.items() if not key.startswith(_TOLD))
 
 
 def sizes(s: Setting) -> dict[str, Any]:
-    """The batch as the algorithm sees it: generations a prompt, prompts a step and a rollout, uses of each."""
+    """Return the batch as the algorithm sees it: generations per prompt, prompts per step and rollout, uses of each."""
     completions = planning.completions_per_step(s)
     return {
         "num_generations": s.num_generations,
@@ -176,12 +177,12 @@ def sizes(s: Setting) -> dict[str, Any]:
 
 
 def numbers(s: Setting) -> dict[str, Any]:
-    """What of the learning a setting alone tells; cheap, for looking through many points."""
+    """Return what a setting alone determines about learning; cheap, for looking through many points."""
     return sizes(s) | {name: getattr(s, name) for name in _NUMBERS}
 
 
 def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
-    """Everything that changes what is learnt, but for chance: seed, processes, per-device sizes and engines are left out."""
+    """Return everything that affects learning except chance: without seed, processes, per-device sizes and engines."""
     content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
@@ -191,5 +192,5 @@ def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
 
 
 def is_same_point(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two learnings differ at most in the model and in how long it trains."""
+    """Return whether two results of `learning` differ at most in the model and in the length of training."""
     return all(one[name] == other[name] for name in one if name not in _LENGTH)

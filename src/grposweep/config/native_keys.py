@@ -1,8 +1,8 @@
 """Native keys in a configuration: TRL's own in ``trainer.args``, and a user's recipe as the base of a sweep.
 
-``trainer.args`` are keys of TRL's GRPOConfig that have no key of ours, checked against TRL's own table, and as a setting.
+``trainer.args`` are keys of TRL's GRPOConfig that have no grposweep key, checked against TRL's table and as a setting.
 Source: trl 1.16 trainer/grpo_config.py with the transformers of its time (frameworks/trl/keys.json). Of a user's native recipe
-the numbers are read, and a point's numbers are written back in its own keys. Only what a point changes is written; all other
+the numbers are read, and a point's numbers are written back under its keys. Only what a point changes is written; all other
 keys stay as they are. A trial's folder gets the point's recipe, the list of changes and the command of the program.
 """
 
@@ -36,8 +36,8 @@ from grposweep.schema import ALIASES, Experiment, Trainer, is_external
 from grposweep.setting import TRL, Setting, Version
 from grposweep.storage import paths
 
-ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections whose keys are no trainer's
-# Keys whose home here has another name, or follows from several keys.
+ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
+# Keys that have another name in grposweep, or follow from several keys.
 RENAMED = {
     "bf16": "model.mixed_precision",
     "fp16": "model.mixed_precision",
@@ -69,7 +69,7 @@ RENAMED = {
     "vllm_server_host": "generation.vllm_server_base_url",
     "vllm_server_port": "generation.vllm_server_base_url",
 }
-# Switches that cannot be on in a trial, and why. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
+# Switches that cannot be on in a trial, with the reason. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
 UNFIT = {
     "ignore_data_skip": "a trial that is resumed would train on other prompts than one that was never stopped",
     "load_best_model_at_end": "grposweep places checkpoints and evaluations, and transformers refuses that; see trainer.keep",
@@ -81,28 +81,28 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false",
 
 @cache
 def taken() -> Mapping[str, KeySpec]:
-    """Return the keys of GRPOConfig in the release that our trainer runs."""
+    """Return the keys of GRPOConfig in the release that grposweep's trainer runs."""
     places = {name: entry["in"] for name, entry in table()["keys"].items()}
     return {name: key for name, key in known(TRL).items() if places[name] == "config" or name == "trust_remote_code"}
 
 
 @cache
 def homes() -> Mapping[str, str]:
-    """Return the key of ours that sets a key of GRPOConfig."""
+    """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
     same = {key.rpartition(".")[2]: ALIASES.get(key, key) for key in own}
     return {name: key for name, key in {**same, **RENAMED}.items() if name in taken()}
 
 
 def check_args(trainer: Trainer) -> None:
-    """Raise UserError for keys that GRPOConfig does not have, that have a home of their own, or whose value has a wrong type."""
+    """Raise UserError for keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
     for name, value in trainer.args.items():
         what = f"trainer.args.{name}={show(value)}"
         if is_external(trainer.kind):
             _check_own_key(trainer, name, value, what)
             continue
         if name in homes():
-            raise UserError(f"{what}: grposweep sets this from a key of its own. Set {homes()[name]} instead.")
+            raise UserError(f"{what}: grposweep has its own key for this. Set {homes()[name]} instead.")
         if name not in taken():
             near = [HABITS[name]] if name in HABITS else closest_keys(name, taken())
             advice = f"Did you mean {' or '.join(map(_place, near))}?" if near else "Remove it."
@@ -113,7 +113,7 @@ def check_args(trainer: Trainer) -> None:
             raise UserError(f"{what}: {UNFIT[name]}. Leave it out.")
 
 
-# Keys of ours that an external trainer does not read -> the key of its recipe that does the same under TRL's names.
+# grposweep keys that an external trainer does not read -> the key of its recipe with the same meaning, under TRL's names.
 THEIRS = {
     "model": "model_name_or_path", "model.path": "model_name_or_path", "model.revision": "model_revision",
     "model.dtype": "dtype", "model.mixed_precision": "bf16", "model.lora.enabled": "use_peft", "model.lora.r": "lora_r",
@@ -124,21 +124,21 @@ THEIRS = {
     "trainer.compile": "torch_compile", "schedule.eval_at_start": "eval_on_start",
 }  # fmt: skip
 SHARDING = ("trainer.sharding", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config")
-OWN_SECTIONS = ("model", "task", "trainer")  # of which an external trainer reads only these keys:
+OWN_SECTIONS = ("model", "task", "trainer")  # sections of which an external trainer reads only these keys:
 READ = ("task.train_prompts", *(f"trainer.{name}" for name in (
     "kind", "keep", "recipe", "python", "workdir", "arguments", "environment", "script", "takes", "launcher",
     "launch_arguments", "args")))  # fmt: skip
 
 
 def reaches(key: str) -> bool:
-    """Return whether a key, or the option of a group, changes what an external trainer does."""
+    """Return whether a key, or the option of a group, affects an external trainer."""
     if key.startswith(OWN_SECTIONS):
         return key == "trainer" or key.startswith(READ)
     return key not in {KEYS[name] for name in FROM_RECIPE}
 
 
 def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
-    """Raise UserError for a key that an external trainer does not read, and name the nearest that it does."""
+    """Raise UserError for a key that an external trainer does not read, and name the nearest key that it reads."""
     for name in names if is_external(trainer.kind) else ():
         if reaches(name):
             continue
@@ -166,24 +166,24 @@ def _declared(script: Path) -> Mapping[str, KeySpec]:
 
 
 def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
-    """Return the options that a training script declares itself, and those of its recipe; nothing is run."""
+    """Return the options that a training script declares, and those of its recipe, without running anything."""
     own = {} if trainer.script is None else _declared((Path(trainer.workdir or ".") / trainer.script).resolve())
     return {**dict.fromkeys(load_base(replace(trainer, args={})).config, KeySpec("any", None)), **own}
 
 
 def _check_own_key(trainer: Trainer, name: str, value: Any, what: str) -> None:
-    """Raise UserError for a key of a script's recipe that is ours to set, that nothing reads, or whose value does not fit."""
+    """Raise UserError for a key of a script's recipe that grposweep sets, that nothing reads, or whose value does not fit."""
     if not external_trainers()[trainer.kind].traits.follows_trl:
         raise UserError(f"{what}: trainer={trainer.kind} has other keys. Set it in trainer.recipe.")
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
-        raise UserError(f"{what}: grposweep sets this from a key of its own. Set {home} instead.")
+        raise UserError(f"{what}: grposweep has its own key for this. Set {home} instead.")
     keys = {**known(TRL), **declared(trainer)}
     if name not in keys:
         near = closest_keys(name, keys)
         meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."
         raise UserError(
-            f"{what}: neither TRL's classes nor the script declare such a key, nor has the recipe one. {meant}"
+            f"{what}: neither TRL's classes nor the script declare such a key, nor does the recipe. {meant}"
         )
     if wanted := _mistyped(value, keys[name].type):
         raise UserError(f"{what}: the key takes {wanted}. Set one.")
@@ -194,7 +194,7 @@ def _place(name: str) -> str:
 
 
 def _mistyped(value: Any, kind: str) -> str:
-    """Return what a key of this type takes, if a value is something else."""
+    """Return what a key of this type takes if the value has another type."""
     base = kind.rstrip("?")
     if value is None:
         return "" if kind.endswith("?") or base in ("any", "list") else WANTED[base]
@@ -206,7 +206,7 @@ def _mistyped(value: Any, kind: str) -> str:
 
 
 def read_args(trainer: Trainer) -> dict[str, Any]:
-    """Return the fields of a setting that ``trainer.args`` sets, as a recipe of TRL with these keys would."""
+    """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these keys."""
     if not trainer.args:
         return {}
     framework = FRAMEWORKS["trl"]
@@ -215,21 +215,21 @@ def read_args(trainer: Trainer) -> dict[str, Any]:
 
 @cache
 def arg_fields() -> Mapping[str, str]:
-    """Return the fields of a setting that ``trainer.args`` may set, with the key of each."""
+    """Return the setting's fields that ``trainer.args`` may set, with the key of each."""
     rows = FRAMEWORKS["trl"].fields
     keys = {row.name: row.key.partition(".")[0] for row in rows if row.name}
     return {name: f"trainer.args.{key}" for name, key in keys.items() if key in taken() and key not in homes()}
 
 
-# A rollout's size in two words, which TRL refuses together: once sizes change, it is said in micro-steps.
+# Two keys for the size of a rollout, which TRL refuses together: once sizes change, it is written in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 ASKED = "from importlib.metadata import version; print(version('{package}'))"
 
 
 def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
-    """The recipe to start from, an empty one where there is none.
+    """Read the base recipe; empty if there is none.
 
-    Raises UserError where it cannot be read.
+    Raises UserError if it cannot be read.
     """
     framework = external_trainers()[trainer.kind].name
     version = installed_version(trainer.python or sys.executable, framework)
@@ -245,7 +245,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
 @lru_cache(maxsize=16)
 def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
-    """A recipe in the program's own words; one in another framework's is translated."""
+    """Read a recipe under the program's keys; a recipe of another framework is translated."""
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
     refuse_secrets(theirs.config)
     one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
@@ -256,7 +256,7 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Time and size of a file; zeros where there is none, which its reader says better."""
+    """Return time and size of a file; zeros if it is missing, which its reader reports."""
     try:
         found = path.stat()
     except OSError:
@@ -266,7 +266,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def installed_version(python: str, framework: str) -> Version:
-    """The TRL that an interpreter would import, for frameworks that are TRL; otherwise the framework's own."""
+    """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the framework's version."""
     known = frameworks.version_of(framework)
     if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
         return known
@@ -281,7 +281,7 @@ def installed_version(python: str, framework: str) -> Version:
 
 
 def base_of(trainer: Trainer, processes: int) -> Setting:
-    """The base's numbers, sizes in completions; nothing in it counts as set by a person, since a point sets everything."""
+    """Return the base's numbers with sizes in completions. No field counts as set by the user, because a point sets all."""
     setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
     return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})
 
@@ -289,7 +289,7 @@ def base_of(trainer: Trainer, processes: int) -> Setting:
 def point_recipe(
     base: Recipe, before: Setting, after: Setting, key: str, output: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The base with what differs between two settings of ours, and with the trial's output folder; and what differs.
+    """Return the base with the differences between two settings and the trial's output folder, and those differences.
 
     ``before`` is the base itself, ``after`` the point, both as this package configures them.
     """
@@ -303,7 +303,7 @@ def point_recipe(
 
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
-    """Return a setting in the words of the base's framework and release."""
+    """Return a setting under the keys of the base's framework and release."""
     framework = frameworks.FRAMEWORKS[base.framework]
     named = s.replace({"framework": framework.traits, "version": base.version})
     if framework.native_keys is not None:
@@ -313,7 +313,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
-    """The recipe in a trial's folder, as it was when the trial was written."""
+    """Read the recipe in a trial's folder, as it was when the trial was written."""
     framework = external_trainers()[experiment.trainer.kind].name
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_release(noted["version"]) if "version" in noted else None
@@ -322,7 +322,7 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
 
 
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
-    """The numbers of the recipe in a trial's folder."""
+    """Read the numbers of the recipe in a trial's folder."""
     setting = frameworks.read(load_trial_recipe(folder, experiment)).setting
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
@@ -334,7 +334,7 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)
     framework = external_trainers()[trainer.kind]
-    assert framework.trainer is not None  # what makes it one of them
+    assert framework.trainer is not None  # true for every external trainer
     nodes = cluster.nodes if framework.trainer.ray_cpus else 1
     place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
     trial = Trial(trainer, folder.resolve(), {}, place)
@@ -356,7 +356,7 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
 
 
 def _ray_lines(program: ExternalProgram) -> list[str]:
-    """Return what a job does around a program on several nodes, as comments."""
+    """Return comments on what a job runs around a program on several nodes."""
     if program.ray is None:
         return []
     head, worker = program.ray.start_head("/tmp/FOLDER"), program.ray.start_worker("HEAD:PORT")
@@ -369,7 +369,7 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
 
 
 def unchanged(experiment: Experiment) -> Setting:
-    """The setting of the recipe itself, as a point that changes nothing would have it."""
+    """Return the setting of the recipe itself, for a point that changes nothing."""
     own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
     own["optimizer"]["learning_rate"] = own["lr"]
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}

@@ -1,4 +1,4 @@
-"""Make the experiment of each point without composing it through Hydra: one composition a group option, then patches.
+"""Build the experiment of each point without composing it through Hydra: one composition per group option, then patches.
 
 Composing takes 40-190 ms a point. A group option sets only keys of its own group, so a point is the base with a few
 sections exchanged; a test compares this with Hydra's own composition. A user's recipe becomes an option of each group
@@ -23,13 +23,13 @@ from grposweep.errors import UserError
 from grposweep.files import CONF, parse_yaml, read_text
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
-OPTION = "recipe"  # the name of the options, and of the group that chooses them all
+OPTION = "recipe"  # the name of these options, and of the group that chooses all of them
 
 
 def recipe_options(composed: DictConfig) -> list[str]:
-    """Offer the recipe that a composition names as options; the overrides that choose them where nothing else is chosen.
+    """Register the recipe of a composition as group options. Return the overrides that choose them by default.
 
-    None for trainers of our own.
+    Returns None for grposweep's own trainers.
     """
     check_choice("trainer.kind", composed.trainer.kind)
     if not is_external(composed.trainer.kind):
@@ -45,7 +45,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
     return [f"{OPTION}={OPTION}"]
 
 
-MOST_KEPT = 1000  # experiments, some 20 KB each
+MOST_KEPT = 1000  # experiments, about 20 KB each
 
 Compose = Callable[[list[str]], DictConfig]  # overrides -> what Hydra composes
 
@@ -54,28 +54,29 @@ class Points:
     """Builds the experiments of a sweep's points from a base composition."""
 
     def __init__(self, compose: Compose, overrides: list[str]) -> None:
-        """``overrides`` are those that every point shares."""
+        """``overrides`` are shared by all points."""
         self._compose = compose
         self._overrides = overrides
         self._base = self._composed([])
         if recipe := recipe_options(self._base):
             self._overrides = [*overrides, *recipe]
             self._base = self._composed([])
-        self._single: dict[tuple[str, str], Experiment] = {}  # at one parameter's value: judged again and again
+        # by one parameter's value, because it is judged repeatedly
+        self._single: dict[tuple[str, str], Experiment] = {}
         self._sections: dict[tuple[str, str], Any] = {}
         self._typed_sections: dict[tuple[str, str], Any] = {}
 
     def fixed(self, overrides: list[str]) -> "Points":
-        """Return the same points with further overrides that all share."""
+        """Return the same points with further shared overrides."""
         return Points(self._compose, [*self._overrides, *overrides])
 
     @cached_property
     def base(self) -> Experiment:
-        """The experiment with every parameter where the configuration leaves it."""
+        """Return the experiment with every parameter at its configured value."""
         return to_experiment(self._base)
 
     def experiment(self, values: Mapping[str, Any]) -> Experiment:
-        """The experiment at a point's configuration values.
+        """Return the experiment at a point's values.
 
         Raises UserError for an unknown key or option, or a value of the wrong type.
         """
@@ -92,7 +93,7 @@ class Points:
 
     def _built(self, values: Mapping[str, Any]) -> Experiment:
         groups = {name: str(value) for name, value in values.items() if name in GROUPS}
-        if "debug" in groups:  # the one group whose options reach into others
+        if "debug" in groups:  # the only group whose options set keys of others
             composed = self._composed([f"{name}={option}" for name, option in groups.items()])
             return to_experiment(_set(composed, values))
         try:
@@ -100,7 +101,7 @@ class Points:
             for name, option in groups.items():
                 config[name] = self._typed_section(name, option)
             return resolved(_set(config, values))
-        except UserError:  # a value left open, which the point may set; otherwise what is wrong is said here
+        except UserError:  # a point may set an open value; any other error is raised here
             config = self._base.copy()
             for name, option in groups.items():
                 config[name] = self._section(name, option)
@@ -108,11 +109,11 @@ class Points:
 
     @cached_property
     def _typed(self) -> DictConfig:
-        """The base under the schema's types: merging the two takes four times as long as the rest of a point."""
+        """Return the base under the schema's types, cached because merging takes four times as long as the rest of a point."""
         return typed(self._base)
 
     def _typed_section(self, group: str, option: str) -> Any:
-        """As ``_section``, under the schema's types."""
+        """Return ``_section`` under the schema's types."""
         key = (group, option)
         if key not in self._typed_sections:
             config = self._base.copy()
@@ -121,7 +122,7 @@ class Points:
         return self._typed_sections[key]
 
     def raw_values(self, values: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Every key with the values it has, interpolations unresolved: in the base, and under each given group option."""
+        """Return every key with its values in the base and under each given group option, interpolations unresolved."""
         sections = [
             (name, self._section(name, str(option)))
             for name, options in values.items()
@@ -135,7 +136,7 @@ class Points:
         return found
 
     def _section(self, group: str, option: str) -> Any:
-        """The section that a group option makes, with the shared overrides on top, interpolations unresolved."""
+        """Return the section of a group option with the shared overrides applied, interpolations unresolved."""
         key = (group, option)
         if key not in self._sections:
             self._sections[key] = self._composed([f"{group}={option}"])[group]
@@ -149,7 +150,7 @@ class Points:
 
 
 def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
-    """The configuration with a point's keys set, its group options aside; the schema's types convert or refuse each."""
+    """Return the configuration with a point's keys set, except group options. The schema's types convert or refuse each."""
     try:
         OmegaConf.set_struct(config, True)
         for name, value in values.items():
@@ -161,7 +162,7 @@ def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
 
 
 def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a nested mapping."""
+    """Yield dotted keys and values of a nested mapping."""
     if not isinstance(content, dict):
         yield prefix, content
         return
@@ -169,13 +170,13 @@ def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(value, f"{prefix}.{name}" if prefix else str(name))
 
 
-WHOLE = ("sweeps", "recipe", "debug")  # choose options of several groups at once
+WHOLE = ("sweeps", "recipe", "debug")  # groups whose options choose options of several groups
 
 
 def apply_values(recorded: Experiment, values: Mapping[str, Any], session: Session) -> Experiment:
     """Return the recorded experiment with these values of keys and groups.
 
-    Raises UserError for what is unknown or of the wrong type.
+    Raises UserError for unknown keys and values of the wrong type.
     """
     check_groups_one_by_one(values)
     return recorded_points(recorded, session).experiment(values)
@@ -191,11 +192,11 @@ def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
 
 
 def recorded_points(recorded: Experiment, session: Session) -> Points:
-    """Return the points around a recorded experiment: each is the record with other values of some keys and groups."""
+    """Return points around a recorded experiment: the record with other values of some keys and groups."""
     base = follow(OmegaConf.create(asdict(recorded)))
 
     def compose(wanted: list[str]) -> DictConfig:
-        """Return the options that ``wanted`` names, composed again to take their sections; without any, the recorded trial."""
+        """Return the named options, composed to take their sections; without any, the recorded trial."""
         chosen = [text for text in wanted if text.partition("=")[0] in GROUPS]
         return session.compose(chosen) if chosen else base
 
@@ -203,7 +204,7 @@ def recorded_points(recorded: Experiment, session: Session) -> Points:
 
 
 def follow(config: DictConfig) -> DictConfig:
-    """The configuration in which values refer to others again (``${lr}``) where conf/ has it so and they are equal."""
+    """Restore references between values (``${lr}``) if conf/ has them and the values are equal."""
     found = config.copy()
     for key, reference in _references():
         trial = found.copy()
@@ -215,7 +216,7 @@ def follow(config: DictConfig) -> DictConfig:
 
 @cache
 def _references() -> frozenset[tuple[str, str]]:
-    """Every key of a group's options that refers to others, and how."""
+    """Return every key of a group's options that refers to others, with the reference."""
     return frozenset(
         pair
         for group in GROUPS

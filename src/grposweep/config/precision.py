@@ -1,4 +1,4 @@
-"""The numeric types of a training: what the weights are kept in, and what matrix products are computed in.
+"""Determine the numeric types of a training: of the stored weights, and of matrix products.
 
 ``model.dtype`` is the type of the weights, ``model.mixed_precision`` accelerate's autocast. Float16 has too little range for
 the weights that are trained: torch refuses to unscale their gradients (torch amp/grad_scaler.py).
@@ -10,31 +10,32 @@ from grposweep.errors import UserError
 from grposweep.memory.catalog import has_bfloat16
 from grposweep.schema import AUTO, Cluster, Experiment, Model
 
-IMPLIED = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}  # by each type of weights, if none is set
+# by type of weights, if mixed precision is not set
+IMPLIED = {"float32": "none", "bfloat16": "bf16", "float16": "fp16"}
 COMPUTED = {"bf16": "bfloat16", "fp16": "float16", "none": "float32"}
 
 
 @dataclass(frozen=True)
 class Precision:
-    """``weights`` is a torch dtype, ``mixed`` accelerate's mixed precision: bf16, fp16 or none."""
+    """The numeric types: ``weights`` is a torch dtype, ``mixed`` is accelerate's mixed precision (bf16, fp16 or none)."""
 
     weights: str
     mixed: str
 
     @property
     def autocast(self) -> str | None:
-        """The type of matrix products if autocast makes it another than the weights'."""
+        """Return the type of matrix products if autocast makes it differ from the weights' type."""
         computed = COMPUTED.get(self.mixed, self.weights)
         return None if self.mixed == "none" or computed == self.weights else computed
 
     @property
     def computed(self) -> str:
-        """The type of matrix products."""
+        """Return the type of matrix products."""
         return self.autocast or self.weights
 
 
 def read_precision(model: Model) -> Precision:
-    """Return the precision of a training on GPUs. ``auto`` weights are float32 if they are trained, half under an adapter."""
+    """Return the precision of a training on GPUs. ``auto`` weights are float32 if trained, half precision under an adapter."""
     if model.dtype != AUTO:
         return Precision(model.dtype, model.mixed_precision or IMPLIED.get(model.dtype, "none"))
     mixed = model.mixed_precision or "bf16"
@@ -42,7 +43,7 @@ def read_precision(model: Model) -> Precision:
 
 
 def check_types(experiment: Experiment) -> None:
-    """Raise UserError for numeric types that TRL cannot train here; those of another trainer are its own recipe's."""
+    """Raise UserError for numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
     if experiment.trainer.kind != "trl":
         return
     check_precision(experiment.model, experiment.cluster)
@@ -51,10 +52,10 @@ def check_types(experiment: Experiment) -> None:
 
 
 def check_precision(model: Model, cluster: Cluster | None = None) -> None:
-    """Raise UserError for types that cannot be trained together, or that the GPU named in ``cluster.gpu`` does not compute."""
+    """Raise UserError for types that cannot be trained together, or that ``cluster.gpu`` cannot compute in."""
     if model.dtype not in (AUTO, *IMPLIED):
         raise UserError(
-            f"model.dtype={model.dtype} is no type that a model can be trained in. Set one of: {', '.join((AUTO, *IMPLIED))}."
+            f"model.dtype={model.dtype} is not a type that a model can be trained in. Set one of: {', '.join((AUTO, *IMPLIED))}."
         )
     found = read_precision(model)
     if found.weights == "float16" and not (model.lora.enabled and found.mixed == "fp16"):
@@ -80,7 +81,7 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
 def check_generation(experiment: Experiment) -> None:
     """Raise UserError if TRL would cast the trained weights to half precision to generate.
 
-    Continuous batching calls ``to()`` on the model that is trained. Source: trl 1.16 grpo_trainer.py, _generate_single_turn.
+    Continuous batching calls ``to()`` on the trained model. Source: trl 1.16 grpo_trainer.py, _generate_single_turn.
     """
     model, found, name = experiment.model, read_precision(experiment.model), "use_transformers_continuous_batching"
     is_float = found.weights == "float32" or model.lora.enabled  # peft keeps adapters in float32
@@ -120,6 +121,6 @@ def check_quantization(experiment: Experiment) -> None:
 def no_bfloat16(gpu: str) -> str:
     """Return the message for a GPU older than NVIDIA's Ampere."""
     return (
-        f"{gpu}: this GPU has no bfloat16 of its own and emulates it slowly, and model.dtype and model.mixed_precision "
+        f"{gpu}: this GPU has no bfloat16 arithmetic and emulates it slowly, and model.dtype and model.mixed_precision "
         "compute in it. Set model.dtype=auto model.mixed_precision=fp16."
     )

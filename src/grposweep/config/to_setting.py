@@ -1,6 +1,6 @@
-"""From an Experiment to the Setting that plan and rules read, and from a setting back to the values of our groups.
+"""Convert an Experiment to the Setting that plan and rules read, and a setting back to values of grposweep's groups.
 
-One table, ``PATHS``, says where each field's value stands in an Experiment. What users type is the same key, unless the
+The table ``PATHS`` maps each field to its place in an Experiment. Users type the same key, unless the
 schema has a shorter alias for it (``lr``). A few fields are derived from several keys; ``DERIVED`` names these keys.
 """
 
@@ -20,7 +20,7 @@ from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
 from grposweep.setting import OF_TRL, TRL, Runtime, Setting
 
-# A field of the setting -> where its value stands in an Experiment.
+# A field of the setting -> the place of its value in an Experiment.
 PATHS = {
     "processes": "cluster.processes",
     "num_generations": "batch.num_generations",
@@ -120,20 +120,20 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "truncated_share": ("model", "task", "generation"),
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
-# Fields that only ``trainer.args`` sets, with its key of each.
+# Fields that only ``trainer.args`` sets, with the key of each.
 ARGS = {
     "split_batches": "trainer.args.accelerator_config",
     **{f"{name}_parallel_size": "trainer.args.parallelism_config" for name in ("tensor", "sequence", "context")},
     **{name: f"trainer.args.{name}" for name in ("auto_find_batch_size", "dataloader_drop_last", "load_best_model_at_end",
                                                  "log_completions_hub_repo", "use_liger_kernel")},
 }  # fmt: skip
-# An external trainer takes these from its own recipe, or they are unknown: its model, data, and how it generates.
+# An external trainer has these in its own recipe, or they are unknown: model, data, and generation.
 FROM_RECIPE = frozenset(
     ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
      "eval_prompts", "server_gpus", "chat", "server_command", "eval_at_start",
      *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
-# Fields that are left to the trainer where they are not set.
+# Fields that are left to the trainer if they are not set.
 OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
@@ -165,10 +165,10 @@ def resolve_auto(s: Setting) -> Setting:
 
 
 def base_setting(experiment: Experiment) -> Setting:
-    """Return the setting that an experiment's own fields are put on: an external trainer's recipe, otherwise an empty one."""
+    """Return the setting to which an experiment's fields are applied: an external trainer's recipe, otherwise an empty one."""
     if not is_external(experiment.trainer.kind):
         return PLAIN
-    from grposweep.config.native_keys import base_of  # only external trainers need the readers of recipes
+    from grposweep.config.native_keys import base_of  # only external trainers need the recipe readers
 
     base = base_of(experiment.trainer, experiment.cluster.processes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
@@ -188,8 +188,8 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
-        "eval_strategy": None,  # evaluations are placed by us
-        # A filter leaves fewer, and only preparation counts them.
+        "eval_strategy": None,  # grposweep places evaluations
+        # A filter leaves fewer prompts, and only preparation counts them.
         "train_prompts": counted.get("train_prompts", None if task.keep_between else task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "has_chat_template": counted.get("has_chat_template"),
@@ -212,7 +212,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
 
 
 def _screened_fields(experiment: Experiment, screens: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return what a screen of this model, task and sampling has found; nothing without one."""
+    """Return what a screen of this model, task and sampling found; empty without one."""
     found: Mapping[str, Any] = {}
     if screens:
         from grposweep.config.identity import screen_key  # it imports this module
@@ -225,7 +225,7 @@ def _screened_fields(experiment: Experiment, screens: Mapping[str, Mapping[str, 
 
 
 def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that may be left to the trainer: as set, or as they are without."""
+    """Return the fields that may be left to the trainer: as set, or their values when unset."""
     base, args = base_setting(experiment), experiment.trainer.args
     found = {name: getattr(base, name) for name in ARGS}
     for name in OPTIONS:
@@ -235,15 +235,15 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[
         found["vllm_importance_sampling_clip_max"] = None  # no upper bound
     if isinstance(found["generation_kwargs"], dict):
         found["generation_kwargs"] = json.dumps(found["generation_kwargs"], sort_keys=True)
-    if args and not is_external(experiment.trainer.kind):  # of an external trainer they are in the base
-        from grposweep.config.native_keys import read_args  # the table of TRL's keys: for those who use it
+    if args and not is_external(experiment.trainer.kind):  # an external trainer's are in the base
+        from grposweep.config.native_keys import read_args  # the table of TRL's keys, only if it is used
 
         found |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
     return found
 
 
 def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an external trainer's fields: model, data and rewards from its recipe, evaluations unless they are set here."""
+    """Return an external trainer's fields: model, data and rewards from its recipe, evaluations unless set in grposweep."""
     base = base_setting(experiment)
     fields |= {name: getattr(base, name) for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))}
     evaluates = experiment.schedule.evaluations > 0
@@ -270,7 +270,7 @@ BITS = {"4bit": 4, "8bit": 8}
 
 
 def read_runtime(experiment: Experiment) -> Runtime:
-    """Return how our own trainer uses memory: TRL's way, with quantized weights and states in main memory."""
+    """Return how grposweep's trainer uses memory: like TRL, with quantized weights and offloaded states."""
     model, trainer = experiment.model, experiment.trainer
     offloads = frozenset(OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload])
     bits = BITS.get(model.quantization or "", 0)
@@ -285,9 +285,9 @@ def read_runtime(experiment: Experiment) -> Runtime:
 
 
 def loads_once(experiment: Experiment) -> bool:
-    """Return whether FSDP's first rank of a node may load the weights for all: each would hold them whole in main memory.
+    """Return whether FSDP's first rank of a node may load the weights for all, instead of each rank.
 
-    Not with a reference model: TRL shards it without sending it to the other ranks, whose weights would be arbitrary.
+    Not with a reference model: TRL shards it without sending it to the other ranks, which would have arbitrary weights.
     Sources: accelerate utils/fsdp_utils.py fsdp2_prepare_model; trl 1.16 models/utils.py prepare_fsdp.
     """
     default = experiment.kl.beta == 0 or experiment.model.lora.enabled
@@ -317,10 +317,10 @@ def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
 
 
 def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the longest sequence that vLLM keeps room for: as set, or the longest prompt and a completion.
+    """Return the longest sequence in tokens that vLLM keeps room for: as set, or the longest prompt and a completion.
 
-    None leaves it to vLLM, which then keeps room for the model's own maximum: before preparation, in sweeps whose preparation
-    measured the first 1,000 prompts only, and where both exceed that maximum, with which vLLM does not start.
+    None leaves it to vLLM, which then keeps room for the model's maximum. This is so before preparation, in sweeps whose
+    preparation measured only the first 1,000 prompts, and if both together exceed that maximum, with which vLLM does not start.
     """
     generation, longest = experiment.generation, counted.get("longest_prompt")
     if generation.vllm_max_model_length is not None or longest is None:
@@ -338,7 +338,7 @@ def read_gpu(cluster: Cluster) -> float | None:
 
 
 def gpu_trials(cluster: Cluster) -> int:
-    """Return how many trials share a GPU; 1 for ``auto``, which follows from what a trial needs of a whole one."""
+    """Return how many trials share a GPU; 1 for ``auto``, which depends on a trial's need of a whole GPU."""
     return 1 if cluster.trials_per_gpu == AUTO else int(cluster.trials_per_gpu)
 
 
@@ -348,15 +348,15 @@ def read_gpu_share(cluster: Cluster) -> float | None:
     return None if memory is None else memory / gpu_trials(cluster)
 
 
-# The groups whose values are a recipe's numbers; the others say what is trained, where, and how it is searched.
+# The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
 NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
 
 
 def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
-    """``lr``, ``seed`` and one mapping a group of NUMBERS; what the setting leaves open keeps its default here.
+    """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves open keep their defaults.
 
-    A number of evaluations or checkpoints is 0: as often as the recipe says. ``every``: also what a program that keeps its
-    recipe would say itself.
+    Evaluations and checkpoints are 0, which means as often as the recipe says. ``every`` includes values that a program with its
+    own recipe would set itself.
     """
     found: dict[str, Any] = {name: {} for name in NUMBERS}
     for name, path in KEYS.items():
@@ -379,8 +379,8 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
 
 
 def _option(s: Setting, name: str) -> dict[str, Any]:
-    """Return an option of the loss or of generation, where it is not TRL's default or has no effect."""
-    from grposweep.frameworks.trl.keys import known  # a table that only a translation needs
+    """Return an option of the loss or of generation if it is not TRL's default and has an effect."""
+    from grposweep.frameworks.trl.keys import known  # a table that only translation needs
 
     value = getattr(s, name)
     if value == known(TRL)[name].default or (name.startswith("vllm_") and not s.use_vllm):
@@ -391,7 +391,7 @@ def _option(s: Setting, name: str) -> dict[str, Any]:
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
-    """Sizes as they are, micro-steps where they are not the accumulation; a rollout's size follows from them."""
+    """Return the sizes; micro-steps only if they differ from the accumulation. A rollout's size follows from them."""
     micro_steps = micro_steps_per_generation(s)
     return {
         "steps_per_generation": None if micro_steps == s.gradient_accumulation_steps else micro_steps,
@@ -401,13 +401,13 @@ def _sizes(s: Setting) -> dict[str, Any]:
 
 
 def _length(s: Setting) -> dict[str, Any]:
-    """Exactly one length: the steps override the epochs, as in TRL."""
+    """Return exactly one length: steps override epochs, as in TRL."""
     steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None
     return {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
 
 
 def _is_optional(path: str) -> bool:
-    """Whether a key of the schema may be null."""
+    """Return whether a key of the schema may be null."""
     schema: Any = Experiment
     *sections, last = path.split(".")
     for section in sections:

@@ -37,7 +37,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "search.at": ("last", "best"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
-# Keys whose choices are registered: what is registered later is a choice at once.
+# Keys whose choices are registries, so registered names are choices at once.
 REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "task.kind": lambda: TASKS,
     "trainer.kind": lambda: (*OWN_TRAINERS, *external_trainers()),
@@ -71,7 +71,7 @@ NOT_NEGATIVE = ("loss.entropy_coef_min", "loss.entropy_coef_max", "loss.entropy_
 
 
 def check_ranges(experiment: Experiment) -> None:
-    """Raise UserError for an option of the loss or of generation outside of its range."""
+    """Raise UserError for an option of the loss or of generation outside its range."""
     ranges: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (SHARES, lambda value: 0 <= value <= 1, "a share, from 0 to 1"),
         (ABOVE_ZERO, lambda value: value > 0, "a number above 0"),
@@ -90,7 +90,7 @@ def check_ranges(experiment: Experiment) -> None:
 
 
 def check_filter(experiment: Experiment) -> None:
-    """Raise UserError for bounds of pass rates that keep nothing, and for a trainer that reads other prompts than ours."""
+    """Raise UserError for bounds of pass rates that keep nothing, and for a trainer that reads other prompts."""
     bounds = experiment.task.keep_between
     if bounds is None:
         return
@@ -106,10 +106,10 @@ def check_filter(experiment: Experiment) -> None:
 
 
 def check_words(experiment: Experiment) -> None:
-    """Raise UserError for an unknown choice, a count below one if one is needed, and a secret."""
+    """Raise UserError for an unknown choice, a count below one that must be at least one, or a secret."""
     refuse_secrets(asdict(experiment))
     for key in (*CHOICES, *REGISTERED):
-        if value_at(experiment, key) is not None:  # null is a choice where the type has it
+        if value_at(experiment, key) is not None:  # null is a choice if the type allows it
             check_choice(key, value_at(experiment, key))
     for key in SIZES_OR_AUTO:
         value = value_at(experiment, key)
@@ -125,7 +125,7 @@ def check_words(experiment: Experiment) -> None:
             f"search.seeds={experiment.search.seeds}: a spread takes two results or more. Set search.seeds=2 or more (5 tell "
             "far more), or 0 for no replicates."
         )
-    size = read_gpu(experiment.cluster)  # refuses a name that it does not know
+    size = read_gpu(experiment.cluster)  # raises for an unknown name
     if size is not None and not size > 0:
         raise UserError(
             f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
@@ -166,7 +166,7 @@ def check_words(experiment: Experiment) -> None:
 
 
 def choices(key: str) -> tuple[str, ...]:
-    """Return what a key takes; empty if its type alone says so."""
+    """Return the choices of a key; empty if its type alone defines them."""
     return tuple(REGISTERED[key]()) if key in REGISTERED else CHOICES.get(key, ())
 
 
@@ -177,7 +177,7 @@ def check_choice(key: str, value: Any) -> None:
 
 
 def check_installed(experiment: Experiment) -> None:
-    """Raise UserError if trials would train with TRL here, and only what lints and plans is installed."""
+    """Raise UserError if trials would train with TRL here, and only linting and planning are installed."""
     if experiment.trainer.kind == "trl" and find_spec("trl") is None:
         raise UserError(
             "trainer=trl: TRL is not installed here; `pip install grposweep` alone lints and plans. "
@@ -199,7 +199,7 @@ TRACKER_SERVERS = {  # environment variables of which one is needed with tracker
 
 
 def check_tracker(experiment: Experiment) -> None:
-    """Raise UserError if nothing would write TensorBoard's files, or a tracker is not installed or has no server."""
+    """Raise UserError if nothing would write TensorBoard files, or a tracker is not installed or has no server."""
     kind, own_python = experiment.tracker.kind, experiment.cluster.python is not None
     environment = {**os.environ, **experiment.cluster.environment}
     if kind == "tensorboard" and experiment.trainer.kind != "trl":
@@ -220,7 +220,7 @@ def check_tracker(experiment: Experiment) -> None:
 
 
 def check_objectives(search: Search) -> None:
-    """Raise UserError if something needs one order of all trials, which several objectives do not give."""
+    """Raise UserError if a setting needs one order of all trials, which several objectives do not give."""
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
@@ -235,7 +235,7 @@ def check_objectives(search: Search) -> None:
 
 
 def check_environment(cluster: Cluster) -> None:
-    """Raise UserError for a variable of attempts that a shell cannot set, or that the launcher sets itself."""
+    """Raise UserError for an environment variable of attempts that a shell cannot set, or that the launcher sets."""
     for name in cluster.environment:
         if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
             raise UserError(
@@ -245,7 +245,7 @@ def check_environment(cluster: Cluster) -> None:
 
 
 def check_server(generation: Generation) -> None:
-    """Raise UserError if GPUs are set apart for a vLLM server that is not wanted, or that runs elsewhere."""
+    """Raise UserError if GPUs are reserved for a vLLM server that is not used, or that runs elsewhere."""
     gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
     if gpus and not (generation.use_vllm and generation.vllm_mode == "server"):
         raise UserError(
@@ -265,7 +265,7 @@ def check_server(generation: Generation) -> None:
 
 
 def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> None:
-    """Raise UserError if a program in a Ray cluster would wait forever, or expect another shape than the job's."""
+    """Raise UserError if a program in a Ray cluster would wait forever, or expects another shape than the job's."""
     shape = {"trainer.nnodes": cluster.nodes, "trainer.n_gpus_per_node": cluster.processes // cluster.nodes}
     for word in trainer.arguments:
         key, _, value = word.lstrip("+").partition("=")
@@ -296,7 +296,7 @@ FSDP_KEYS = (  # transformers 5.23 training_args.py, fsdp_config
 
 
 def check_sharding_options(trainer: Trainer) -> None:
-    """Raise UserError for options that the kind of sharding does not have, and for a file of DeepSpeed's that does not fit."""
+    """Raise UserError for options that this kind of sharding lacks, and for a DeepSpeed file that does not fit."""
     sharding, offload = trainer.sharding, trainer.offload
     if offload != "none" and sharding not in OFFLOADS[offload]:
         raise UserError(
@@ -317,7 +317,7 @@ def check_sharding_options(trainer: Trainer) -> None:
 
 
 def check_fsdp_options(experiment: Experiment) -> None:
-    """Raise UserError for options of FSDP that contradict the model's or the reference's.
+    """Raise UserError for FSDP options that contradict those of the model or the reference.
 
     Sources: to_setting.loads_once; transformers 5.23 trainer.py, create_accelerator_and_postprocess.
     """
@@ -343,7 +343,7 @@ OF_THE_TRIAL = (
 
 
 def check_deepspeed_file(trainer: Trainer) -> None:
-    """Raise UserError if the file cannot be read, is of another stage than ``trainer.sharding``, or has its options twice."""
+    """Raise UserError if the file is unreadable, has another stage than ``trainer.sharding``, or sets options twice."""
     named = f"trainer.deepspeed_config={trainer.deepspeed_config}"
     if trainer.offload != "none":
         raise UserError(
@@ -372,7 +372,7 @@ def check_deepspeed_file(trainer: Trainer) -> None:
 
 
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
-    """Raise UserError if a program lacks its script, or files that it needs are not there."""
+    """Raise UserError if a program lacks its script, or if files that it needs do not exist."""
     framework = external_trainers().get(trainer.kind)
     if framework is None or framework.trainer is None:
         return
@@ -398,7 +398,7 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
 
 
 def check_script(name: str, path: Path) -> None:
-    """Raise UserError if a script makes its GRPOConfig of constants, so that no trial could change it."""
+    """Raise UserError if a script builds its GRPOConfig from constants, so that no trial could change it."""
     from grposweep.frameworks.parsing.python.configs import hard_coded  # only a script needs it
 
     line = hard_coded(path)

@@ -1,6 +1,6 @@
-"""The contract of external trainers: what starts one, where it runs, and how its log is read.
+"""The contract of external trainers: the command that starts one, where it runs, and how its log is read.
 
-Nothing runs here, so a command can be shown where nothing is submitted; ``train/external.py`` runs it. A framework's folder
+Nothing runs here, so a command can be shown without submitting anything; ``train/external.py`` runs it. A framework's folder
 holds its external trainer, and `grposweep.frameworks.external_trainers` finds them all.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grposweep.files import read_json
 
-if TYPE_CHECKING:  # lint, which loads every framework, needs no schema
+if TYPE_CHECKING:  # lint loads every framework and needs no schema
     from grposweep.schema import Cluster, Trainer
 
 
@@ -26,12 +26,12 @@ class Entry:
     values: Mapping[str, Any]
 
 
-Log = Callable[[], list[Entry]]  # what was logged since the last call; a file that is not there yet is nothing logged
+Log = Callable[[], list[Entry]]  # what was logged since the last call; empty while the file does not exist
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """Where a process of ours stands: it starts the ranks of one node of ``nodes``, and they meet at an address.
+    """The place of a process: it starts the ranks of one of ``nodes`` nodes, which meet at ``address``.
 
     ``processes`` are the training ranks of all nodes together, ``gpus`` and ``cpus`` what the job has of each node.
     """
@@ -51,7 +51,7 @@ class NodeContext:
 
 
 def node_cpus(cluster: "Cluster") -> int:
-    """Return the CPUs that a job has of each node: its GPUs' shares, or those of its tasks."""
+    """Return the CPUs that a job has on each node: the shares of its GPUs, or those of its tasks."""
     if cluster.gpus_per_node:
         return cluster.gpus_per_node * cluster.cpus_per_gpu
     return cluster.tasks_per_node * cluster.threads
@@ -59,9 +59,9 @@ def node_cpus(cluster: "Cluster") -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a program is built from: a person's settings, the point's own recipe, and the trial's folder.
+    """The inputs of a program: the user's settings, the point's recipe, and the trial's folder.
 
-    The recipe stands in ``folder / RECIPE`` as well. ``output`` is where the program keeps checkpoints and model;
+    The recipe is in ``folder / RECIPE`` as well. ``output`` is where the program keeps checkpoints and model;
     ``checkpoint`` is the one in it to resume from.
     """
 
@@ -73,29 +73,29 @@ class Trial:
 
     @property
     def output(self) -> Path:
-        """The program's own output folder; the controller deletes it where ``trainer.keep`` says so."""
+        """Return the program's output folder; the controller deletes it as ``trainer.keep`` says."""
         return self.folder / "model"
 
     @property
     def file(self) -> Path:
-        """The point's recipe as a file."""
+        """Return the path of the point's recipe."""
         return self.folder / RECIPE
 
 
 def interpreter(trainer: "Trainer") -> str:
-    """The program's own Python; a path is from here, also if the program runs in another folder."""
+    """Return the Python of the program's environment. A relative path starts here, even if the program runs in another folder."""
     python = trainer.python or sys.executable
     return os.path.abspath(python) if os.sep in python else python  # noqa: PTH100 - links lead out of an environment
 
 
-RECIPE = "recipe.yaml"  # in a trial's folder: the user's recipe with the point's parameters in it, native keys
+RECIPE = "recipe.yaml"  # in a trial's folder: the user's recipe with the point's parameters, under native keys
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster of a job's nodes, each with ``gpus`` and ``cpus``; ``python`` has Ray and starts a node of it.
+    """A Ray cluster on a job's nodes, each with ``gpus`` and ``cpus``; ``python`` has Ray and starts a node.
 
-    Jobs may share a node, so every port is one that Ray finds free: by default jobs would meet at 6379, 10001, 52365 and in
+    Jobs may share a node, so Ray chooses free ports. With the defaults jobs would collide at 6379, 10001, 52365 and in
     10002-19999. Source: ray 2.60 scripts/scripts.py.
     """
 
@@ -105,7 +105,7 @@ class RayCluster:
     cpus: int
 
     def start_head(self, temporary: str, *further: str) -> tuple[str, ...]:
-        """Return the command of the first node; it writes its address to a file in ``temporary`` and does not end."""
+        """Return the command of the first node. It writes its address to a file in ``temporary`` and keeps running."""
         own = ("--head", "--port=0", "--include-dashboard=false", f"--temp-dir={temporary}", *further)
         return (*self._start, *own, *self._shape)
 
@@ -115,7 +115,8 @@ class RayCluster:
 
     @property
     def _start(self) -> tuple[str, ...]:
-        return (self.python, "-m", "ray.scripts.scripts", "start")  # what the command ray runs, in any environment
+        # this is what the command ray runs, in any environment
+        return (self.python, "-m", "ray.scripts.scripts", "start")
 
     @property
     def _shape(self) -> tuple[str, ...]:
@@ -125,10 +126,10 @@ class RayCluster:
 
 @dataclass(frozen=True)
 class ExternalProgram:
-    """A command as it is run in ``trainer.workdir``, what it finds in its environment, and how to read its log.
+    """A command that runs in ``trainer.workdir``, its environment, and how to read its log.
 
-    ``log`` is read every second, unless the program has our Callback, which writes metrics itself. With ``ray`` it runs once,
-    on the first node, and the job starts that cluster around it.
+    ``log`` is read every second, unless the program uses grposweep's Callback, which writes metrics itself. With ``ray`` it
+    runs once, on the first node, and the job starts that cluster around it.
     """
 
     command: tuple[str, ...]
@@ -139,11 +140,11 @@ class ExternalProgram:
 
 @dataclass(frozen=True)
 class ExternalTrainer:
-    """What builds the program of one ``trainer.kind``, and what the kind needs.
+    """Builds the program of one ``trainer.kind``.
 
-    ``kind`` is the framework's name if empty. ``output`` is the key of a recipe that says where the program writes.
-    ``needs_script``: it runs ``trainer.script``. ``ray_cpus``: the CPUs a GPU that it reserves in a Ray cluster, so that fewer
-    let it wait forever (0: it does not use Ray).
+    An empty ``kind`` means the framework's name. ``output`` is the recipe's key for the program's output folder.
+    ``needs_script``: it runs ``trainer.script``. ``ray_cpus``: the CPUs per GPU that it reserves in a Ray cluster; with fewer it
+    would wait forever (0: it does not use Ray).
     """
 
     build: Callable[[Trial], ExternalProgram]
@@ -157,26 +158,26 @@ NAME = "trainer_state.json"
 
 
 class TrainerStateTail:
-    """The log that transformers' Trainer leaves in any case: the newest trainer_state.json under an output folder.
+    """Reads the log that transformers' Trainer always writes: the newest trainer_state.json below an output folder.
 
-    It is written with every checkpoint, so entries arrive as often as the recipe saves. States that were there before the
-    program started are its past.
+    The file is written with every checkpoint, so entries arrive as often as the recipe saves. States from before the
+    program's start are skipped.
     """
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self.seen = 0  # entries of the history
+        self.seen = 0  # entries of the history that were returned
         self.before = {path: path.stat().st_mtime_ns for path in self._states()}
 
     def __call__(self) -> list[Entry]:
-        """The entries since the last call."""
+        """Return the entries since the last call."""
         changed = [path for path in self._states() if path.stat().st_mtime_ns != self.before.get(path)]
         newest = max(changed, key=lambda path: path.stat().st_mtime_ns, default=None)
         if newest is None:
             return []
         try:
             history = (read_json(newest) or {}).get("log_history", [])
-        except (OSError, ValueError):  # being written, or rotated away just now
+        except (OSError, ValueError):  # the file is being written or was just rotated
             return []
         new, self.seen = history[self.seen :], max(self.seen, len(history))
         return [as_entry(line) for line in new if not is_summary(line)]
@@ -186,11 +187,11 @@ class TrainerStateTail:
 
 
 def as_entry(line: dict[str, Any]) -> Entry:
-    """A line of the history; evaluations are told by their keys."""
+    """Convert a line of the history; the keys of evaluations identify them."""
     kind = "eval" if any(name.startswith("eval_") for name in line) else "train"
     return Entry(kind, int(line.get("step", 0)), {name: value for name, value in line.items() if name != "step"})
 
 
 def is_summary(line: dict[str, Any]) -> bool:
-    """The last line of a run holds times and the mean loss, and would be taken for a step."""
+    """Return whether a line is a run's last one, with times and the mean loss, which is not a step."""
     return "train_runtime" in line

@@ -1,4 +1,4 @@
-"""A person's own training script, unchanged: anything that takes TRL's configuration, under accelerate or torchrun.
+"""Run the user's own training script unchanged, with TRL's configuration, under accelerate or torchrun.
 
 Sources: accelerate commands/launch.py, torch distributed/run.py; transformers hf_argparser.py (``--flag true``, lists as
 several values, mappings as JSON); trl scripts/utils.py TrlParser (``--config``, the command line wins).
@@ -14,9 +14,9 @@ from grposweep.schema import AUTO, Trainer
 
 
 def build(trial: Trial) -> ExternalProgram:
-    """The script behind its launcher; on the recipe as a file, or on each of its keys as a flag."""
+    """Build the command: the script behind its launcher, with the recipe as a file or each key as a flag."""
     trainer = trial.trainer
-    assert trainer.script is not None  # check_program() has seen it
+    assert trainer.script is not None  # check_program() has verified it
     taken = ["--config", str(trial.file)] if trainer.takes == "config" else flags(trial.recipe)
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
     command = [*launch(trainer, trial.place), trainer.script, *taken, *again, *trainer.arguments]
@@ -24,7 +24,7 @@ def build(trial: Trial) -> ExternalProgram:
 
 
 def launch(trainer: Trainer, place: NodeContext) -> list[str]:
-    """The command up to the script's name; a free port is chosen if one node has all ranks."""
+    """Return the command up to the script's name. If one node has all ranks, a free port is chosen."""
     python = interpreter(trainer)
     several, launcher = place.nodes > 1, chosen_launcher(trainer, place.processes)
     if launcher == "torchrun":
@@ -41,14 +41,14 @@ def launch(trainer: Trainer, place: NodeContext) -> list[str]:
 
 
 def chosen_launcher(trainer: Trainer, processes: int) -> str:
-    """The launcher, ``auto`` resolved: a plain process hides no exit code, and torchrun starts several on CPUs as well."""
+    """Return the launcher with ``auto`` resolved: python keeps the exit code, torchrun starts several ranks on CPUs too."""
     if trainer.launcher != AUTO:
         return trainer.launcher
     return "accelerate" if trainer.launch_arguments else "torchrun" if processes > 1 else "python"
 
 
 def check_launcher(trainer: Trainer, processes: int) -> None:
-    """Raise UserError where several ranks were to start on CPUs and accelerate would start one, silently: it wants MPI."""
+    """Raise UserError for several ranks on CPUs under accelerate, which silently starts one because it needs MPI."""
     if trainer.script and trainer.launcher == "accelerate" and processes > 1 and not trainer.launch_arguments:
         raise UserError(
             f"trainer.launcher=accelerate with cluster.processes={processes} and no GPU: accelerate starts several "
@@ -57,7 +57,7 @@ def check_launcher(trainer: Trainer, processes: int) -> None:
 
 
 def flags(recipe: Mapping[str, Any]) -> list[str]:
-    """The recipe as HfArgumentParser takes it; what is null has no flag, and is the default of most such keys."""
+    """Return the recipe as flags for HfArgumentParser. Null keys get no flag, because null is their usual default."""
     found: list[str] = []
     for name, value in recipe.items():
         if value is not None and value != []:

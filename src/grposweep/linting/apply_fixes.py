@@ -1,4 +1,4 @@
-"""Write fixes into a recipe file: only if the recipe is no worse afterwards, and only the keys that change are touched."""
+"""Write fixes into a recipe file, only if the recipe improves and only the changed keys are touched."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,9 @@ from grposweep.frameworks.parsing.version_source import Judged
 from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grposweep.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
 
-MOST_ROUNDS = 50  # each ends one problem
+MOST_ROUNDS = 50  # each round fixes one problem
 PLAIN = str.maketrans("", "", "_-/.")
-STEP = 2  # blanks of a new section's indentation
+STEP = 2  # spaces of indentation of a new section
 BOM = "\ufeff"
 
 Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
@@ -25,7 +25,7 @@ Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
 
 @dataclass(frozen=True)
 class FixedFile:
-    """A file's recipes as they are now, what was changed, in words, and the text before that."""
+    """The recipes of a file after fixing, a description of each change, and the text before."""
 
     judged: JudgedText
     before: str
@@ -34,12 +34,12 @@ class FixedFile:
 
     @property
     def result(self) -> LintResult:
-        """The first recipe."""
+        """Return the first recipe."""
         return self.judged.results[0]
 
 
 def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool, write: bool = True) -> FixedFile:
-    """Apply every fix that may be applied, one at a time, each judged before the next. Write the file once."""
+    """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
     judged = judge_text(path, original, options, selection)
     if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
@@ -47,7 +47,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         return FixedFile(
             judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
         )
-    if len(judged.results) == 1:  # an edit must not change the version by which the next fix is judged
+    if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
         recipe = judged.results[0].recipe
         options = replace(options, judged=Judged(recipe.version, recipe.version_source, recipe.vendored))
     changes: list[str] = []
@@ -65,7 +65,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
 def _step(
     path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
 ) -> tuple[JudgedText, str] | None:
-    """Return the text after the first fix that ends its problem and makes no other, judged, and the change."""
+    """Return the text after the first fix that removes its problem and adds none, judged, and the change."""
     for number, diagnostic, fix in _all_fixes(judged, unsafe):
         edited = _edit_recipe(path, judged, number, fix.change)
         if edited is None or edited == judged.text:
@@ -77,7 +77,7 @@ def _step(
 
 
 def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnostic, Fix]]:
-    """Yield each fix that may be written, with its problem and the number of its recipe in the file."""
+    """Yield each fix that may be written, with its problem and its recipe's number in the file."""
     for number, result in enumerate(judged.results):
         for diagnostic in result.diagnostics:
             for fix in diagnostic.fixes:
@@ -86,7 +86,7 @@ def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnost
 
 
 def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
-    """Return the text after a change of one of its recipes; None if that would touch more than these keys."""
+    """Return the text after changing one of its recipes; None if more than these keys would change."""
     if path.suffix in PYTHON:
         from grposweep.frameworks.parsing.python.edit import edit_call  # few files are Python
 
@@ -95,7 +95,7 @@ def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[st
 
 
 def _what_is_left(path: Path, judged: JudgedText, unsafe: bool) -> str:
-    """Return why fixes of Python were not written, if some were not."""
+    """Return why some fixes of Python were not written, if any."""
     if path.suffix not in PYTHON:
         return ""
     fixes = _all_fixes(judged, unsafe)
@@ -104,7 +104,7 @@ def _what_is_left(path: Path, judged: JudgedText, unsafe: bool) -> str:
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
-    """Return whether there is one problem less of this code, and not one error more of any code."""
+    """Return whether one problem of this code is gone and no code has more errors."""
     old, new = (
         Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
         for judged in (before, after)
@@ -114,7 +114,7 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
 
 
 def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
-    """Return a change as a user types it: ``old removed, key: value``, in Python ``key=value``."""
+    """Return a change as the user types it: ``old removed, key: value``, in Python ``key=value``."""
 
     def stated(key: str, value: Any) -> str:
         return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
@@ -123,7 +123,7 @@ def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
 
 
 def _write(path: Path, original: str, text: str) -> None:
-    """Write a file whole or not at all, through links, and only if it still has the text that was judged."""
+    """Write a file atomically, through links, and only if it still has the judged text."""
     target = path.resolve()
     mode = target.stat().st_mode & 0o7777
     if load_text(path) != original:
@@ -136,9 +136,9 @@ def _write(path: Path, original: str, text: str) -> None:
 
 
 def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | None:
-    """Return the text after a change of keys (None removes one), or None if that would touch more than these keys.
+    """Return the text after changing keys (None removes one); None if more than these keys would change.
 
-    Comments, order, quotes and line ends stay. The result is read back and compared. With ``nested`` keys are dotted paths.
+    Comments, order, quotes and line ends stay. The result is read back and compared. With ``nested``, keys are dotted paths.
     """
     read, bom = (parse_nested if nested else parse_yaml), BOM * text.startswith(BOM)
     try:
@@ -153,12 +153,12 @@ def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | No
                 is_same = _is_same(read(edited).config, new, value)
                 edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
         return bom + edited if edited is not None and read(edited).config == wanted else None
-    except (UserError, RecursionError):  # a mapping that holds itself compares without end
+    except (UserError, RecursionError):  # comparing a mapping that contains itself does not end
         return None
 
 
 def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -> list[tuple[str, str, Any]]:
-    """Return old key, new key, value. One key removed and one added is a rename in place, which keeps its comment."""
+    """Return old key, new key and value. A key removed with another one added is a rename in place that keeps its comment."""
     gone = [key for key, value in change.items() if value is None and key in before]
     new = [key for key, value in change.items() if value is not None and key not in before]
     if len(gone) == len(new) == 1 and not nested:
@@ -168,12 +168,12 @@ def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -
 
 
 def _is_same(config: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Return whether a key has this value already, of the same type."""
+    """Return whether a key already has this value with the same type."""
     return key in config and value is not None and config[key] == value and type(config[key]) is type(value)
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    node = yaml.compose(text, yaml.SafeLoader)  # the slow loader, whose marks count characters
+    node = yaml.compose(text, yaml.SafeLoader)  # the slow loader, because its marks count characters
     return node if isinstance(node, yaml.MappingNode) else None
 
 
@@ -190,7 +190,7 @@ def _rename(text: str, old: str, new: str) -> str | None:
 
 
 def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) -> str | None:
-    """Set one key in place, or add it to the deepest section that exists. Of several equal keys of a flat file one stays."""
+    """Set one key in place, or add it to the deepest existing section. Of equal keys in a flat file one stays."""
     section, rest = _root(text), list(path)
     if section is None or (section.flow_style and not nested):
         return None
@@ -202,7 +202,7 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
     superfluous = [] if nested else found[:-1]
     if found and value is None:
         superfluous = found[-1:] if nested else found
-    for entry in reversed(superfluous):  # from the end, so that the marks before it stay right
+    for entry in reversed(superfluous):  # from the end, so that earlier marks stay valid
         shorter = _without(text, section, entry)
         if shorter is None:
             return None
@@ -221,7 +221,7 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
 
 
 def _end(node: yaml.Node) -> int:
-    """Return the position behind a value's last character; a block's own mark is where the next key starts."""
+    """Return the position after a value's last character; a block's mark is where the next key starts."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -229,7 +229,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def _line_end(text: str, entry: Entry) -> int:
-    """Return the position behind an entry's last line."""
+    """Return the position after an entry's last line."""
     key, value = entry
     end = max(_end(value), key.end_mark.index)
     while end > key.end_mark.index and text[end - 1] in " \t\r\n":
@@ -239,7 +239,7 @@ def _line_end(text: str, entry: Entry) -> int:
 
 
 def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
-    """Return the text without the lines of one key, or None if something else is on them."""
+    """Return the text without the lines of one key; None if these lines hold anything else."""
     at = entry[0].start_mark.index
     start, end = text.rfind("\n", 0, at) + 1, _line_end(text, entry)
     shared = any(start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0])
@@ -247,7 +247,7 @@ def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
 
 
 def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, nested: bool) -> str | None:
-    """Add lines behind a section's last entry at its indentation; in a flat file at the end."""
+    """Add lines after a section's last entry at its indentation; in a flat file at the end."""
     if nested and (section.flow_style or not section.value):
         return None
     end = _line_end(text, section.value[-1]) if nested else len(text)
@@ -259,7 +259,7 @@ def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, n
 
 
 def render_value(value: Any) -> str:
-    """A value as YAML 1.1 reads it back: floats with a dot, words with quotes where they would mean something else."""
+    """Return a value as YAML 1.1 reads it back: floats with a dot, quotes around words that would otherwise change meaning."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""Lint recipe files, or recipes as JSON lines: each is answered in order, also if others fail.
+"""Lint recipe files, or recipes as JSON lines. Each one gets an answer, even if others fail.
 
-Of a folder all files are linted that may hold a recipe and that git does not ignore.
+In a folder, all files that may hold a recipe and that git does not ignore are linted.
 """
 
 import os
@@ -38,18 +38,18 @@ YAML = (".yaml", ".yml")
 PYTHON = (".py", ".ipynb")
 SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
 SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
-MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig, or a class of its own
+MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig or a class of its own
 
 
 class Target(NamedTuple):
-    """A file to lint; one that was not named but found in a folder is left out silently if it is no recipe."""
+    """A file to lint. A file found in a folder is skipped silently if it is not a recipe."""
 
     path: Path
     found: bool = False
 
 
 def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
-    """Yield the files that are named, and those of the folders that are named, sorted by name."""
+    """Yield the named files, and the files of named folders, sorted by name."""
     for path in paths:
         if path.is_dir():
             yield from (Target(file, found=True) for file in _walk(path))
@@ -72,12 +72,12 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _is_searched(here: Path, name: str) -> bool:
-    """Return whether a folder may hold recipes: a hidden one, a virtual environment and a cache do not."""
+    """Return whether a folder may hold recipes: not if hidden, a virtual environment or a cache."""
     return not name.startswith(".") and name not in SKIPPED and not (here / name / "pyvenv.cfg").exists()
 
 
 def _may_train(path: Path) -> bool:
-    """Return whether a file is worth reading; a repository has thousands of Python files."""
+    """Return whether a file is worth reading, because a repository has thousands of Python files."""
     if path.suffix not in PYTHON:
         return True
     try:
@@ -105,7 +105,7 @@ def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
 
 
 def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"]) -> bool:
-    """Return whether git ignores a path: of all files that have a pattern for it, the deepest decides."""
+    """Return whether git ignores a path: the deepest file with a matching pattern decides."""
     whole, ending = path.absolute(), "/" if path.is_dir() else ""
     for folder in whole.parents:
         if folder in specs:
@@ -119,13 +119,13 @@ SIGN = "grpo"
 
 
 def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
-    """Answer every line; the exit code says the worst of them."""
+    """Answer every line, and return the exit code of the worst answer."""
     worst: int = ExitCode.FINISHED
     for line in source:
         if line.strip():
             text, code = _answer(line, options, selection)
             out.write(text + "\n")
-            out.flush()  # a caller may wait for this answer before it asks again
+            out.flush()  # a caller may wait for this answer before its next request
             worst = max(worst, code)
     return worst
 
@@ -152,7 +152,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _recipe(record: dict[str, Any], options: Options) -> Recipe:
-    """The recipe of a line; what it leaves out is as the command line says."""
+    """Return the recipe of a line; the command line gives the defaults."""
     config = record.get("config")
     if not isinstance(config, dict):
         raise UserError('"config" is missing, or not an object of keys and values.')
@@ -175,7 +175,7 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
 
 
 def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
-    """A count of a line, which must be a whole number from 1."""
+    """Return a count of a line, which must be a whole number from 1."""
     value = record.get(key)
     if value is None:
         return default
@@ -185,7 +185,7 @@ def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
 
 
 def _gpu(record: dict[str, Any], default: float | None) -> float | None:
-    """The memory of a line's GPU in GiB: by its name, or as a number."""
+    """Return the memory of a line's GPU in GiB, given by its name or as a number."""
     gpu = record.get("gpu")
     if gpu is None:
         return default
@@ -199,7 +199,7 @@ def _gpu(record: dict[str, Any], default: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class LintOptions:
-    """What the command line asks for each file."""
+    """The options of the command line for each file."""
 
     options: Options
     selection: RuleSelection
@@ -212,7 +212,7 @@ class LintOptions:
 
 
 def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
-    """Answer every file, and every recipe in a folder; the exit code says the worst of them."""
+    """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
     err = err or sys.stderr
     report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
     refused = set[str]()
@@ -225,7 +225,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
                 _leave_out(total, path, error)
                 continue
             total.unusable += 1
-            if str(error) not in refused:  # settings are those of many files
+            if str(error) not in refused:  # settings apply to many files
                 report.refuse(path, str(error))
                 err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
             if isinstance(error, BadSettings):
@@ -242,7 +242,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
 
 
 def _leave_out(total: Total, path: Path, error: UserError) -> None:
-    """Count a file of a folder that is not judged; one that speaks of GRPO is named at the end."""
+    """Count a file of a folder that is not judged. One that mentions GRPO is named at the end."""
     if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
         total.unjudged.append(str(path))
     else:
@@ -278,7 +278,7 @@ def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
 
 
 def open_report(lint_options: LintOptions, out: TextIO) -> Report:
-    """Return what writes the answers in the form that was asked for."""
+    """Return the report in the requested format."""
     screen = Screen(out, lint_options.no_color)
     if lint_options.diff:
         from grposweep.linting.formats import DiffReport

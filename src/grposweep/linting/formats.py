@@ -1,4 +1,4 @@
-"""Answers for other programs: annotations of GitHub, SARIF, counts by rule, and the difference that ``--fix`` would make.
+"""Reports for other programs: GitHub annotations, SARIF, counts by rule, and the diff that ``--fix`` would write.
 
 Sources: GitHub's "Workflow commands" (escapes of ``::error``); SARIF 2.1.0 (OASIS), as GitHub's code scanning takes it.
 """
@@ -26,7 +26,7 @@ RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
 def _relative(path: Path) -> str:
-    """Return a path from the working directory, where it is below it, as hosts of code name files."""
+    """Return a path relative to the working directory if it is below it, as code hosts name files."""
     whole, here = path.absolute(), Path.cwd()
     return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
 
@@ -37,7 +37,7 @@ def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
 
 
 class GithubReport:
-    """One workflow command a problem, which GitHub shows at its line."""
+    """One workflow command for each problem, which GitHub shows at its line."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -55,14 +55,14 @@ class GithubReport:
 
     def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
         name, line = _relative(path), place.removeprefix(":")
-        where = f",line={line}" if line.isdigit() else ""  # of a cell GitHub knows nothing
+        where = f",line={line}" if line.isdigit() else ""  # GitHub knows no cells
         properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
         command = f"::{severity} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
         self._out.write(writable(command, self._out) + "\n")
 
 
 def _escape(text: str, more: str = ":,") -> str:
-    """Escape as GitHub asks for: in a property also ``:`` and ``,``."""
+    """Escape as GitHub requires: in a property also ``:`` and ``,``."""
     return "".join(f"%{ord(char):02X}" if char in f"%\r\n{more}" else char for char in text)
 
 
@@ -85,7 +85,7 @@ class SarifReport:
     def refuse(self, path: Path, message: str) -> None:
         self._refused.append({"level": "error", "message": {"text": message}, "locations": [_location(path)]})
 
-    def close(self, total: Total) -> None:  # noqa: ARG002 - the log has all of it
+    def close(self, total: Total) -> None:  # noqa: ARG002 - the log holds everything
         codes = sorted({result["ruleId"] for result in self._results})
         for result in self._results:
             result["ruleIndex"] = codes.index(result["ruleId"])
@@ -117,7 +117,7 @@ def _location(path: Path, place: str = "") -> dict[str, Any]:
 
 
 class StatisticsReport:
-    """Counts by rule, the most frequent first; ``[*]`` where all of them have a fix, ``[-]`` where some have."""
+    """Counts by rule, the most frequent first; ``[*]`` if all of them have a fix, ``[-]`` if some have."""
 
     def __init__(self, screen: Screen, form: str) -> None:
         self._screen, self._form = screen, form
@@ -156,7 +156,7 @@ class DiffReport:
         out, name = self._screen.out, printable(str(path))
         for line in unified_diff(old, new, name, name):
             text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-            shown = printable(text.expandtabs(4)) if out.isatty() else text  # patch needs it as it is
+            shown = printable(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
             out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)
 
     def refuse(self, path: Path, message: str) -> None: ...

@@ -1,8 +1,8 @@
-"""A file judged: its recipes with their settings, every problem with its fixes in the recipe's own words, and plans.
+"""Judge a file: its recipes with their settings, every problem with fixes in the recipe's keys, and plans.
 
-Comments switch rules off. ``# grposweep: ignore[GB101]`` counts for its own line. On a line of its own it counts for the next
-one, which in a script may be a command of many lines. ``# grposweep: ignore-file[GB101]`` counts for the whole file. Several
-codes have commas between them, a family (``GB``) stands for its rules, and without brackets all rules are off.
+Comments switch rules off. ``# grposweep: ignore[GB101]`` applies to its line. On a separate line it applies to the next
+one, which in a script may be a command of many lines. ``# grposweep: ignore-file[GB101]`` applies to the whole file. Several
+codes are separated by commas, a family (``GB``) means all of its rules, and without brackets all rules are off.
 """
 
 import re
@@ -33,9 +33,9 @@ PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step"
 
 @dataclass(frozen=True)
 class Fix:
-    """A verified change of a recipe: native keys and values, None removing a key; ``safe`` where training stays as it was.
+    """A verified change of a recipe: native keys and values, None to remove a key.
 
-    ``processes`` stands for the launch command's count.
+    ``safe``: training stays unchanged. The key ``processes`` means the count of the launch command.
     """
 
     change: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A problem in the recipe's own words: keys, line, and verified fixes."""
+    """A problem under the recipe's own keys: keys, line, and verified fixes."""
 
     code: str
     severity: Severity
@@ -56,7 +56,7 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class LintResult:
-    """All that is known about one recipe."""
+    """Everything that is known about one recipe."""
 
     recipe: Recipe
     setting: Setting
@@ -64,30 +64,30 @@ class LintResult:
     plan: dict[str, Any]
 
     def __repr__(self) -> str:
-        """Return framework, file and codes; the setting and the plan have a hundred fields."""
+        """Return framework, file and codes, because setting and plan have a hundred fields."""
         found = ", ".join(f"{found.code} {found.severity}" for found in self.diagnostics) or "no problems"
         return f"<LintResult {self.recipe.file or self.recipe.framework}: {found}>"
 
     @property
     def ok(self) -> bool:
-        """No problem of severity error."""
+        """Return whether no problem has severity error."""
         return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
 
 
 @dataclass(frozen=True)
 class RuleSelection:
-    """The rules that are switched on, by full codes; none selected means all."""
+    """The rules that are switched on, by full codes. An empty selection means all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def has(self, code: str) -> bool:
-        """Whether a rule is on."""
+        """Return whether a rule is on."""
         return (not self.select or code in self.select) and code not in self.ignore
 
 
 def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleSelection:
-    """Rules by codes or families (``GB101``, ``GB``), separated by commas or given apart; an unknown one is bad input."""
+    """Return rules by codes or families (``GB101``, ``GB``), comma-separated or not. An unknown one raises UserError."""
     return RuleSelection(_codes(select), _codes(ignore))
 
 
@@ -107,7 +107,7 @@ EVERYTHING = RuleSelection()
 
 
 def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
-    """Every problem of a recipe, by line, then code."""
+    """Return every problem of a recipe, by line, then code."""
     reading = frameworks.read(recipe)
     setting = reading.setting
     diagnostics = [
@@ -123,9 +123,9 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
 
 
 def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
-    """What the rules say; not those that rest on a field that could not be read."""
+    """Return the problems that rules find, without those that rest on an unreadable field."""
     problems = check(reading.setting, selection.ignore, selection.select)
-    if is_part:  # the key that is wrong stands elsewhere
+    if is_part:  # the wrong key is in another file
         problems = [problem for problem in problems if {*problem.broken.fields[:1]} <= reading.setting.given]
     if not reading.unknown:
         return problems
@@ -138,7 +138,7 @@ def _of_setting(
     fixes: list[Fix] = []
     for fix in find_fixes(setting, problem, ignore=selection.ignore) if with_fixes else ():
         change = frameworks.native(dict(fix.change), recipe, setting)
-        # Two changes of a setting may be one of the recipe's keys.
+        # Two changes of a setting may change the same key of the recipe.
         if change and all(change != known.change for known in fixes):
             fixes.append(Fix(change, bool(getattr(fix, "safe", False))))
     fields = problem.broken.fields
@@ -170,30 +170,30 @@ def _of_recipe(
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
-    """Return whether a problem is that keys have no value, where further ones may be set on a command line."""
+    """Return whether a problem is about keys without a value that a command line may still set."""
     said = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
     return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and said.isdisjoint(broken.fields))
 
 
 def _is_part(recipe: Recipe) -> bool:
-    """Return whether it is a file of Hydra's, which is completed where it is used: by its defaults and the command line."""
+    """Return whether it is a partial Hydra file, which its defaults and the command line complete."""
     in_file = recipe.launch is None and recipe.file is not None
     return in_file and bool(frameworks.FRAMEWORKS[recipe.framework].config_defaults)
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:
-    """What is set and why it cannot work; what to do instead, where no verified change says it."""
+    """Return what is set and why it cannot work, and advice if no verified change exists."""
     return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
 
 
 def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
-    """The file of a key that a script's own recipe sets."""
+    """Name the file of a key that a script's own recipe sets."""
     named = recipe.launch.config if recipe.launch else ""
     return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
 
 
 def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
-    """Whether a change of keys ends what it should and breaks nothing that held before."""
+    """Return whether a change of keys removes its problem and breaks nothing that held before."""
     after = changed(recipe, change)
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
@@ -206,7 +206,7 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
 
 
 def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
-    """The recipe after a change of keys."""
+    """Return the recipe after a change of keys."""
     config = {key: value for key, value in recipe.config.items() if key not in change}
     config |= {key: value for key, value in change.items() if value is not None and key != "processes"}
     twice = tuple(item for item in recipe.duplicates if item.key not in change)
@@ -214,7 +214,7 @@ def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
 
 
 def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The plan's numbers; None where something is unknown, or where the batch is no valid one."""
+    """Return the plan's numbers; None if something is unknown or the batch is invalid."""
     found: dict[str, Any] = dict.fromkeys(PLAN)
     sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
     given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
@@ -224,7 +224,7 @@ def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, A
     found["completions_per_rollout"] = rollout
     found["completions_per_step"] = planning.completions_per_step(s)
     if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
-        return found  # groups are not whole: TRL refuses it, and further numbers would mean nothing
+        return found  # groups are not whole: TRL refuses it, so further numbers are meaningless
     found["prompts_per_rollout"] = prompts
     if s.processes is not None:
         found["prompts_per_step"] = _plain(found["completions_per_step"] / s.num_generations)
@@ -237,25 +237,25 @@ def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, A
 
 
 def _plain(number: float) -> float:
-    """7 rather than 7.0."""
+    """Return 7 instead of 7.0."""
     return int(number) if number == int(number) else number
 
 
 NAME = "grposweep:"
 COMMENT = re.compile(rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?")
-ALL = ("",)  # of which every code begins
+ALL = ("",)  # a prefix of every code
 
 
 @dataclass(frozen=True)
 class Comment:
-    """One comment: the beginnings of the codes that it switches off, and on which lines (None: the whole file)."""
+    """One comment: the prefixes of the codes that it switches off, and its lines (None: the whole file)."""
 
     line: int
     codes: tuple[str, ...]
     reach: range | None
 
     def covers(self, result: LintResult, diagnostic: Diagnostic) -> bool:
-        """Return whether it switches a problem off: by the line of any key that the problem blames."""
+        """Return whether it switches a problem off, by the line of any key that the problem blames."""
         if not diagnostic.code.startswith(self.codes):
             return False
         if self.reach is None:
@@ -265,7 +265,7 @@ class Comment:
 
 
 def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
-    """Return the comments of a file that switch rules off; ``show`` returns the text whose lines its recipes count."""
+    """Return the comments of a file that switch rules off; ``show`` maps the text to the lines of its recipes."""
     if NAME not in text:
         return ()
     lines = show().replace("\r\n", "\n").split("\n")
@@ -286,7 +286,7 @@ def _codes_inside(inside: str | None) -> tuple[str, ...]:
 
 
 def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
-    """Return the lines that a comment counts for: the command of its line, or of the first line after the comments."""
+    """Return the lines that a comment applies to: the command of its line, or of the first line after the comments."""
     if is_alone:
         while number < len(lines) and lines[number - 1].lstrip().startswith("#"):
             number += 1
@@ -299,7 +299,7 @@ def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
 
 
 def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
-    """Return line and text of each code that no rule and no family has."""
+    """Return line and text of each code that is neither a rule nor a family."""
     known = (*REGISTRY, *RECIPE_RULES)
     return [(comment.line, code) for comment in comments for code in comment.codes
             if not any(name.startswith(code) for name in known)]  # fmt: skip
@@ -316,8 +316,8 @@ def silence(result: LintResult, comments: Sequence[Comment]) -> tuple[LintResult
 class JudgedText:
     """The recipes of a text with their problems.
 
-    ``silenced`` counts problems that comments switched off, ``unused`` are the lines of comments that switched off nothing,
-    ``unknown`` line and code of what no rule is called. ``off`` are the rules that are ignored.
+    ``silenced`` counts problems that comments switched off. ``unused`` are the lines of comments that switched off nothing.
+    ``unknown`` holds line and code of codes that do not exist. ``off`` are the rules that are ignored.
     """
 
     text: str
@@ -329,7 +329,7 @@ class JudgedText:
 
 
 def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
-    """Judge the recipes in a text that stands, or will stand, in this file."""
+    """Judge the recipes in a text that is, or will be, the content of this file."""
     selection = select_for(path, selection)
     results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
     comments = read_comments(text, lambda: shown_text(path, text))
@@ -343,9 +343,10 @@ def judge_text(path: Path, text: str, options: Options, selection: RuleSelection
 
 
 def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
-    """Return the rules that are on for a file: by the command line, then by the settings of its project.
+    """Return the rules that are on for a file: by the command line, then by its project's settings.
 
-    ``--select`` stands for that of the settings, and what it names is on though they ignore it; ``--ignore`` adds to theirs.
+    ``--select`` replaces the settings' selection, and rules that it names are on even if the settings ignore them. ``--ignore``
+    adds to the settings'.
     """
     settings = settings_for(path)
     if not settings.select and not settings.ignore:

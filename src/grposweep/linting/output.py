@@ -1,4 +1,4 @@
-"""Print lint results: as text with the line of each problem, or as one JSON object a recipe."""
+"""Print lint results: as text with the line of each problem, or as one JSON object per recipe."""
 
 import json
 import os
@@ -23,7 +23,7 @@ MOST_NAMED = 5
 
 
 class Screen:
-    """Where text goes: its width, and whether in colours (on a terminal, or if FORCE_COLOR asks for them)."""
+    """Where text goes: its width, and whether in colour (on a terminal, or if FORCE_COLOR is set)."""
 
     def __init__(self, out: TextIO, no_color: bool = False):
         self.out = out
@@ -31,21 +31,21 @@ class Screen:
         self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
 
     def paint(self, text: str, *styles: str) -> str:
-        """Styled on a terminal, plain elsewhere."""
+        """Return the text styled on a terminal, plain elsewhere."""
         return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
 
     def say(self, text: str = "") -> None:
-        """One line."""
+        """Print one line."""
         self.out.write(writable(text, self.out) + "\n")
 
     def wrap(self, text: str, head: str = INDENT) -> None:
-        """A paragraph, its further lines under the first."""
+        """Print a paragraph, with further lines indented under the first."""
         self.say(textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
                                break_long_words=False))  # fmt: skip
 
 
 def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
-    """One file: what was written into it, then what is left; nothing where all is well."""
+    """Print one file: what was written into it, then what is left; nothing if there is no problem."""
     name = printable(fixed.result.recipe.file or "-")
     for change in fixed.changes:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
@@ -63,12 +63,12 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
 
 
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
-    """Return the first line of a recipe, where its file has several."""
+    """Return the first line of a recipe if its file has several recipes."""
     return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
 
 
 def place_of(recipe: Recipe, line: int | None) -> str:
-    """Return a line as it follows a file's name: ``:12``, of a notebook ``:cell 3:2``, empty where there is none."""
+    """Return a line as a suffix of a file name: ``:12``, in a notebook ``:cell 3:2``, empty without a line."""
     if not line:
         return ""
     cell, inside = recipe.place(line)
@@ -76,7 +76,7 @@ def place_of(recipe: Recipe, line: int | None) -> str:
 
 
 def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
-    """``recipe.yaml:12: GB101 error``, the line, the reason, the ways out; those that --fix writes are marked safe."""
+    """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
@@ -88,12 +88,12 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
         )
     screen.wrap(printable(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
-        mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix edits no scripts
+        mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
         screen.wrap(printable(render_fix(fix, recipe.in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
 
 
 def render_fix(fix: Fix, in_python: bool = False) -> str:
-    """Return a fix as a user types it."""
+    """Return a fix as the user types it."""
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
     return render_change(fix.change, in_python)
@@ -101,10 +101,10 @@ def render_fix(fix: Fix, in_python: bool = False) -> str:
 
 @dataclass
 class Total:
-    """What all files came to, for the closing line and the exit code.
+    """The sums over all files, for the closing line and the exit code.
 
-    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are no recipes, ``unjudged`` are those
-    that look like one and cannot be read.
+    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are not recipes. ``unjudged`` are those
+    that look like recipes but cannot be read.
     """
 
     results: list[LintResult] = field(default_factory=list)
@@ -120,12 +120,12 @@ class Total:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """All problems."""
+        """Return all problems."""
         return [found for result in self.results for found in result.diagnostics]
 
 
 def show_total(screen: Screen, total: Total) -> None:
-    """The closing line: how many files, errors and warnings, what --fix would do, which rules were off."""
+    """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
     errors = sum(found.severity == "error" for found in total.diagnostics)
     warnings = len(total.diagnostics) - errors
     parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
@@ -166,20 +166,20 @@ def show_total(screen: Screen, total: Total) -> None:
 
 
 class Report(Protocol):
-    """What writes answers in one form: a file at a time, then what closes them."""
+    """Writes the answers in one format: a file at a time, then the end."""
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        """Take a file that was judged."""
+        """Add a judged file."""
 
     def refuse(self, path: Path, message: str) -> None:
-        """Take a file that cannot be judged; stderr has the message too."""
+        """Add a file that cannot be judged; the message also goes to stderr."""
 
     def close(self, total: Total) -> None:
-        """Finish."""
+        """Write the end."""
 
 
 class TextReport:
-    """Each problem with its line and its fixes, and a closing line."""
+    """Prints each problem with its line and its fixes, and a closing line."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -195,12 +195,12 @@ class TextReport:
 
 
 class JsonReport:
-    """One object a recipe and line."""
+    """Prints one JSON object per line for each recipe."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe knows it
+    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe holds it
         for result in fixed.judged.results:
             self._out.write(render_result(result, start=start_of(result.recipe, fixed)) + "\n")
 
@@ -216,14 +216,14 @@ def _counted(total: Total) -> str:
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
-    """How many problems have a fix that may be written into a file: safe ones, and those with other fixes only."""
+    """Count problems with a fix that may be written into a file: safe ones, and those with unsafe fixes only."""
     written = [[fix for fix in diagnostic.fixes if "processes" not in fix.change] for diagnostic in diagnostics]
     safe = sum(any(fix.safe for fix in fixes) for fixes in written)
     return safe, sum(bool(fixes) for fixes in written) - safe
 
 
 def fixable(diagnostic: Diagnostic) -> bool:
-    """Return whether --fix could write a fix of a problem, perhaps with --unsafe-fixes."""
+    """Return whether --fix could write a fix of a problem, possibly with --unsafe-fixes."""
     return any("processes" not in fix.change for fix in diagnostic.fixes)
 
 
@@ -232,13 +232,13 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def writable(text: str, out: TextIO) -> str:
-    """What a stream cannot encode (undecodable names, umlauts in ASCII) as escapes."""
+    """Return a text with characters that the stream cannot encode as escapes."""
     encoding = out.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def printable(text: str) -> str:
-    """One line without anything that moves a cursor: a file's name may hold newlines and escapes."""
+    """Return one line without control characters, because a file name may hold newlines and escapes."""
     return "".join(char if char.isprintable() or "\udc80" <= char <= "\udcff" else repr(char)[1:-1] for char in text)
 
 
@@ -246,7 +246,7 @@ _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=Fa
 
 
 def render_result(result: LintResult, name: Any = None, start: int | None = None) -> str:
-    """One line: the recipe's id, whether it is ok, its plan, its problems with fixes; ``start`` is its line among several."""
+    """Return one JSON line: id, whether it is ok, plan, problems with fixes; ``start`` is its line if the file has several."""
     recipe = result.recipe
     return _encode(
         {
@@ -270,13 +270,13 @@ def render_result(result: LintResult, name: Any = None, start: int | None = None
 
 
 def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
-    """Return the cell of a notebook, and the line in it; nothing for other files."""
+    """Return the cell of a notebook and the line within it; empty for other files."""
     cell, inside = recipe.place(line) if line else (None, 0)
     return {} if cell is None else {"cell": cell, "line": inside}
 
 
 def as_json(value: Any) -> Any:
-    """Return a value that JSON has, or its text if JSON has none (NaN, a mapping that holds itself)."""
+    """Return a value in JSON types, or its text if JSON has no such value (NaN, a mapping that contains itself)."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     try:
@@ -287,5 +287,5 @@ def as_json(value: Any) -> Any:
 
 
 def render_error(text: str, name: Any = None, file: str | None = None) -> str:
-    """One line for input that could not be judged."""
+    """Return one JSON line for input that could not be judged."""
     return _encode({"id": name, "file": file, "ok": False, "error": text})

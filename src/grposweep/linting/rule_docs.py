@@ -1,4 +1,4 @@
-"""Rules as text: docs/reference/rules.md (``python -m grposweep.linting.rule_docs``) and ``grposweep rules``."""
+"""Render rules as text: docs/reference/rules.md (``python -m grposweep.linting.rule_docs``) and ``grposweep rules``."""
 
 import argparse
 import textwrap
@@ -14,7 +14,7 @@ from grposweep.rules.registry import FAMILIES
 from grposweep.setting import TRL_FAMILY
 
 COMMAND = "python -m grposweep.linting.rule_docs"
-# What a formula may name; case matters.
+# Symbols in formulas; case matters.
 SYMBOLS = {
     "W": "training processes (`processes`)",
     "R": "data ranks, W without those that share a sequence or a model",
@@ -35,8 +35,8 @@ SYMBOLS = {
 }
 HEAD = f"""# The rules
 
-Made from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
-An **error** is what the framework refuses, or what trains something else than was written. A **warning** is worth knowing.
+Generated from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
+An **error** is refused by the framework, or trains something other than the recipe says. A **warning** is worth knowing.
 `grposweep rules GB101` prints one rule; `--ignore` and `--select` take codes and families. Codes are permanent.
 
 | Symbol | Meaning |
@@ -47,7 +47,7 @@ RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
 def render() -> str:
-    """The whole document."""
+    """Return the whole document."""
     parts = [HEAD.format(count=len(RULES))]
     for family, about in FAMILIES.items():
         rules = [rule for code, rule in sorted(RULES.items()) if code[:2] == family]
@@ -57,7 +57,7 @@ def render() -> str:
 
 
 def _render_rule(rule: Rule | RecipeRule) -> str:
-    """One rule: its code as an anchor, its title, its explanation, what it reads."""
+    """Return one rule: its code as an anchor, its title, its explanation, and what it reads."""
     names = [name for name, known in FRAMEWORKS.items() if rule.holds_for(known.traits)]
     of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
     reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
@@ -65,10 +65,10 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
 
 
 def explain_rules(code: str | None, out: TextIO) -> None:
-    """One rule in full; a family or all of them a line each."""
+    """Print one rule in full, or a family or all rules with one line each."""
     wanted = (code or "").strip().upper()
     if wanted and not any(name.startswith(wanted) for name in RULES):
-        select_rules((wanted,))  # says what there is
+        select_rules((wanted,))  # raises an error that lists the families
         raise UserError(f"{code}: no such rule.")
     if wanted in RULES:
         out.write(_full(RULES[wanted]))

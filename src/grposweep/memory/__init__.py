@@ -1,1 +1,1 @@
-"""What a rank needs of its GPU's memory, from the model's shape and a setting alone: arithmetic, no torch."""
+"""Estimate a rank's GPU memory from the model's shape and a setting; arithmetic without torch."""

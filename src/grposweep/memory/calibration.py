@@ -1,7 +1,7 @@
-"""Correct the estimate of a phase by peaks that trials have logged: in one sweep, and in a local file across sweeps.
+"""Correct the estimate of a phase by the peaks that trials logged, in one sweep and, by a local file, across sweeps.
 
-A logged peak is one number a trial, so it says something of the phase that the estimate has as the largest. The largest ratio
-counts, not the mean: calling a point safe that fails costs more than leaving one out.
+A trial logs one peak, which is attributed to the phase that the estimate has as the largest. The largest ratio
+is used, not the mean: a point that is called safe and fails costs more than one left out.
 """
 
 import os
@@ -14,15 +14,15 @@ from grposweep.files import append_line, read_lines
 from grposweep.memory.estimate import GIB, Memory
 from grposweep.setting import Setting
 
-SMALLEST, LARGEST = 0.7, 1.5  # how far peaks may move the estimate: beyond, something else is being measured
-VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # names the local file; without it nothing is shared between sweeps
+SMALLEST, LARGEST = 0.7, 1.5  # bounds of the correction: beyond them the peak measures something else
+VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # the environment variable with the local file; without it sweeps share nothing
 PACKAGES = ("torch", "transformers", "trl", "vllm")
-EVERY_PHASE = ""  # of lines that earlier versions wrote
+EVERY_PHASE = ""  # of lines of earlier versions
 SHAPE = {"seen_gib": float, "estimate_gib": float}
 
 
 def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return for each measured phase its largest ratio of seen to estimated, within bounds, and the trial that had it."""
+    """Return for each measured phase the largest ratio of measured to estimated, within bounds, and its trial."""
     found: dict[str, tuple[float, int]] = {}
     for line in lines:
         if line["estimate_gib"] > 0:
@@ -33,9 +33,9 @@ def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, i
 
 
 def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
-    """Return the trial by whose peak a point would need more than the limit in bytes; None if it fits by all of them.
+    """Return the trial by whose peak a point would exceed the limit in bytes; None if it fits by all of them.
 
-    A phase that was never measured is left to the estimate's own verdict.
+    A phase that was never measured is judged by the estimate alone.
     """
     for phase, size in memory.phases.items():
         found = factors.get(phase) or factors.get(EVERY_PHASE)
@@ -45,13 +45,13 @@ def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]
 
 
 def share(s: Setting, line: Mapping[str, Any]) -> None:
-    """Append a measured peak to the local file, with the GPU and the versions that it holds for; nothing without a file."""
+    """Append a measured peak to the local file, with the GPU and the versions it is valid for; without a file do nothing."""
     if path := _shared_file():
         append_line(path, {**line, "on": _place(s)})
 
 
 def calibrate(s: Setting) -> Setting:
-    """Return a setting whose estimate is corrected by the local file, by peaks on the same GPU with the same versions."""
+    """Return a setting whose estimate is corrected by the local file's peaks on the same GPU with the same versions."""
     path = _shared_file()
     if path is None:
         return s
@@ -61,7 +61,7 @@ def calibrate(s: Setting) -> Setting:
 
 
 def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
-    """Return what is recorded of a trial's peak in GiB: with the phase that the estimate has as the largest."""
+    """Return the record of a trial's peak in GiB, with the phase that the estimate has as the largest."""
     return {"seen_gib": seen_gib, "estimate_gib": memory.peak / GIB, "phase": memory.peak_phase}
 
 
@@ -71,7 +71,7 @@ def _shared_file() -> Path | None:
 
 
 def _place(s: Setting) -> dict[str, Any]:
-    """Return what a peak holds for: the framework, the GPU's memory, and the packages that are installed here."""
+    """Return what a peak is valid for: the framework, the GPU's memory, and the installed packages."""
     return {
         "framework": s.framework.name,
         "gpu_memory_gib": s.gpu_memory_gib,

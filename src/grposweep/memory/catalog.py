@@ -1,4 +1,4 @@
-"""GPUs and models by name: GiB as the driver reports them (``nvidia-smi --query-gpu=memory.total``), and shapes.
+"""GPUs and models by name: memory in GiB as the driver reports it (``nvidia-smi --query-gpu=memory.total``), and shapes.
 
 ``models.json`` holds sizes of published config.json files and the parameters that the hub counts.
 """
@@ -49,15 +49,15 @@ ALIASES = {
 
 
 def memory_of(name: str, key: str) -> float:
-    """A GPU's memory in GiB, however its name is written (``rtx4090``, ``a100-40gb``).
+    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``a100-40gb``).
 
-    Raises UserError for one that is not known; ``key`` is where it was named.
+    Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
     by_name = {_plain(known): gib for known, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
-            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or say it in GiB "
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or set it in GiB "
             "(cluster.gpu_memory_gib, --gpu-memory-gib)."
         )
     return gib
@@ -66,13 +66,13 @@ def memory_of(name: str, key: str) -> float:
 def has_bfloat16(name: str) -> bool:
     """Return whether a GPU multiplies in bfloat16: NVIDIA's do since Ampere (compute capability 8.0).
 
-    Unknown ones count as new.
+    Unknown GPUs count as new.
     """
     return not _plain(ALIASES.get(_plain(name), name)).startswith(("t4", "v100"))
 
 
 def _plain(name: str) -> str:
-    """Lower case, without what people put between the parts, and without the maker's name."""
+    """Return a name in lower case, without separators and without the maker's name."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
     return letters.removeprefix("nvidia").removeprefix("amd").removeprefix("geforce").removeprefix("tesla")
 
@@ -82,16 +82,16 @@ WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)
 
 @cache
 def known_models() -> dict[str, Architecture]:
-    """Return the shapes of the table by the beginning of a model's name, in small letters."""
+    """Return the known shapes by prefix of a model's name, in lower case."""
     rows = parse_json((files("grposweep.memory") / "models.json").read_text(encoding="utf-8"))
     shapes = ((row["names"], read_config(row["config"])) for row in rows)
     return {name: shape for names, shape in shapes if shape is not None for name in names}
 
 
 def find_model(name: str) -> Architecture | None:
-    """The architecture of a local folder's config.json, or behind a hub id or a folder's name; None if it is not known.
+    """Return the architecture from a local folder's config.json, or by hub id or folder name; None if unknown.
 
-    The longest name of the table counts that the last part of a hub id begins with: variants share a shape.
+    The longest known prefix of the hub id's last part is used, because variants share a shape.
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-").replace("llama-3_", "llama-3.")
     found = _read_folder(Path(name)) if name else None
@@ -105,13 +105,13 @@ def _by_name(last: str) -> Architecture | None:
     if not fitting:
         return None
     found = table[max(fitting, key=len)]
-    if last.startswith("qwen3") and last.endswith("-base"):  # trained on less
+    if last.startswith("qwen3") and last.endswith("-base"):  # trained on less data
         return replace(found, positions=32_768)
     return found
 
 
 def _read_folder(folder: Path) -> Architecture | None:
-    """Return the shape that a folder's config.json describes; None without one that can be read."""
+    """Return the shape in a folder's config.json; None if it cannot be read."""
     try:
         config = read_json(folder / "config.json")
     except (OSError, ValueError):
@@ -120,6 +120,6 @@ def _read_folder(folder: Path) -> Architecture | None:
 
 
 def find_bits(name: str) -> int:
-    """Return the bits of a model's quantized weights by its name; 0 where it says nothing."""
+    """Return the bits of a model's quantized weights by its name; 0 if the name does not state them."""
     found = WORDS.findall(name.lower())
     return 0 if not found else 8 if any("8" in word for word in found) else 4

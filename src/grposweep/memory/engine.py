@@ -1,4 +1,4 @@
-"""vLLM's share of a GPU: what must fit into it before vLLM starts."""
+"""Estimate vLLM's share of a GPU, and what must fit into it before vLLM starts."""
 
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ from grposweep.memory.estimate import GIB
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, HALF, find_prompt
 from grposweep.setting import Setting
 
-ENGINE = 1.0 * GIB  # vLLM's own: activations of 4,096 tokens, a step's logits, CUDA graphs: an assumption
+ENGINE = 1.0 * GIB  # vLLM itself (an assumption): activations of 4,096 tokens, a step's logits, CUDA graphs
 DEFAULT_SHARE = 0.3  # trl 0.18 and later
-OWN_LENGTH = (0, 26)  # before, TRL told vLLM max_prompt_length + max_completion_length
+OWN_LENGTH = (0, 26)  # before, TRL set max_prompt_length + max_completion_length
 
 
 @dataclass(frozen=True)
 class Engine:
     """Bytes of one GPU: vLLM's share, and what must fit into it before vLLM starts.
 
-    ``cache`` are keys and values of one sequence of ``tokens``, the longest that vLLM may be asked for.
+    ``cache`` are keys and values of one sequence of ``tokens``, the longest that vLLM accepts.
     """
 
     share: float
@@ -25,15 +25,15 @@ class Engine:
 
     @property
     def needed(self) -> float:
-        """What the share must hold."""
+        """Return what the share must hold."""
         return self.weights + self.cache + ENGINE
 
 
 def find_engine(s: Setting) -> Engine | None:
-    """vLLM's share where its GPU and the model are known; None without vLLM, or with a server that runs elsewhere.
+    """Return vLLM's share if its GPU and the model are known; None without vLLM, or with a server elsewhere.
 
-    It splits weights and key-value heads among its tensor parallel ranks, and makes half precision of float32 weights unless
-    it is told their type, as a job's own server is. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
+    It splits weights and key-value heads among its tensor parallel ranks, and converts float32 weights to half precision unless
+    the type is set, as for a job's own server. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
     """
     model, gib, size = s.architecture, s.gpu_memory_gib, max(s.vllm_tensor_parallel_size, 1)
     if not s.use_vllm or model is None or gib is None or (s.vllm_mode != "colocate" and not s.server_gpus):
@@ -51,11 +51,11 @@ def find_engine(s: Setting) -> Engine | None:
 
 
 def find_longest_sequence(s: Setting) -> int:
-    """The tokens of the longest sequence that vLLM keeps room for: as set, as TRL derives them, or the model's own."""
+    """Return the tokens of the longest sequence that vLLM keeps room for: as set, as TRL derives it, or the model's maximum."""
     prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
     own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:
         return s.vllm_max_model_length
-    # EasyR1 and verl tell vLLM a prompt and a response (workers/rollout/vllm_rollout_spmd.py).
+    # EasyR1 and verl pass prompt and response length to vLLM (workers/rollout/vllm_rollout_spmd.py).
     is_derived = s.framework.unit == "prompts" or (s.version < OWN_LENGTH and s.max_prompt_length is not None)
     return own if is_derived or not positions else positions

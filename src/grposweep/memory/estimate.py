@@ -1,4 +1,4 @@
-"""Peak GPU memory of one rank: a sum of named parts for each phase, from a setting alone; and how far it may be off."""
+"""Estimate the peak GPU memory of one rank: named parts for each phase, from a setting, with an error interval."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from grposweep.memory.parts import FLOAT, HALF, WEIGHTS_SHARDED, ZERO, Need, Sta
 from grposweep.setting import Setting
 
 GIB = 2**30
-# What no formula gives. Each has its source; `TOLERANCE` says how far it may be off.
+# Constants that no formula gives. Each has its source; `TOLERANCE` is how far it may be off.
 CONTEXT = (
     0.6 * GIB
 )  # CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
@@ -17,9 +17,9 @@ COMMUNICATION = 0.4 * GIB  # one NCCL communicator: channels x 4 MiB buffers for
 ASLEEP = 0.76 * GIB  # vLLM asleep: its graphs and workspaces (NVIDIA-NeMo/RL#223: 774 MiB)
 GRAPHS = 0.6 * GIB  # CUDA graphs of vLLM, which it captures beyond its share ("Graph capturing finished ... took")
 ASLEEP_PARALLEL = 4.8 * GIB  # the same with tensor parallelism: 2,440 and 7,392 MiB in the same thread
-FRAGMENTATION = 0.06  # of what is allocated and freed again: blocks that are split and cannot be used again
+FRAGMENTATION = 0.06  # of what is allocated and freed again: split blocks that cannot be reused
 TILE_TOKENS, TILE_WORDS = 4096, 32_768  # trl 1.16 kernels/chunked_logprob.py and trainer/utils.py
-# Bytes a word of the vocabulary and token while the backward pass begins, by how logits are held.
+# Bytes per vocabulary entry and token at the start of the backward pass, by how logits are held.
 WHOLE_LOGITS = 3  # elements: the scaled logits, their gradient, and a row's (trl 1.14 utils.py selective_log_softmax)
 PACKED_LOGITS = (
     4  # half precision: logits and their gradient (verl workers/actor/dp_actor.py, flash_attn cross_entropy)
@@ -27,13 +27,13 @@ PACKED_LOGITS = (
 ENTROPY_LOGITS = 6  # and the entropy's gradient (verl utils/torch_functional.py entropy_from_logits)
 SCORED_LOGITS = 2  # elements, without gradients: the logits and their scaled copy
 PARTS = ("weights", "gradients", "optimizer", "reference", "activations", "logits", "generation", "peak")
-# How much less and more of a part there may be, as a share of it.
+# The lower and upper error of a part, as a share of it.
 TOLERANCE = {
-    "weights": (0.01, 0.02),  # exact but for padding and buffers
+    "weights": (0.01, 0.02),  # exact except for padding and buffers
     "reference": (0.01, 0.02),
     "optimizer": (0.01, 0.02),
     "gradients": (0.02, 0.05),  # buckets
-    "activations": (0.15, 0.15),  # within 6 % of torch's own count; kernels of a GPU save otherwise
+    "activations": (0.15, 0.15),  # within 6 % of torch's own count; GPU kernels save differently
     "logits": (0.25, 0.25),  # temporaries of a release
     "gathered": (0.3, 0.5),  # how many layers are fetched ahead
     "generation": (0.1, 0.1),
@@ -44,16 +44,16 @@ TOLERANCE = {
     "communication": (0.5, 2.0),  # by channels and algorithms
     "fragmentation": (1.0, 2.0),  # none, or 18 % of what comes and goes
 }
-FEWEST_TOKENS = 0.25  # of the limit of a prompt or a packed sequence, if nothing is known of the data
+FEWEST_TOKENS = 0.25  # share of the limit of a prompt or a packed sequence, if the data are unknown
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank: for each phase its parts, and the states of the rank as a whole.
+    """The bytes of one rank: the parts of each phase, and the rank's total states.
 
-    ``parts`` include the context, fragmentation and everything that stays. ``activations`` and ``logits`` are of the
-    backward phase, ``generation`` of the key-value cache and its logits, or vLLM's share. ``factors`` correct phases by what
-    was measured. ``shorter`` is the need with sequences as short as they may be, where their length is not known.
+    ``parts`` include the context, fragmentation and everything that stays allocated. ``activations`` and ``logits`` are of the
+    backward phase. ``generation`` is the key-value cache with its logits, or vLLM's share. ``factors`` correct phases by
+    measurements. ``shorter`` is the need with the shortest possible sequences, if their length is unknown.
     """
 
     weights: float
@@ -69,31 +69,31 @@ class Memory:
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """The bytes of each phase."""
+        """Return the bytes of each phase."""
         return {phase: sum(found.values()) * self.factors.get(phase, 1.0) for phase, found in self.parts.items()}
 
     @property
     def peak(self) -> float:
-        """The largest phase."""
+        """Return the bytes of the largest phase."""
         return max(self.phases.values())
 
     @property
     def peak_phase(self) -> str:
-        """Its name."""
+        """Return the name of the largest phase."""
         return max(self.phases, key=lambda name: self.phases[name])
 
     @cached_property
     def low(self) -> float:
-        """The least that the peak may be, in bytes: a GPU with less is too small."""
+        """Return the lower end of the peak in bytes: a GPU with less is too small."""
         return self._bound(0, -1) if self.shorter is None else build_memory(self.shorter, self.factors).low
 
     @cached_property
     def high(self) -> float:
-        """The most that the peak may be, in bytes: a GPU with more is large enough."""
+        """Return the upper end of the peak in bytes: a GPU with more is large enough."""
         return self._bound(1, 1)
 
     def _bound(self, side: int, sign: int) -> float:
-        """The largest phase if every part is off by its tolerance; a measured phase by half of it."""
+        """Return the largest phase if every part is off by its tolerance, in a measured phase by half of it."""
         found = 0.0
         for phase, sizes in self.parts.items():
             share = 0.5 if phase in self.factors else 1.0
@@ -102,31 +102,31 @@ class Memory:
         return found
 
     def as_gib(self) -> dict[str, float]:
-        """The parts and the peak in GiB, as the plan's JSON shows them."""
+        """Return the parts and the peak in GiB, as the plan's JSON shows them."""
         return {name: round(getattr(self, name) / GIB, 3) for name in PARTS}
 
 
 def estimate(s: Setting) -> Memory | None:
-    """The memory of one rank; None where the model's shape is not known."""
+    """Estimate the memory of one rank; None if the model's shape is unknown."""
     need = read_need(s)
     return None if need is None else build_memory(need, dict(s.memory_factors))
 
 
 def memory_gib(s: Setting) -> dict[str, float] | None:
-    """The parts and the peak in GiB, a rank; None where the model's shape is not known."""
+    """Return the parts and the peak of one rank in GiB; None if the model's shape is unknown."""
     memory = estimate(s)
     return None if memory is None else memory.as_gib()
 
 
 def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
-    """The memory behind a need.
+    """Compute the memory of a need.
 
-    Gradients are there from the first micro-batch on where several accumulate, and then in every later one; otherwise only
-    the head's are while activations are at their largest. They are freed before the next rollout (transformers trainer.py).
-    To generate itself TRL gathers all weights that ZeRO-3 has divided, and FSDP a layer at a time (trl models/utils.py). To
-    vLLM it sends them one parameter at a time, but all at once with adapters, which it merges
-    (trl generation/vllm_generation.py _iter_named_params). verl and EasyR1 bring offloaded weights back to send them, while
-    vLLM is awake (verl workers/sharding_manager/fsdp_vllm.py).
+    With accumulation, gradients exist from the first micro-batch on. Otherwise only those of the head exist while activations
+    are at their largest. They are freed before the next rollout (transformers trainer.py). To generate without vLLM, TRL
+    gathers all weights that ZeRO-3 has divided, and FSDP gathers one layer at a time (trl models/utils.py). To vLLM it sends
+    them one parameter at a time, but all at once with adapters, which it merges (trl generation/vllm_generation.py
+    _iter_named_params). verl and EasyR1 bring offloaded weights back to send them, while vLLM is awake (verl
+    workers/sharding_manager/fsdp_vllm.py).
     """
     states = find_states(n)
     saved, passing = find_activations(n)
@@ -134,7 +134,7 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
     engine = n.engine_share * (n.gpu_gib or 0.0) * GIB
     gathered, halves = _gathered(n), find_halves(n)
     kept = states.gradients if n.accumulates or n.processes > 1 else _head_weight(n)
-    # Autocast's copies are kept until a forward pass has ended; those of frozen weights are not.
+    # Autocast's copies are kept until the forward pass ends; those of frozen weights are not.
     cached = halves if n.lora is None else halves / n.model.layers
     largest = max(head, passing, cached if n.checkpoints else 0)
     moving = {
@@ -166,9 +166,9 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
 
 
 def _shortened(n: Need) -> Need | None:
-    """Return a need with sequences as short as they may be; None where their length is known.
+    """Return a need with the shortest possible sequences; None if their length is known.
 
-    A limit cuts prompts and completions. It does not make them longer: padding goes to the longest of a batch.
+    A limit cuts prompts and completions and does not lengthen them: sequences are padded to the longest of a batch.
     """
     runtime = n.runtime
     if runtime.packs and not runtime.fills and runtime.mean_tokens is None and runtime.tokens_per_batch is None:
@@ -177,7 +177,7 @@ def _shortened(n: Need) -> Need | None:
     return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False) if n.is_limit else None
 
 
-USES = {  # what is brought back from main memory for a phase
+USES = {  # what each phase brings back from main memory
     "sync": ("weights",),
     "scoring": ("weights", "reference"),
     "backward": ("weights",),
@@ -188,18 +188,19 @@ USES = {  # what is brought back from main memory for a phase
 def _with_what_stays(
     n: Need, states: States, phase: str, moving: Mapping[str, float], engine: float
 ) -> dict[str, float]:
-    """A phase's parts, with the states that are on the GPU, vLLM's share, the context; and what fragmentation wastes."""
+    """Return a phase's parts with the states on the GPU, vLLM's share, the context and the memory lost to fragmentation."""
     stays = {"weights": states.weights, "reference": states.reference, "optimizer": states.optimizer}
     used = () if n.runtime.computes_offloaded else USES.get(phase, ())
     found = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
     if phase == "load":
         found |= {"weights": states.weights, "optimizer": 0.0}
-    buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0  # elsewhere among the gradients
+    # in other phases they count among the gradients
+    buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0
     groups = 1 + (n.sequence_ranks > 1) + (n.engine_ranks > 1 and n.engine_share > 0)
     asleep = ASLEEP_PARALLEL if n.engine_ranks > 1 else ASLEEP
     awake = phase in ("load", "generation") or (phase == "sync" and n.runtime.wakes_whole) or not n.engine_sleeps
     if phase == "sync" and not awake:
-        engine = n.model.weights * HALF / n.engine_ranks  # its cache is allocated after
+        engine = n.model.weights * HALF / n.engine_ranks  # its cache is allocated later
     captured = engine and awake and not n.runtime.eager and phase != "sync"
     found |= {
         **moving,
@@ -215,10 +216,10 @@ def _with_what_stays(
 
 
 def find_activations(n: Need) -> tuple[float, float]:
-    """What the forward pass of a micro-batch saves, and what one layer's backward pass needs besides, in bytes.
+    """Return the bytes that a micro-batch's forward pass saves, and what one layer's backward pass needs in addition.
 
-    With checkpointing each layer saves its input, and one layer is computed again. The final norm saves as any other; the
-    embedding's gradient is dense, and so is that of the largest matrix before it is added to the others.
+    With checkpointing each layer saves its input, and one layer is recomputed. The final norm saves like any other. The
+    embedding's gradient is dense, as is that of the largest matrix before it is added to the others.
     """
     model, width = n.model, n.width
     flash, packs = n.runtime.flash, n.runtime.packs
@@ -239,10 +240,10 @@ def find_activations(n: Need) -> tuple[float, float]:
 
 
 def find_head(n: Need) -> float:
-    """The head's working memory in the backward pass, in bytes.
+    """Return the head's working memory in the backward pass, in bytes.
 
-    TRL 1.16 never holds all logits of a micro-batch: it goes over tiles of 4,096 completion tokens x 32,768 words. The
-    gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
+    TRL 1.16 never holds all logits of a micro-batch. It processes tiles of 4,096 completion tokens x 32,768 vocabulary entries.
+    The gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
     kernels/chunked_logprob.py backward. Otherwise all logits are there, with their gradients.
     """
     if n.runtime.head != "tiles":
@@ -254,7 +255,7 @@ def find_head(n: Need) -> float:
 
 
 def _logit_width(n: Need) -> int:
-    """Bytes of a logit: accelerate turns outputs into float32, but not DeepSpeed's (accelerator.py prepare_model)."""
+    """Return bytes per logit: accelerate converts outputs to float32, except DeepSpeed's (accelerator.py prepare_model)."""
     return HALF if n.runtime.head == "packed" or (n.sharding in ZERO and n.compute == HALF) else FLOAT
 
 
@@ -265,9 +266,9 @@ def _logit_bytes(n: Need) -> int:
 
 
 def _head_tokens(n: Need, sequences: int) -> int:
-    """The tokens whose logits are there: of completions, or of everything that is packed.
+    """Return the tokens whose logits are held: those of completions, or of everything that is packed.
 
-    Trainers that hold all logits do so for the prompt as well if the model reads images: its forward pass took no
+    Trainers that hold all logits also hold the prompt's if the model reads images: its forward pass takes no
     ``logits_to_keep`` (VLM-R1 and Video-R1 grpo_trainer.py _get_per_token_logps).
     """
     all_tokens = n.runtime.head == "packed" or n.model.vision_layers > 0
@@ -275,7 +276,7 @@ def _head_tokens(n: Need, sequences: int) -> int:
 
 
 def find_scoring(n: Need) -> float:
-    """What one layer holds in a forward pass without gradients, in bytes."""
+    """Return the bytes that one layer holds in a forward pass without gradients."""
     return n.tokens_of(n.scored) * parts.passing_forward(n.model, n.width)
 
 
@@ -286,7 +287,7 @@ def _scored_logits(n: Need) -> float:
 
 
 def _tower(n: Need) -> float:
-    """What the vision tower saves, in bytes; frozen towers count as well."""
+    """Return the bytes that the vision tower saves; frozen towers count too."""
     images = min(n.runtime.image_tokens, n.prompt)
     if not images or not n.model.vision_layers:
         return 0.0
@@ -294,9 +295,9 @@ def _tower(n: Need) -> float:
 
 
 def find_generation(n: Need) -> float:
-    """The key-value cache of a rollout at its longest, one layer's copy while it grows, and a step's logits, in bytes.
+    """Return bytes of a rollout's full key-value cache, one layer's copy while it grows, and a step's logits.
 
-    transformers generates all of a rank's rollout at once, and grows the cache by concatenation. Source: cache_utils.py.
+    transformers generates a rank's whole rollout at once and grows the cache by concatenation. Source: cache_utils.py.
     """
     if n.rollout == 0:
         return 0.0
@@ -308,31 +309,31 @@ def find_generation(n: Need) -> float:
 
 
 def sampled_bytes(width: int, is_filtered: bool, is_nucleus: bool) -> int:
-    """Bytes a word of the vocabulary while a token is drawn: the logit, and in float32 its copy and its probability.
+    """Return bytes per vocabulary entry while a token is sampled: the logit, its float32 copy and its probability.
 
-    A temperature or top_k makes another copy; top_p sorts them (values, places as int64, probabilities, their sums, and
-    which to leave out). Source: transformers generation/utils.py _sample, logits_process.py.
+    A temperature or top_k makes another copy. top_p sorts them (values, int64 indices, probabilities, their sums, and
+    a mask). Source: transformers generation/utils.py _sample, logits_process.py.
     """
     return width + 2 * FLOAT + (FLOAT if is_filtered else 0) + (18 if is_nucleus else 0)
 
 
 def _tile(n: Need, completions: int) -> float:
-    """The logits that are there at once in training and scoring, in bytes."""
+    """Return the bytes of the logits held at once in training and scoring."""
     return min(completions * n.completion, TILE_TOKENS) * min(TILE_WORDS, n.model.vocabulary) * n.width
 
 
 def _head_weight(n: Need) -> float:
-    """The gradient of the head, the first to be there."""
+    """Return the bytes of the head's gradient, which is computed first."""
     return n.model.head_parameters * n.width if n.lora is None else 0
 
 
 def _casts(n: Need) -> float:
-    """Autocast's copies of float32 adapters, saved for the backward pass."""
+    """Return the bytes of autocast's copies of float32 adapters, saved for the backward pass."""
     return n.trained * n.compute if n.lora is not None and n.compute < FLOAT else 0
 
 
 def find_halves(n: Need) -> float:
-    """Autocast's copies of the layers' weights, which a backward pass needs; those that are trained are kept till a pass ends.
+    """Return the bytes of autocast's copies of layer weights for the backward pass. Copies of trained weights stay until it ends.
 
     Source: torch ATen/autocast_mode.cpp cached_cast: of float32 leaves that need a gradient.
     """
@@ -340,16 +341,16 @@ def find_halves(n: Need) -> float:
 
 
 def _gathered_whole(n: Need, gathered: float) -> float:
-    """Weights that a rank has gathered to generate, or to send them to vLLM."""
+    """Return the bytes of weights gathered to generate, or to send them to vLLM."""
     if n.sharding != "zero3":
         return gathered
     return (n.model.weights if n.lora is not None or not n.uses_vllm else n.model.head_parameters) * n.width
 
 
 def _gathered(n: Need) -> float:
-    """Weights that a sharded forward and backward pass has gathered: the head and two layers (one without other ranks).
+    """Return the bytes of weights that sharded passes gather: the head and two layers (one without other ranks).
 
-    FSDP gathers what lies outside of the layers together, so a head of its own and the embedding are there at once.
+    FSDP gathers everything outside of the layers together, so the embedding and an untied head are held at once.
     """
     if n.sharding not in WEIGHTS_SHARDED:
         return 0

@@ -1,4 +1,4 @@
-"""How far sizes can go on a GPU, and which single change frees most memory."""
+"""Find the largest sizes that fit a GPU, and the single changes that free most memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,17 +11,17 @@ from grposweep.memory.estimate import GIB, Memory, estimate
 from grposweep.planning import micro_steps_per_generation
 from grposweep.setting import Setting
 
-MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # more is no realistic question
+MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # larger sizes are unrealistic
 SMALLEST_SAVING = 0.05  # GiB
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One GPU: its memory and the setting's peak in GiB, and each size at its largest with the others as they are.
+    """The fit of one GPU: its memory and the setting's peak in GiB, and the largest value of each size with the others fixed.
 
-    ``low`` and ``high`` are the interval of the peak in GiB, ``phase`` is where it is. ``batch`` are completions a
-    micro-step at the same effective batch, ``completion`` tokens; None where even the smallest does not fit.
+    ``low`` and ``high`` are the interval of the peak in GiB, ``phase`` is its phase. ``batch`` are completions per
+    micro-step at the same effective batch, ``completion`` tokens; None if even the smallest does not fit.
     ``engine_share`` is vLLM's share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
     """
 
@@ -43,26 +43,26 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the setting fits as it is, by the estimate."""
+        """Return whether the setting fits, by the estimate."""
         return self.peak <= self.gib and self.starts
 
     @property
     def verdict(self) -> str:
-        """Return what the interval says: fits, may fit, or does not fit; not without a vLLM that starts."""
+        """Return the verdict of the interval: fits, may fit, or does not fit. If vLLM does not start, it does not fit."""
         return VERDICTS[judge(self.low, self.high, self.gib) if self.starts else False]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, whether it fits, and the verdict of the interval."""
+        """Return the fields, whether it fits, and the verdict of the interval."""
         return {"fits": self.fits, "verdict": self.verdict, **asdict(self)}
 
 
 def judge(low: float, high: float, limit: float) -> bool | None:
-    """Return whether a peak fits a limit; None where the limit is inside its interval."""
+    """Return whether a peak fits a limit; None if the limit is inside its interval."""
     return True if high <= limit else False if low > limit else None
 
 
 def fit(s: Setting, gib: float) -> Fit:
-    """The sizes that fit a GPU of so many GiB; the model's shape must be known."""
+    """Return the largest sizes that fit a GPU of ``gib`` GiB; the model's shape must be known."""
     s = s.replace({"gpu_memory_gib": gib, "auto": frozenset()})
     memory = _memory(s)
 
@@ -86,12 +86,12 @@ def fit(s: Setting, gib: float) -> Fit:
 
 
 def fit_gpus(s: Setting) -> list[tuple[str, Fit]]:
-    """The same for every GPU of the table, smallest first."""
+    """Return the fit of every GPU in the table, smallest first."""
     return [(name, fit(s, gib)) for name, gib in sorted(GPUS.items(), key=lambda item: item[1])]
 
 
 def with_batch(s: Setting, size: int) -> dict[str, Any]:
-    """Micro-batches of this size; the rollout and the effective batch stay as they are, as nearly as whole numbers let."""
+    """Return the setting with micro-batches of this size. Rollout and effective batch stay as near as whole numbers allow."""
     step = s.per_device_train_batch_size * s.gradient_accumulation_steps
     rollout = s.per_device_train_batch_size * micro_steps_per_generation(s)
     return {
@@ -102,7 +102,7 @@ def with_batch(s: Setting, size: int) -> dict[str, Any]:
 
 
 def with_generations(s: Setting, generations: int) -> dict[str, Any]:
-    """So many generations of as many prompts: longer rollouts, more accumulation."""
+    """Return the setting with this many generations of the same prompts: longer rollouts, more accumulation."""
     rollout = max(s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1), 1)
     micro_steps = -(-rollout * generations // s.per_device_train_batch_size)
     return {
@@ -114,21 +114,21 @@ def with_generations(s: Setting, generations: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Saving:
-    """A single change, in the words of the recipe, and the GiB by which it lowers the peak."""
+    """A single change under the recipe's keys, and the GiB by which it lowers the peak."""
 
     change: str
     gib: float
 
 
 def find_savings(s: Setting) -> list[Saving]:
-    """Return what single changes save on the peak, the most first; what saves nothing is left out."""
+    """Return the single changes that lower the peak, largest saving first."""
     before = _memory(s).peak
     found = [Saving(label, round((before - _memory(s.replace(change)).peak) / GIB, 1)) for label, change in _changes(s)]
     return sorted((saving for saving in found if saving.gib >= SMALLEST_SAVING), key=lambda saving: -saving.gib)
 
 
 def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every single change that the setting does not have yet, with its label."""
+    """Yield every single change that the setting does not have yet, with its label."""
     size, is_sharded = s.per_device_train_batch_size, s.sharding != "none"
     if not s.gradient_checkpointing:
         yield "gradient checkpointing", {"gradient_checkpointing": True}
@@ -173,12 +173,12 @@ def _engine_changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _memory(s: Setting) -> Memory:
     memory = estimate(s)
-    assert memory is not None  # the caller has seen to it
+    assert memory is not None  # the caller has verified it
     return memory
 
 
 def _largest(fits: Callable[[int], bool], most: int, unit: int = 1) -> int | None:
-    """The largest number that fits, times the unit, by bisection; None where 1 does not."""
+    """Return the largest number that fits, times the unit, by bisection; None if 1 does not fit."""
     if not fits(1):
         return None
     low, high = 1, most + 1

@@ -1,6 +1,6 @@
-"""Main memory of a node: models as they load, states that are offloaded, vLLM asleep, processes and their workers.
+"""Estimate the main memory of a node: loading models, offloaded states, vLLM asleep, processes and their workers.
 
-Sources: transformers 5.23 modeling_utils.py (a rank loads a whole model unless it is told to divide it), accelerate 1.15
+Sources: transformers 5.23 modeling_utils.py (a rank loads a whole model unless it divides it), accelerate 1.15
 utils/fsdp_utils.py (float32 before it is divided), vLLM device_allocator/cumem.py (sleep level 1 copies the
 weights to pinned memory).
 """
@@ -13,13 +13,13 @@ from grposweep.setting import Setting
 
 PROCESS = 4.0 * GIB  # a rank with torch and CUDA's libraries, its tokenizer and data: 3-5 GiB resident
 WORKER = 1.0 * GIB  # of a dataloader; Ray's own processes count as one a rank
-SWAP = 4.0 * GIB  # a GPU: vLLM's swap_space until 0.10
+SWAP = 4.0 * GIB  # per GPU: vLLM's swap_space until 0.10
 HOST_READS = (*READS, "gpus_per_node", "loads_on_every_rank", "framework", "version")
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Bytes of main memory of one node; loading ends before training begins, so the peak is the larger of both."""
+    """Bytes of main memory on one node. Loading ends before training begins, so the peak is the larger of the two."""
 
     loading: float
     offloaded: float
@@ -29,12 +29,12 @@ class HostMemory:
 
     @property
     def kept(self) -> float:
-        """Return what stays there while the run trains, apart from its processes."""
+        """Return what stays in main memory while the run trains, without its processes."""
         return self.offloaded + self.asleep + self.swap
 
     @property
     def peak(self) -> float:
-        """Return what the node needs at its largest."""
+        """Return the node's peak."""
         return self.processes + max(self.loading, self.kept)
 
     def as_gib(self) -> dict[str, float]:
@@ -44,7 +44,7 @@ class HostMemory:
 
 
 def find_host_memory(s: Setting) -> HostMemory | None:
-    """Return the main memory of a node; None if the model or the number of ranks is not known."""
+    """Estimate the main memory of a node; None if the model or the number of ranks is unknown."""
     need = read_need(s)
     if need is None or s.processes is None:
         return None
@@ -52,7 +52,7 @@ def find_host_memory(s: Setting) -> HostMemory | None:
     states = find_states(need)
     kept = {"weights": states.weights, "optimizer": states.optimizer, "reference": states.reference}
     offloaded = sum(size for part, size in kept.items() if need.is_offloaded(part))
-    if need.runtime.computes_offloaded:  # ZeRO-Offload: gradients are copied there as well
+    if need.runtime.computes_offloaded:  # ZeRO-Offload copies gradients there too
         offloaded += states.gradients
     return HostMemory(
         loading=_loading(s, need, ranks),
@@ -66,7 +66,7 @@ def find_host_memory(s: Setting) -> HostMemory | None:
 
 
 def _loading(s: Setting, n: Need, ranks: int) -> float:
-    """A whole model on each rank of a node that loads it, in its type; with FSDP in float32. ZeRO-3 divides as it loads.
+    """Return bytes while loading: a model for each loading rank, in its type, with FSDP in float32. ZeRO-3 divides as it loads.
 
     verl and EasyR1 load on the first rank only (``sync_module_states``); the others make empty weights.
     """

@@ -1,4 +1,4 @@
-"""What decides a rank's memory (`Need`), and its parts in bytes: states that stay, and what a layer holds for each token.
+"""The sizes behind a rank's memory (`Need`), and its parts in bytes: states that stay, and what a layer holds per token.
 
 States: torch optim/adam.py; torch nn/parallel/distributed.py (DDP's buckets are a second copy of the gradients, since
 accelerate leaves gradient_as_bucket_view off); deepspeed runtime/zero (a float32 copy of the trained weights and two float32
@@ -6,7 +6,7 @@ moments, divided among the ranks; gradients from stage 2 on, weights in stage 3)
 the trained weights are kept, and stepped, in float32 shards). Sharded states are derived only, not measured.
 
 Layers: derived from transformers 5.23's modules operation by operation (what each saves for its backward pass), and compared
-with what torch counts: benchmarks/memory/architectures.py. Attention is SDPA with a padding mask, as TRL calls it: keys and
+with torch's own count: benchmarks/memory/architectures.py. Attention is SDPA with a padding mask, as TRL calls it: keys and
 values are repeated for every query head, and the boolean mask becomes a bias of the model's type. Flash attention does
 neither (flash_attn flash_attn_interface.py: it saves queries, keys, values, its output and a log-sum-exp a head).
 """
@@ -19,8 +19,8 @@ from grposweep.planning import micro_steps_per_generation
 from grposweep.setting import OF_TRL, Runtime, Setting
 
 FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16
-ASSUMED_PROMPT_TOKENS = 512  # where they are not counted
-READS = (  # the fields of a setting behind an estimate, for rules that say what they read
+ASSUMED_PROMPT_TOKENS = 512  # if they are not counted
+READS = (  # the fields that an estimate reads, for the ``reads`` of rules
     "architecture", "weights_dtype", "gradient_checkpointing", "lora", "lora_rank", "lora_targets", "autocast_dtype",
     "sharding", "optim", "processes", "per_device_train_batch_size", "gradient_accumulation_steps",
     "steps_per_generation", "generation_batch_size", "num_iterations", "evaluates", "per_device_eval_batch_size",
@@ -31,21 +31,22 @@ READS = (  # the fields of a setting behind an estimate, for rules that say what
 ZERO = frozenset({"zero1", "zero2", "zero3"})
 WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
 BUCKET = 100_000_000  # elements that ZeRO reduces and gathers at once, as train/trl.py sets it
-# Moments a parameter by an optimizer's first word (after "paged_"); what is not named counts as Adam.
+# Moments per parameter, by an optimizer's first word (after "paged_"); unknown names count as Adam.
 MOMENTS = {"sgd": 0.0, "adafactor": 0.1, "lion": 1.0, "adagrad": 1.0, "rmsprop": 1.0, "ademamix": 3.0}
 QUANTIZED_BITS = 0.13  # a weight, for scales: nf4 with double quantization (QLoRA, arXiv 2305.14314, section 3)
-INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))  # that share theirs
+# modules that share their input
+INPUTS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters of this rank on these modules; ``("all-linear",)`` for every linear one."""
+    """LoRA adapters of this rank on these modules; ``("all-linear",)`` means every linear one."""
 
     rank: int
     targets: tuple[str, ...] = ("all-linear",)
 
     def has(self, module: str) -> bool:
-        """Whether a module has one."""
+        """Return whether a module has an adapter."""
         return self.targets == ("all-linear",) or module in self.targets
 
 
@@ -53,8 +54,8 @@ class Lora:
 class Need:
     """Sizes of one rank: ``batch`` completions a micro-step, ``rollout`` completions that it generates at once.
 
-    ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch.
-    ``length`` is of prompt and completion, in tokens; ``width`` bytes an element of the model, ``compute`` of what its
+    ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch. ``length``
+    is that of prompt and completion, in tokens. ``width`` is the bytes of an element of the model, ``compute`` of what its
     matrices are multiplied in (less under autocast).
     """
 
@@ -77,26 +78,26 @@ class Need:
     engine_share: float  # of the GPU's memory that vLLM takes
     engine_sleeps: bool  # while nothing is generated
     is_filtered: bool  # the distribution that is sampled from: by a temperature or the k likeliest
-    is_nucleus: bool  # by the likeliest of a mass, which sorts the vocabulary
+    is_nucleus: bool  # by top_p, which sorts the vocabulary
     gpu_gib: float | None
     stored: int = FLOAT  # bytes of an element of FSDP's shards that are not trained
-    engine_ranks: int = 1  # that one vLLM engine is divided among
-    sequence_ranks: int = 1  # that one sequence is divided among (Ulysses)
-    is_limit: bool = False  # the prompt's tokens are a limit, not counted
+    engine_ranks: int = 1  # ranks that one vLLM engine is divided among
+    sequence_ranks: int = 1  # ranks that one sequence is divided among (Ulysses)
+    is_limit: bool = False  # the prompt's tokens are a limit and were not counted
     runtime: Runtime = OF_TRL
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
+        """Return the tokens of a sequence."""
         return self.prompt + self.completion
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch on this rank."""
+        """Return the tokens of a micro-batch on this rank."""
         return self.tokens_of(self.batch)
 
     def tokens_of(self, sequences: int) -> int:
-        """Return the tokens of so many sequences on this rank, padded or packed.
+        """Return the tokens of this many sequences on this rank, padded or packed.
 
         A dynamic micro-batch holds ``tokens_per_batch`` for each rank that shares it, but no less than one sequence.
         """
@@ -114,18 +115,18 @@ class Need:
 
     @property
     def shards(self) -> int:
-        """Among how many ranks a sharded part is divided."""
+        """Return the number of ranks that a sharded part is divided among."""
         return max(self.processes, 1)
 
     @property
     def trained(self) -> int:
-        """Parameters with a gradient."""
+        """Return the number of trained parameters."""
         model = self.model
         return model.weights if self.lora is None else model.adapters(self.lora.rank, self.lora.targets)
 
     @property
     def frozen(self) -> float:
-        """Bytes of the weights under adapters, whole; quantized ones keep embedding, head and norms in half precision."""
+        """Return the bytes of frozen weights under adapters. Quantized ones keep embedding, head and norms in half precision."""
         if self.lora is None:
             return 0.0
         bits = self.runtime.weight_bits
@@ -136,17 +137,20 @@ class Need:
 
     @property
     def trained_width(self) -> int:
-        """Bytes of one of them: peft keeps adapters in float32, but for ZeRO-3. Source: trl grpo_trainer.py:461."""
+        """Return the bytes of a trained element: peft keeps adapters in float32, except under ZeRO-3.
+
+        Source: trl grpo_trainer.py:461.
+        """
         return self.width if self.lora is None or self.sharding == "zero3" else FLOAT
 
 
 def find_prompt(s: Setting) -> int | None:
-    """The tokens of the longest prompt: as counted, or as the recipe cuts them; None where neither is known."""
+    """Return the tokens of the longest prompt, as counted or as the recipe's limit; None if neither is known."""
     return s.prompt_tokens or s.max_prompt_length
 
 
 def read_need(s: Setting) -> Need | None:
-    """The need behind a setting; None where its model's shape is unknown, or its sizes are none."""
+    """Return the need of a setting; None if its model's shape is unknown or its sizes are invalid."""
     model = s.architecture
     if model is None or min(s.per_device_train_batch_size, s.gradient_accumulation_steps) < 1:
         return None
@@ -157,7 +161,7 @@ def read_need(s: Setting) -> Need | None:
     # DeepSpeed casts the model (runtime/engine.py), and FSDP what it gathers (accelerate FullyShardedDataParallelPlugin
     # .set_mixed_precision); both keep float32 masters.
     width = HALF if s.autocast_dtype and s.sharding in {*ZERO, "fsdp"} else stored
-    # verl and EasyR1 evaluate in the engine, without a forward pass.
+    # verl and EasyR1 evaluate in the engine, without a forward pass of the model.
     evaluated = s.per_device_eval_batch_size if s.evaluates and not s.runtime.packs else 0
     colocated = s.use_vllm and s.vllm_mode == "colocate"
     return Need(
@@ -195,9 +199,9 @@ def read_need(s: Setting) -> Need | None:
 
 @dataclass(frozen=True)
 class States:
-    """Bytes a rank; ``stepping`` is what the optimizer step needs besides.
+    """Bytes of states on a rank; ``stepping`` is the optimizer step's additional need.
 
-    ``buckets`` are those of the gradients' bytes that stay when the gradients are freed.
+    ``buckets`` are the bytes of gradients that stay when the gradients are freed.
     """
 
     weights: float
@@ -209,7 +213,7 @@ class States:
 
 
 def find_states(n: Need) -> States:
-    """The states of one rank."""
+    """Return the states of one rank."""
     whole = n.model.weights * (n.stored if n.sharding == "fsdp" else n.width)
     frozen = n.frozen
     parts = n.shards if n.sharding in WEIGHTS_SHARDED else 1
@@ -230,7 +234,7 @@ def find_states(n: Need) -> States:
 
 
 def _zero(n: Need, frozen: float, reference: float) -> States:
-    """DeepSpeed's: 12 bytes a trained parameter for the optimizer, divided; float32 gradients of the part that steps."""
+    """Return DeepSpeed's states: 12 bytes per trained parameter for the optimizer, divided, and float32 gradients that step."""
     parts = n.shards
     mine = n.trained * n.trained_width
     bucket = min(BUCKET, n.trained) * n.trained_width
@@ -241,7 +245,7 @@ def _zero(n: Need, frozen: float, reference: float) -> States:
 
 
 def _moments(optim: str, parameters: int, width: int) -> float:
-    """Optimizer states in bytes: in the parameters' own type, but bitsandbytes' in 8 bits or in float32.
+    """Return the bytes of optimizer states: in the parameters' type, but bitsandbytes' in 8 bits or float32.
 
     Source: transformers training_args.py OptimizerNames; bitsandbytes optim/optimizer.py init_state. Paged states count as
     if they stayed on the GPU.
@@ -252,20 +256,23 @@ def _moments(optim: str, parameters: int, width: int) -> float:
 
 
 def _is_bitsandbytes(optim: str) -> bool:
-    """Whether an optimizer of transformers' is made by bitsandbytes."""
+    """Return whether bitsandbytes provides an optimizer of transformers."""
     is_its_own = optim.startswith(("paged_", "ademamix", "lion", "rmsprop_bnb")) or "bnb" in optim
     return is_its_own or optim == "adamw_8bit"
 
 
 def _kept_whole(n: Need) -> float:
-    """What 8 bits do not hold: an embedding's states stay in float32. Source: transformers trainer.py create_optimizer."""
+    """Return the states that 8-bit optimizers keep in float32: the embedding's.
+
+    Source: transformers trainer.py create_optimizer.
+    """
     if n.lora is not None or "8bit" not in n.optim or not _is_bitsandbytes(n.optim):
         return 0.0
     parameters = n.model.head_parameters
     return _moments(n.optim.replace("8bit", "32bit"), parameters, FLOAT) - _moments(n.optim, parameters, FLOAT)
 
 
-# Bytes that a decoder layer holds for each token: what autograd saves, what passes through, what a cache keeps.
+# Bytes that a decoder layer holds per token: what autograd saves, intermediate values, and the cache.
 
 
 def saved_by_layer(
@@ -277,11 +284,11 @@ def saved_by_layer(
     flash: bool = False,
     casts: bool = True,
 ) -> int:
-    """Bytes a token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
+    """Return bytes per token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
 
-    Norms; queries, keys, values and their attention with a log-sum-exp a head, and the mask's row for the token; gate,
-    its activation and up; the inputs of the linear modules. ``compute`` bytes are an element's of all but the norms where
-    autocast makes them fewer than the weights'; it then copies the input of each of the modules that share theirs.
+    These are norms; queries, keys, values, their attention with a log-sum-exp per head, and the mask's row for the token; gate,
+    its activation and up; the inputs of the linear modules. ``compute`` is the bytes of an element of all but the norms if
+    autocast makes them smaller than the weights'. Autocast then copies a shared input for each of its modules.
     """
     compute = compute or width
     kind = a.kind
@@ -297,9 +304,9 @@ def saved_by_layer(
 
 
 def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None = None) -> int:
-    """An RMSNorm's float32 copy of its input (the input itself where that is float32), and the normalised values.
+    """Return bytes of an RMSNorm: a float32 copy of its input (if that is not float32), and the normalised values.
 
-    These are kept for the gradient of the norm's weight, which adapters leave frozen.
+    The values are kept for the gradient of the norm's weight, which adapters leave frozen.
     """
     if lora is not None:
         return elements * FLOAT
@@ -307,10 +314,10 @@ def saved_by_norm(a: Architecture, elements: int, width: int, lora: Lora | None 
 
 
 def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool = True) -> int:
-    """What the linear modules keep for the gradients of their weights; the attention that o_proj reads is kept already.
+    """Return bytes that linear modules keep for their weights' gradients, without the attention that o_proj reads.
 
-    A frozen module keeps nothing. Its adapter keeps its ``rank`` values, and the input: one for those that share it, but
-    in half precision a copy each (``casts``), because peft casts to the adapter's float32 and autocast back. Source: peft
+    A frozen module keeps nothing. Its adapter keeps its ``rank`` values and the input: one copy for modules that share it, but
+    in half precision one each (``casts``), because peft casts to the adapter's float32 and autocast back. Source: peft
     tuners/lora/layer.py Linear.forward.
     """
     elements = {"q_proj": a.hidden, "o_proj": 0, "gate_proj": a.hidden, "down_proj": a.computed_width}
@@ -325,26 +332,26 @@ def _inputs(a: Architecture, width: int, lora: Lora | None, casts: bool = True) 
 
 
 def passing_forward(a: Architecture, width: int) -> int:
-    """Bytes a token while one layer runs without gradients: the MLP's three widest at once, or attention's."""
+    """Return bytes per token while one layer runs without gradients: three widths of the MLP at once, or attention's."""
     mlp, attention = 3 * a.computed_width * width, 5 * a.query_width * width
     return max(mlp, attention) + a.hidden * (2 * width + FLOAT)
 
 
 def passing_backward(a: Architecture, width: int) -> int:
-    """Bytes a token of gradients on their way through one layer: two of the MLP's width, two of the hidden (measured)."""
+    """Return bytes per token of gradients that pass through one layer: two MLP widths, two hidden widths (measured)."""
     return 2 * (a.computed_width + a.hidden) * width
 
 
 def cached(a: Architecture, width: int) -> int:
-    """Bytes a token in the key-value cache of all layers. Source: transformers cache_utils.py DynamicLayer."""
+    """Return bytes per token in the key-value cache of all layers. Source: transformers cache_utils.py DynamicLayer."""
     return 2 * a.layers * a.kv_width * width
 
 
 def saved_by_tower(a: Architecture, tokens: int, width: int, checkpoints: bool) -> float:
-    """Bytes that a vision tower saves for images of so many tokens; each of them is ``vision_merge`` squared patches.
+    """Return the bytes that a vision tower saves for images of ``tokens`` tokens, each of ``vision_merge`` squared patches.
 
-    A layer saves two norms in float32 and in its type, queries, keys, values, attention, and its MLP; with checkpointing its
-    input. Source: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py, derived as the decoder's layers are.
+    A layer saves two norms in float32 and in its type, queries, keys, values, attention and its MLP; with checkpointing only its
+    input. Source: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py, derived like the decoder's layers.
     """
     patches = tokens * a.vision_merge**2
     layer = 2 * a.vision_hidden * (FLOAT + width) + (5 * a.vision_hidden + 3 * a.vision_intermediate) * width

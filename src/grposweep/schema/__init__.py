@@ -1,4 +1,4 @@
-"""Every key that a user may set, with its type, unit and default; one dataclass a Hydra group.
+"""All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
 The groups are in `learning` (what a trial learns) and `running` (where and how trials run). `NEWER` lists the keys that
 recorded sweeps may lack.
@@ -28,7 +28,7 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
-# Options of TRL that null (or an empty mapping) leaves to TRL.
+# Options of TRL that null (or an empty mapping) leaves at TRL's value.
 UNSET = {
     "loss": (
         "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
@@ -40,8 +40,8 @@ UNSET = {
         "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max",
     ),
 }  # fmt: skip
-# Keys that came later than sweeps that are recorded. Their defaults mean what was before, so identities and config.yaml leave
-# them out there: earlier trials keep their ids, and an earlier version of the code reads the file.
+# Keys that are newer than some recorded sweeps. Their defaults mean the earlier behaviour, so identities and config.yaml omit
+# them when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
 NEWER = (
     *(f"{section}.{name}" for section, names in UNSET.items() for name in names),
     "model.mixed_precision", "model.tf32", "model.quantization", "model.attn_implementation", "model.trust_remote_code",
@@ -55,17 +55,17 @@ NEWER = (
 )  # fmt: skip
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
-GPU_HOURS = "gpu_hours"  # the objective that is what a trial cost; all others are metrics of its evaluations
-# A value has one key, which all code reads. An alias is a shorter key at the root that users type; the group refers to it.
+GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are metrics of its evaluations
+# Each value has one key, which all code reads. An alias is a shorter key at the root; the group refers to it.
 ALIASES = {"optimizer.learning_rate": "lr"}
 
 
 @dataclass
 class Experiment:
-    """One resolved configuration: the parameters at the root, then one section a group.
+    """One resolved configuration: parameters at the root, then one section per group.
 
     ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
-    the folder below ``outputs`` (null: a readable identity of its own); ``force`` runs every recorded point again.
+    the folder below ``outputs`` (null: derived from what is swept). ``force`` runs every recorded point again.
     ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """
 
@@ -111,7 +111,7 @@ def value_at(experiment: Experiment, key: str) -> Any:
 
 @cache
 def _defaults() -> Experiment:
-    """Return the defaults, built once; do not change them."""
+    """Return the defaults, built once. Do not change them."""
     return Experiment()
 
 

@@ -1,6 +1,6 @@
 """Configuration groups of what a trial learns: model, task, sizes, optimizer, loss, length and sampling.
 
-Batch words are TRL's and count completions, unless the name says prompts.
+Batch keys have TRL's names and count completions, unless the name says prompts.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ AUTO = "auto"
 class Shape:
     """The model's architecture, so that lint and plan need no download. ``parameters`` counts all weights.
 
-    ``head_dim`` is the width of an attention head (0: hidden / heads), ``model_type`` transformers' word for how its layers
+    ``head_dim`` is the width of an attention head (0: hidden / heads), ``model_type`` transformers' name for how its layers
     are built: llama, mistral, qwen2, qwen3, gemma, gemma3_text.
     """
 
@@ -42,12 +42,12 @@ class Lora:
 
 @dataclass
 class Model:
-    """What is trained: ``path`` is a hub id, a local folder, or ``embedded`` for the tiny model made on the spot.
+    """The trained model: ``path`` is a hub id, a local folder, or ``embedded`` for a tiny model that grposweep creates.
 
     ``dtype`` is the type of the weights: float32, bfloat16, float16 (with LoRA and fp16 only), or auto: float32 for weights that
     are trained, the type of the mixed precision for those under an adapter. ``mixed_precision`` is bf16, fp16 (GPUs older than
-    Ampere) or none; null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16). Without a GPU all is float32.
-    ``tf32`` lets float32 products use TensorFloat-32 (null: as torch is set). ``quantization`` (4bit, 8bit) is bitsandbytes' of
+    Ampere) or none; null means what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16). Without a GPU all is float32.
+    ``tf32`` lets float32 products use TensorFloat-32 (null: torch's setting). ``quantization`` (4bit, 8bit) is bitsandbytes' for
     the frozen weights under LoRA (QLoRA), without vLLM.
 
     ``attn_implementation`` (null: transformers chooses), ``trust_remote_code`` and ``use_kernels`` (kernels of the hub) are
@@ -71,11 +71,11 @@ class Model:
 
 @dataclass
 class Task:
-    """Prompts, their answers, and what a completion earns.
+    """Prompts, their answers, and the rewards of a completion.
 
     ``rewards`` are names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``.
     ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on. The options of
-    batch take ``eval_generations`` as ``batch.num_generations_eval``: how often an evaluation answers each of them.
+    batch use ``eval_generations`` as ``batch.num_generations_eval``: how many completions an evaluation samples for each of them.
     ``keep_between`` trains only on prompts whose pass rate is within these bounds, such as [0.2,0.8], by a screen of the
     untrained model ('grposweep screen', or ``search.screen``). ``screen`` is the hash of its pass rates (null: the newest that
     matches).
@@ -102,11 +102,11 @@ class Task:
 
 @dataclass
 class Batch:
-    """TRL's batch fields in completions; sizes the hardware sees may be ``auto`` where ``prompts_per_step`` is given.
+    """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is set.
 
     ``steps_per_generation`` counts micro-steps and defaults to the accumulation, as in TRL.
     ``max_per_device_train_batch_size`` bounds what ``auto`` may choose. ``num_generations_eval`` is the same for all points, so
-    that their objectives are measured alike (null: TRL's default, ``num_generations``).
+    so that objectives are measured in the same way (null: TRL's default, ``num_generations``).
     """
 
     num_generations: int = 8
@@ -122,7 +122,7 @@ class Batch:
 
 @dataclass
 class Kl:
-    """The KL penalty against a reference model; ``enabled`` says what was meant, ``beta`` what TRL is told."""
+    """The KL penalty against a reference model; ``enabled`` is whether KL is used, ``beta`` the coefficient passed to TRL."""
 
     enabled: bool = False
     beta: float = 0.0
@@ -134,7 +134,7 @@ class Kl:
 
 @dataclass
 class Optimizer:
-    """AdamW and its schedule; ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
+    """AdamW and its schedule. ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
 
     learning_rate: float = 1e-6
     optim: str = "adamw_torch"
@@ -156,7 +156,7 @@ class Loss:
     ``top_entropy_quantile`` is the share of tokens, highest entropy first, that the loss counts (0 to 1).
     ``off_policy_mask_threshold`` leaves out sequences with a negative advantage that are further off-policy (nats a token).
     The sapo loss has two temperatures, vespo two exponents and two decays, for tokens or sequences with a positive and a
-    negative advantage. The cispo loss clips its weights at ``epsilon_high``. ``multi_objective_aggregation`` says whether
+    negative advantage. The cispo loss clips its weights at ``epsilon_high``. ``multi_objective_aggregation`` sets whether
     several rewards are summed before they are normalised (``sum_then_normalize``) or after (``normalize_then_sum``).
     """
 
@@ -186,7 +186,7 @@ class Loss:
 
 @dataclass
 class Schedule:
-    """How long a trial trains: exactly one of a budget in generated completions, optimizer steps, or epochs.
+    """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or epochs.
 
     ``evaluations`` and ``checkpoints`` are counts, spread evenly over the run and placed on optimizer steps
     (checkpoints on rollout boundaries, where TRL can resume exactly). Besides these there is a checkpoint at the first
@@ -204,19 +204,19 @@ class Schedule:
 
 @dataclass
 class Generation:
-    """How completions are sampled, and by whom; the length is the task's unless set here (tokens).
+    """How completions are sampled, and by which engine. The length in tokens is the task's unless set here.
 
     ``vllm_max_model_length`` bounds a sequence in tokens (null: the longest prompt that preparation found, and a completion).
-    ``min_p`` (0 to 1) is the least probability of a token, relative to the likeliest; ``generation_kwargs`` are handed on to
+    ``min_p`` (0 to 1) is the least probability of a token, relative to the likeliest; ``generation_kwargs`` are passed to
     transformers' GenerationConfig, or to vLLM's SamplingParams. ``vllm_importance_sampling_correction`` weighs tokens by how
-    far the trainer's probabilities are from vLLM's; its ``mode`` cuts ratios (or leaves tokens or sequences out) outside of
-    ``clip_min`` and ``clip_max`` (``inf``: no upper bound). ``vllm_enable_sleep_mode`` has a colocated engine give its memory
-    back during optimizer steps. Null leaves each of these to TRL, and out of a trial's identity.
-    With ``use_vllm`` vLLM generates: ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a
-    Slurm job's GPUs run a server of its own (of several nodes the last one whole), or on this machine as many more than the
-    trial's ranks; they are no training ranks. ``vllm_server_base_url`` is a server that runs already,
-    ``vllm_server_command`` a shell line that starts another one than TRL's, on port $GRPOSWEEP_VLLM_PORT.
-    ``vllm_server_args`` are further options of TRL's (``vllm serve``). It has ``vllm_server_timeout`` seconds to answer.
+    far the trainer's probabilities are from vLLM's. Its ``mode`` truncates ratios (or masks tokens or sequences) outside of
+    ``clip_min`` and ``clip_max`` (``inf``: no upper bound). ``vllm_enable_sleep_mode`` lets a colocated engine free its memory
+    during optimizer steps. Null leaves each of these to TRL, and out of a trial's identity. With ``use_vllm`` vLLM generates:
+    ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a Slurm job's GPUs run its own server
+    (of several nodes, all of the last one), or on this machine that many GPUs in addition to the trial's ranks. They are not
+    training ranks. ``vllm_server_base_url`` is a server that runs already, ``vllm_server_command`` a shell line that starts
+    another one than TRL's, on port $GRPOSWEEP_VLLM_PORT. ``vllm_server_args`` are further options of TRL's (``vllm serve``).
+    The server has ``vllm_server_timeout`` seconds to answer.
     """
 
     max_completion_length: int = 256

@@ -8,7 +8,7 @@ from grposweep.schema.learning import AUTO
 
 @dataclass
 class Fake:
-    """The fake trainer's script, for tests of search, launching and failure: a known optimum and staged faults."""
+    """The fake trainer's behaviour, for tests of search, launching and failure: a known optimum and staged faults."""
 
     best_lr: float = 1e-3
     noise: float = 0.0
@@ -21,23 +21,23 @@ class Fake:
 
 @dataclass
 class Trainer:
-    """Which trainer runs an attempt and what it keeps.
+    """The trainer of an attempt, and what it keeps.
 
-    ``keep``: ``last`` every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``.
-    ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
-    DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile.
-    ``offload`` keeps optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory.
-    ``deepspeed_config`` is a file of DeepSpeed's own configuration (JSON) to use instead of ours, ``fsdp_config`` are options of
-    FSDP under transformers' names, on top of ours.
-    ``fork`` is the hash of the checkpoint that a trial starts from; 'grposweep fork' sets it (null: the start of a training).
-    ``args`` are further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here.
-    Of a script they are further keys of its recipe, or options that it declares itself.
+    ``keep``: ``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none``
+    none. ``sharding`` divides optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by
+    DeepSpeed, ``fsdp`` by torch) among a trial's ranks. ``compile`` runs the model through torch.compile. ``offload`` keeps
+    optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory. ``deepspeed_config`` is
+    a DeepSpeed configuration file (JSON) to use instead of the built-in one. ``fsdp_config`` are options of FSDP under
+    transformers' names, added to the built-in ones. ``fork`` is the hash of the checkpoint that a trial starts from; 'grposweep
+    fork' sets it (null: the start of a training). ``args`` are further keys of TRL's GRPOConfig, by name
+    (``trainer.args.disable_dropout=true``): those that have no key here. For a script they are further keys of its recipe, or
+    options that it declares itself.
 
-    The rest is for trainers that are programs of their own. ``recipe`` is a native recipe to start from (YAML, or a script
-    that launches one): parameters override it, what no parameter touches stays. ``python`` is the interpreter of the program's
-    environment (null: this one), ``workdir`` the folder it runs in (null: this one), ``arguments`` come last on its
+    The rest is for trainers that are external programs. ``recipe`` is a native recipe to start from (YAML, or a script
+    that launches one): parameters override its keys, and all other keys stay. ``python`` is the interpreter of the program's
+    environment (null: this one), ``workdir`` the folder it runs in (null: the current one), ``arguments`` come last on its
     command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
-    says how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
+    sets how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
     ``launcher`` is accelerate, torchrun, python, or ``auto``: accelerate where it has ``launch_arguments`` (such as
     ``--config_file``), torchrun for several processes, python for one.
     """
@@ -66,31 +66,29 @@ class Trainer:
 
 @dataclass
 class Cluster:
-    """Where attempts run: ``processes`` training ranks a trial, ``threads`` CPU threads a rank.
+    """Where attempts run: ``processes`` training ranks per trial, ``threads`` CPU threads per rank.
 
-    An attempt that shows no sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more.
-    ``gpus`` are this machine's to divide among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or
-    without that variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` says so and trains on the
-    CPU, and a number is refused.
-    ``trials_per_gpu`` of one rank share a GPU on this machine: a number, or ``auto`` for as many as fit by the memory estimate
-    (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
-    ``gpu`` names what GPUs are (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` says how much memory one has: points
-    that do not fit are then invalid. ``environment`` has variables for attempts and preparation, which must not change what
-    is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...): they are no part of a trial's identity.
-    The rest is for Slurm. ``nodes``, ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape;
-    without GPUs ``tasks_per_node`` ranks run on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time
-    limit in minutes, ``max_jobs`` how many of a sweep's are in the queue at once. ``setup`` are shell lines run before
-    training, ``container`` srun's flags for one, ``extra`` sbatch's further options, ``python`` the interpreter there
-    (null: the one that submits; several words start it in a container). ``gres_type`` is the type of GPU that the job asks
-    for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a job is asked to stop at a rollout boundary (null: a tenth of
-    ``walltime_min``, 60 to 600; 120 without it): a rollout, an optimizer step and a checkpoint must fit.
-    ``requeue_limit`` is how often a trial may be taken away; ``poll_seconds`` is how often the queue is read.
-    ``service_partition``, ``service_account``, ``service_qos`` and ``service_mem_gb`` are for the jobs that do not train
-    (``controller=job``, ``prepare=job``); null: as the trials' jobs.
-    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` says where models and data are
-    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is
-    a folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is).
-    ``ray_timeout`` seconds are what the nodes of a job have to join its Ray cluster (EasyR1 and verl on several nodes).
+    An attempt without a sign of life for ``stall_min`` minutes (null: never) is ended, and tried once more. ``gpus`` of this
+    machine are divided among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or without that variable
+    those on which no other process holds memory. If nvidia-smi fails, ``auto`` reports it and trains on the CPU; a number is
+    refused. ``trials_per_gpu`` of one rank share a GPU on this machine: a number, or ``auto`` for as many as fit by the memory
+    estimate (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU
+    hours. ``gpu`` is the model of the GPUs (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` the memory of one: points that do
+    not fit are then invalid. ``environment`` has variables for attempts and preparation, which must not change what is learned
+    (NCCL_SOCKET_IFNAME, HF_HOME, ...), because they are not part of a trial's identity. The rest is for Slurm. ``nodes``,
+    ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape; without GPUs ``tasks_per_node`` ranks run
+    on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time limit in minutes, ``max_jobs`` the most jobs of a
+    sweep in the queue at once. ``setup`` are shell lines run before training, ``container`` srun's flags for one, ``extra``
+    sbatch's further options, ``python`` the interpreter there (null: the one that submits; several words start it in a
+    container). ``gres_type`` is the type of GPU that the job asks for (--gres=gpu:TYPE:N). ``warn_seconds`` before its end a
+    job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to 600; 120 without it): a rollout, an
+    optimizer step and a checkpoint must fit. ``requeue_limit`` is how often a trial may be preempted or lose its node.
+    ``poll_seconds`` is the interval between readings of the queue. ``service_partition``, ``service_account``, ``service_qos``
+    and ``service_mem_gb`` are for the jobs that do not train (``controller=job``, ``prepare=job``); null: as the trials' jobs.
+    ``controller`` works ``here`` (in the foreground) or as a ``job`` of one CPU; ``prepare`` sets where models and data are
+    looked for and downloaded; ``snapshot`` keeps a copy of the code in the sweep folder, which the jobs run; ``code`` is a
+    folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is). Within ``ray_timeout``
+    seconds the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes).
     """
 
     kind: str = "local"
@@ -136,38 +134,34 @@ class Cluster:
 
 @dataclass
 class Search:
-    """How points are chosen: ``sampler`` auto|grid|one_factor|tpe|random|gp, ``trials`` counts started trials.
+    """How points are chosen. ``sampler`` is auto, grid, one_factor, tpe, random or gp; ``trials`` counts started trials.
 
-    ``budget_gpu_hours`` is what all trials together may cost: once it is spent, none is started (running trials continue). A
-    job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
-    ``parallel`` bounds the trials that run at once (null: as many as this machine's GPUs suffice for, one
-    without a GPU; ``cluster.max_jobs`` on Slurm).
-    The objective is the mean of ``metric`` over the last ``last`` evaluations. With ``at=best`` it is the best such mean of the
-    training instead of the last one, less what a maximum of noise gains, and the model of that step is kept. Lists of metrics
-    and directions are several objectives (``gpu_hours`` is what a trial costs); all but the first are kept in ``further``, name
-    to direction.
-    ``seeds`` is on how many fresh seeds the best ``leaders`` of the search are evaluated again (0: none, otherwise two or
-    more); who is clearly worse drops out on the way, and the winner is chosen on these seeds alone. Under
-    ``one_factor`` every point runs on that many seeds, the search's own among them.
+    ``budget_gpu_hours`` limits the cost of all trials together: once it is spent, no trial is started (running trials
+    continue). A job's GPUs count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one.
+    ``parallel`` bounds the trials that run at once (null: as many as fit this machine's GPUs, one without a GPU;
+    ``cluster.max_jobs`` on Slurm). The objective is the mean of ``metric`` over the last ``last`` evaluations. With ``at=best``
+    it is the best such mean of the training instead of the last one, less the bias of a maximum of noisy values, and the model
+    of that step is kept. Lists of metrics and directions are several objectives (``gpu_hours`` is what a trial costs); all but
+    the first are kept in ``further``, name to direction. ``seeds`` is the number of fresh seeds on which the best ``leaders``
+    of the search are evaluated again (0: none, otherwise two or more). A leader that is clearly worse drops out early, and the
+    winner is chosen on these seeds alone. Under ``one_factor`` every point runs on that many seeds, including the search's own.
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
-    ``enqueue`` holds points to try first, each a mapping from parameter to value.
-    ``warm_start`` names earlier sweeps (one, or a list of names and paths): their best points are tried first, and their
-    results tell the sampler where the space, the objective and the training are the same.
-    ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null: none) is a further one: at two evaluations
-    in a row more than this share of the held-out completions are one template. ``stopping``
-    none|median|asha|hyperband|curve|curve_ei ends or pauses trials that promise less than others; ``auto`` decides by the sampler
-    (a grid's trials all run to their end). ``terminator`` ends an adaptive search as Optuna's does: when no new point and no
-    unfinished trial is expected to improve the best by more than the noise of the metric. Without it the end summary says what
-    it would have saved (with curve and curve_ei).
-    ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points
-    with too few groups that carry a signal are then invalid.
-    ``on_end`` is a shell line that is run once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
+    ``enqueue`` holds points to try first, each a mapping from parameter to value. ``warm_start`` names earlier sweeps (one, or
+    a list of names and paths): their best points are tried first, and their results inform the sampler if the space, the
+    objective and the training are the same. ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null:
+    off) adds a guard: at two evaluations in a row more than this share of the held-out completions are the same template.
+    ``stopping`` (none, median, asha, hyperband, curve, curve_ei) ends or pauses trials that promise less than others; ``auto``
+    follows the sampler (a grid's trials all run to their end). ``terminator`` ends an adaptive search as Optuna's does: when no
+    new point and no unfinished trial is expected to improve the best by more than the noise of the metric. Without it the end
+    summary says what it would have saved (with curve and curve_ei). ``screen`` samples the untrained model before the sweep,
+    unless there is a screen that matches ('grposweep screen'). Points with too few groups that carry a signal are then invalid.
+    ``on_end`` is a shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
-    and $GRPOSWEEP_OBJECTIVE. ``on_event`` is one that is run at each event: $GRPOSWEEP_EVENT is ``best`` (a new best trial),
-    ``collapse`` (a guard ended a trial) or ``failed``, with $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and $GRPOSWEEP_REASON.
-    ``webhook`` names an environment variable with an address to which events and the end are posted as JSON.
-    ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial
-    that failed by code or configuration is tried again once its files, its configuration or its environment changed.
+    and $GRPOSWEEP_OBJECTIVE. ``on_event`` is a shell line that runs at each event: $GRPOSWEEP_EVENT is ``best`` (a new best
+    trial), ``collapse`` (a guard ended a trial) or ``failed``, with $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and
+    $GRPOSWEEP_REASON. ``webhook`` names an environment variable with an address to which events and the end are posted as JSON.
+    ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that
+    failed by code or configuration is tried again once its files, its configuration or its environment changed.
     ``changed_files`` says what a resumed sweep does if a file that trainings depend on changed after trials were trained:
     ``refuse``, continue with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
@@ -203,9 +197,10 @@ class Search:
 class Tracker:
     """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb``, ``trackio``, ``swanlab``, ``mlflow``, tensorboard.
 
-    A trial is one run, its sweep the group; TensorBoard gets TRL's own files. ``project``, ``entity``, ``mode`` (offline, online,
-    disabled), ``tags`` and ``notes`` are W&B's words. Offline all files are in the sweep's folder; ``grposweep sync`` sends those
-    of W&B. Online Trackio needs ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``, MLflow ``MLFLOW_TRACKING_URI``.
+    A trial is one run, its sweep the group; TensorBoard gets TRL's own files. ``project``, ``entity``, ``mode`` (offline,
+    online, disabled), ``tags`` and ``notes`` have W&B's meaning. Offline all files are in the sweep's folder; ``grposweep
+    sync`` sends those of W&B. Online Trackio needs ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``, MLflow
+    ``MLFLOW_TRACKING_URI``.
     """
 
     kind: str = "none"
@@ -218,6 +213,6 @@ class Tracker:
 
 @dataclass
 class Rules:
-    """Rule codes to switch off, visibly."""
+    """Rule codes to switch off; the sweep reports them."""
 
     ignore: list[str] = field(default_factory=list)
