@@ -315,7 +315,7 @@ def override_name(override: str) -> str:
 
 
 def check_groups(overrides: list[str]) -> None:
-    """Raise UserError for ``batch=16`` or ``batch=null`` (a ValueError in Hydra), and for a list, of which Hydra takes the last."""
+    """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of which it takes the last."""
     for override in overrides:
         group, _, value = override.partition("=")
         if group in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
