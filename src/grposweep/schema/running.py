@@ -162,7 +162,7 @@ class Search:
     $GRPOSWEEP_REASON. ``webhook`` names an environment variable with an address to which events and the end are posted as JSON.
     ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that
     failed by code or configuration is tried again once its files, its configuration or its environment changed.
-    ``changed_files`` says what a resumed sweep does if a file that trainings depend on changed after trials were trained:
+    ``changed_files`` sets what a resumed sweep does if a file that trainings depend on changed after trials were trained:
     ``refuse``, continue with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
 
