@@ -84,7 +84,7 @@ def executed_lines(work: Callable[[], object], most: int) -> int:
     return count
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, seconds: float = 240.0) -> None:
     """Wait until ``condition()`` holds; an AssertionError where it never does."""
     until = time.monotonic() + seconds
     while not condition():
