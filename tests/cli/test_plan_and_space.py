@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.cli.hydra_app import copy_conf
-from grposweep.cli.plan import show_plan, show_space
+from grposweep.cli.plan import show_fit, show_plan, show_space, training_processes
 from grposweep.errors import UserError
 from grposweep.frameworks.parsing.load import Options
 from support import PROJECT, Ended, environment
@@ -153,3 +153,48 @@ def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys
     assert "GC202 schedule.checkpoints=1: an optimizer step takes 6.96 seconds" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+SERVED = (
+    "model_name_or_path: Qwen/Qwen2.5-1.5B\nper_device_train_batch_size: 4\nnum_generations: 8\n"
+    "gradient_accumulation_steps: 1\nuse_vllm: true\nvllm_mode: colocate\nmax_steps: 10\n"
+)
+
+
+def test_a_fit_says_what_it_assumes_and_which_rule_refuses_the_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of processes, the length of prompts, vLLM's share; each only while it is not known."""
+    (tmp_path / "recipe.yaml").write_text(SERVED)
+    recipe, short, all_known = str(tmp_path / "recipe.yaml"), Options(), Options(processes=2)
+    assert show_fit([recipe], short, 80.0, as_json=False) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Assumed: 1 training process." in said
+    assert "Assumed: prompts of 512 tokens." in said
+    assert "multiples of 2 work (GB101 refuses the others)" in said
+    show_fit([recipe], all_known, 80.0, as_json=False)
+    said = capsys.readouterr().out
+    assert "1 training process" not in said
+    assert "GB101" not in said
+    for gib, share in ((None, True), (80.0, False)):
+        show_plan([recipe], all_known, as_json=False, gpu_gib=gib)
+        assert ("Left out of the phases: vLLM's share" in capsys.readouterr().out) is share
+
+
+def test_the_table_of_gpus_has_whole_headings_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no verdict is broken into two lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "recipe.yaml").write_text(SERVED)
+    show_fit([str(tmp_path / "recipe.yaml")], Options(processes=2), None, as_json=False)
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert re.search(r"^ T4 .*does not fit ", said, re.MULTILINE)
+
+
+def test_processes_and_gpus_that_contradict_each_other_are_refused() -> None:
+    """The same number said twice is none."""
+    assert training_processes(4, 5, 1) == 4
+    with pytest.raises(UserError, match=r"--processes 4 --gpus 8: .* these are 8"):
+        training_processes(4, 8, 0)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grposweep import frameworks
-from grposweep.check import check
+from grposweep.check import UNSTATED, check
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
@@ -25,7 +25,17 @@ from grposweep.memory.estimate import estimate, memory_gib
 from grposweep.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grposweep.memory.host import find_host_memory
 from grposweep.planning import evaluation_share, total_steps
-from grposweep.report.plan import SYMBOLS, fit_table, gpu_table, host_line, memory_bars, notes, plan_table, savings_line
+from grposweep.report.plan import (
+    SYMBOLS,
+    fit_table,
+    gpu_table,
+    host_line,
+    memory_assumptions,
+    memory_bars,
+    notes,
+    plan_table,
+    savings_line,
+)
 from grposweep.report.tables import RIGHT, build_console, build_table
 from grposweep.setting import TRL, Setting
 from grposweep.terminal import say
@@ -103,11 +113,20 @@ def show_fit(
             if not one.starts:
                 needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
                 console.print(needs, highlight=False)
+        for problem in check(setting.replace({"gpu_memory_gib": None})):  # what the estimate says of memory is above
+            if problem.severity == "error" or problem.code == UNSTATED:
+                console.print(f"{problem.code} {render_problem(setting, problem)}", markup=False, style="red")
         console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
         for line in (savings_line(savings), host_line(host)):
             if line:
                 console.print(line, highlight=False)
+        _print_assumptions(console, setting)
     return int(all(fitted.verdict == VERDICTS[False] for _, fitted in found))
+
+
+def _print_assumptions(console: Console, setting: Setting, head: str = "") -> None:
+    for line in memory_assumptions(setting):
+        console.print(f"{head}{line}", markup=False, highlight=False)
 
 
 def _rates(sweep: str) -> Rates:
@@ -142,13 +161,23 @@ def _settings(
     return [(name, calibrate(setting)) for name, setting in named]
 
 
-def training_processes(gpus: int | None, server_gpus: int) -> int | None:
-    """Return the number of GPUs that train, one rank each: all but those of a vLLM server."""
+def training_processes(processes: int | None, gpus: int | None, server_gpus: int) -> int | None:
+    """Return the number of training processes: as stated, or one for each GPU that no vLLM server has.
+
+    Raises UserError if both are stated and differ, or if no GPU is left to train.
+    """
     if gpus is None:
-        return None
+        return processes
     if gpus <= server_gpus:
         raise UserError(f"--gpus {gpus} --vllm-gpus {server_gpus}: no GPU is left to train. Give vLLM fewer.")
-    return gpus - server_gpus
+    ranks = gpus - server_gpus
+    if processes not in (None, ranks):
+        server = f" --vllm-gpus {server_gpus}" if server_gpus else ""
+        raise UserError(
+            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one process, so these are {ranks}. "
+            "Give one of the two options."
+        )
+    return ranks
 
 
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
@@ -221,6 +250,8 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
             console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
+        if setting.architecture is not None:
+            _print_assumptions(console, setting, head)
         for note in notes(setting):
             console.print(f"{head}{note}", markup=False)
         for problem in check(setting):

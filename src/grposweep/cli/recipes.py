@@ -179,7 +179,7 @@ def plan(
     from grposweep.cli.plan import show_plan, training_processes
     from grposweep.frameworks.parsing.load import Options
 
-    ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+    ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
     return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured, config_dir)
 
@@ -261,7 +261,7 @@ def translate(
     from grposweep.frameworks.parsing.load import Options
     from grposweep.translate import translate_file
 
-    ranks = processes if processes is not None else training_processes(gpus, vllm_gpus)
+    ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
     return translate_file(file, str(to), options, output)
 

@@ -12,6 +12,7 @@ from grposweep import planning
 from grposweep.memory.estimate import GIB, Memory
 from grposweep.memory.fit import Fit, Saving
 from grposweep.memory.host import HostMemory
+from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 from grposweep.setting import Setting
 
@@ -143,6 +144,20 @@ def notes(s: Setting) -> list[str]:
     return said
 
 
+def memory_assumptions(s: Setting) -> list[str]:
+    """Return what an estimate of memory takes for granted, because the recipe or the command does not say it."""
+    said = []
+    if s.processes is None:
+        said.append("Assumed: 1 training process. Their number is not stated; set --processes.")
+    if find_prompt(s) is None:
+        said.append(
+            f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
+        )
+    if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
+        said.append("Left out of the phases: vLLM's share of the GPU, which is not named. Set --gpu.")
+    return said
+
+
 def shortcut(s: Setting) -> Fraction | None:
     """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
     if s.processes is None or s.train_prompts is None or s.epochs is None:
@@ -233,8 +248,11 @@ def fit_table(s: Setting, fit: Fit) -> Table:
 
 def gpu_table(found: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
-    names = ("GPU", "GiB", "estimate", "verdict", "micro-batch", "completion", "generations")
-    table = build_table(*(name if name in ("GPU", "verdict") else (name, RIGHT) for name in names))
+    text, number = {"no_wrap": True}, {**RIGHT, "no_wrap": True}
+    table = build_table(
+        ("GPU", text), ("GiB", number), ("estimate", number), ("verdict", text),
+        ("micro batch", RIGHT), ("tokens", number), ("generations", number),
+    )  # fmt: skip
     for name, fit in found:
         sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
         style = "dim" if fit.verdict == "does not fit" else ""
