@@ -115,7 +115,7 @@ def test_the_beginning_of_one_key_is_that_key() -> None:
 
 def test_null_is_the_word_none_to_ms_swift() -> None:
     """A YAML's values become words of a command line."""
-    assert "the word None" in lint(num_generations=None)["GV502"]
+    assert "the text None" in lint(num_generations=None)["GV502"]
 
 
 def test_text_that_is_a_number_is_one() -> None:

@@ -51,8 +51,8 @@ OTHERS = {
     "a dataset card": "license: mit\ntask_categories: [question-answering]\n",
     "an SFT recipe": "model_name_or_path: a\nlearning_rate: 1e-5\npacking: true\nnum_train_epochs: 1\n",
     "a DPO recipe": "model_name_or_path: a\nlearning_rate: 1e-6\nbeta: 0.1\nmax_length: 1024\nmax_prompt_length: 512\n",
-    "nothing in it says": "output_dir: a\nlearning_rate: 1e-5\nnum_train_epochs: 1\n",
-    "its keys stand in sections (grpo.num_generations)": "grpo:\n  num_generations: 8\ntraining:\n  lr: 1e-6\n",
+    "nothing identifies it": "output_dir: a\nlearning_rate: 1e-5\nnum_train_epochs: 1\n",
+    "its keys are in sections (grpo.num_generations)": "grpo:\n  num_generations: 8\ntraining:\n  lr: 1e-6\n",
     "most of its keys": "num_generations: 8\n" + "".join(f"own_{n}: {n}\n" for n in range(9)),
 }
 
@@ -122,7 +122,7 @@ def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("accelerate launch src/my_grpo.py --learning_rate 1e-6 --bf16\n")
     assert load_recipe(path, Options()).framework == "trl"
-    assert "nothing in it says" in refusal(path, "accelerate launch src/train.py --learning_rate 1e-6 --bf16\n")
+    assert "nothing identifies it" in refusal(path, "accelerate launch src/train.py --learning_rate 1e-6 --bf16\n")
     assert refusal(path, "python -m grposweep lint recipe.yaml --processes 8\n")  # checks a recipe, and is none
 
 

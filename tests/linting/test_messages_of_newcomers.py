@@ -31,7 +31,7 @@ def codes(result: LintResult) -> list[str]:
 def test_a_number_that_is_not_finite_is_called_that(value: str) -> None:
     """It is a number, so "set a number" does not help."""
     result = judge(f"num_generations: 8\nlearning_rate: {value}\n", "recipe.yaml")
-    assert any("no finite number" in found.message for found in result.diagnostics)
+    assert any("not a finite number" in found.message for found in result.diagnostics)
 
 
 def test_a_placeholder_is_to_be_replaced_and_not_quoted() -> None:

@@ -1,6 +1,6 @@
 """GRPO frameworks: one folder each, with its keys, reader, writer, own rules and external trainer.
 
-A framework is a `Framework` named ``FRAMEWORK`` in a folder of its own, and a line in ``registries.FRAMEWORKS``. A recipe's
+A framework is a `Framework` named ``FRAMEWORK`` in its folder, and a line in ``registries.FRAMEWORKS``. A recipe's
 framework is detected by its keys and by the programs and paths it names, never by what is importable here.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detec
 
 
 class Frameworks(Mapping[str, Framework]):
-    """The frameworks of `grposweep.registries` by name; a folder is imported when it is first needed."""
+    """The frameworks of `grposweep.registries` by name. A folder is imported at its first use."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Framework] = {}
@@ -47,7 +47,7 @@ FRAMEWORKS = Frameworks()
 def find_framework(name: str) -> Framework:
     """Return a framework by its name.
 
-    Raises UserError for a name that is none.
+    Raises UserError for an unknown name.
     """
     if name not in FRAMEWORKS:
         raise UserError(f"framework {name}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
@@ -55,7 +55,7 @@ def find_framework(name: str) -> Framework:
 
 
 def read(recipe: Recipe) -> ParsedRecipe:
-    """Return the setting behind a recipe, and what of it could not be read; with the model's shape where a GPU is named."""
+    """Return the setting of a recipe, and the fields that could not be read; with the model's shape if a GPU is named."""
     parsed = FRAMEWORKS[recipe.framework].read(recipe)
     if recipe.gpu_gib is None:
         return parsed
@@ -64,12 +64,12 @@ def read(recipe: Recipe) -> ParsedRecipe:
     setting = describe(recipe, parsed.setting).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
     autocast = recipe.launch_fields.get("autocast_dtype")
     if autocast and setting.weights_dtype == "float32" and setting.autocast_dtype is None:
-        setting = setting.replace({"autocast_dtype": autocast})  # accelerate's, where the recipe says nothing
+        setting = setting.replace({"autocast_dtype": autocast})  # accelerate's type, if the recipe does not set it
     return parsed._replace(setting=setting)
 
 
 def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
-    """Return a change of fields in the recipe's own keys; None where it has no words for it."""
+    """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
     return FRAMEWORKS[recipe.framework].to_native(change, recipe, setting)
 
 
@@ -91,9 +91,9 @@ def write(setting: Setting, framework: str) -> TranslatedRecipe:
 def detect(config: Mapping[str, Any], *paths: str) -> str:
     """Return the framework of a recipe by its keys (or, of dotted keys, their first words), or by its paths and programs.
 
-    The last framework that matches wins; without any it is TRL, whose words all others share.
+    The last framework that matches wins. Without a match it is TRL, whose keys all others share.
 
-    Raises NotARecipe for a configuration of a framework that is not read.
+    Raises NotARecipe for a configuration of a framework that grposweep does not read.
     """
     found = _by_keys(config)
     if not found and not has_sign(config):
@@ -102,11 +102,11 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
 
 
 def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
-    """Return the framework of a file's keys, where they, or the programs that take them, say that it is a GRPO recipe.
+    """Return the framework of a file's keys, if they or the programs that take them identify a GRPO recipe.
 
-    ``paths`` name the file: a folder of a framework's name tells frameworks apart, but makes no recipe of a file.
+    ``paths`` name the file: a folder named like a framework selects it, but does not make a file a recipe.
 
-    Raises NotARecipe where nothing says so.
+    Raises NotARecipe if nothing identifies one.
     """
     programs = tuple(programs)
     name = detect(config, *programs, *paths)
@@ -142,9 +142,9 @@ def _latest_first() -> list[Framework]:
 
 
 def version_of(name: str, wanted: str | None = None) -> Version:
-    """Return the release of a framework that is asked for, or its default.
+    """Return the requested release of a framework, or its default.
 
-    Raises UserError for text that is no version, and for releases before the first that can be judged.
+    Raises UserError for text that is not a version, and for releases before the first that can be judged.
     """
     framework = find_framework(name)
     if wanted is None:
@@ -170,7 +170,7 @@ def _own_version(text: str, framework: Framework) -> Version:
 
 
 def describe_version(recipe: Recipe) -> str:
-    """Return the version that a recipe is judged by, and what says so: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
+    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
     source = recipe.version_source
     why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
     why += ", which does not take all keys" if source.conflict else ""
@@ -184,7 +184,7 @@ def external_trainers() -> dict[str, Framework]:
 
 
 def build_program(trial: Trial) -> ExternalProgram:
-    """Return what runs a trial on one node."""
+    """Return the program that runs a trial on one node."""
     trainer = external_trainers()[trial.trainer.kind].trainer
     assert trainer is not None
     return trainer.build(trial)

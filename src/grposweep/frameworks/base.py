@@ -1,6 +1,6 @@
-"""What a framework is: its traits, its keys, how a recipe is read and written, how it is started.
+"""Define a framework: its traits, its keys, how a recipe is read and written, and how it is started.
 
-`Framework` is the contract. A framework stands in one folder, which defines ``FRAMEWORK``; the registry is
+`Framework` is the contract. A framework is one folder that defines ``FRAMEWORK``; the registry is
 ``registries.FRAMEWORKS``. What its table of fields (`grposweep.frameworks.reading`) says needs no code of its own.
 """
 
@@ -23,8 +23,8 @@ from grposweep.setting import FrameworkTraits, Setting, Version
 if TYPE_CHECKING:
     from grposweep.frameworks.reading import Values  # it builds on this module
 
-RELEASE = "release"  # as the type of a row: the key's type and default are those of the release
-UNSAID = object()  # what a row derives where the recipe says nothing of its field
+RELEASE = "release"  # as the type of a row: type and default are those of the release's key
+UNSAID = object()  # what a row derives if the recipe does not state its field
 
 
 class KeyTable(dict[str, KeySpec]):
@@ -37,7 +37,7 @@ class KeyTable(dict[str, KeySpec]):
 
     @cached_property
     def sections(self) -> frozenset[str]:
-        """The sections that dotted keys stand in."""
+        """The sections of dotted keys."""
         return frozenset(name[:at] for name in self for at, letter in enumerate(name) if letter == ".")
 
     @cached_property
@@ -51,7 +51,7 @@ class KeyTable(dict[str, KeySpec]):
 
 
 class ParsedRecipe(NamedTuple):
-    """A setting, and those of its fields that the recipe sets to something unreadable (they hold a default)."""
+    """A setting, and its fields that the recipe sets to unreadable values (they hold a default)."""
 
     setting: Setting
     unknown: frozenset[str] = frozenset()
@@ -59,10 +59,10 @@ class ParsedRecipe(NamedTuple):
 
 @dataclass(frozen=True)
 class TranslatedRecipe:
-    """A native recipe, every default that differs between frameworks made explicit.
+    """A native recipe with every default that differs between frameworks made explicit.
 
     ``recipe`` is the text of the native file ``file_name`` (a YAML, or a script). ``command`` launches it from the folder
-    it is in, with ``environment`` added. ``losses`` say what the framework cannot do, or does otherwise, and why.
+    it is in, with ``environment`` added. ``losses`` list what the framework cannot do or does differently, and why.
     """
 
     recipe: str
@@ -77,8 +77,8 @@ class Field:
     """A row of a framework's table: a field of the setting, and the native key behind it.
 
     A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``, and written through
-    ``write``. ``default`` is the value where the recipe and the release have none. A row that needs several keys has a
-    ``derive``, which returns ``UNSAID`` where they say nothing; where one of ``also`` cannot be read, the field is unknown.
+    ``write``. ``default`` is the value if recipe and release have none. A row that needs several keys has a
+    ``derive``, which returns ``UNSAID`` if they do not state the field. If one of ``also`` cannot be read, the field is unknown.
     A row with neither only names the key: the framework's own
     functions read and write it. A row without a name holds the place of a key that they write.
 
@@ -113,9 +113,9 @@ class Field:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the framework's own that starts a training: ``swift rlhf``, ``trl grpo``.
+    """A command of the framework that starts a training: ``swift rlhf``, ``trl grpo``.
 
-    ``word`` follows the command's name, ``program`` is what it runs. ``takes_file``: the recipe may stand behind the word
+    ``word`` follows the command's name, ``program`` is what it runs. ``takes_file``: the recipe may follow the word
     without an option. ``counts`` is how the number of processes is stated: by the options of another launcher, or by
     variables of the environment ("environment"). ``passes_on``: options of accelerate may stand among the recipe's.
     """
@@ -128,7 +128,7 @@ class Command:
 
 
 class Vendored(NamedTuple):
-    """The keys and defaults in a framework's own source, as far as they could be read, and the version that it states."""
+    """The keys and defaults in a framework's own source, as far as they can be read, and the version that it states."""
 
     keys: Mapping[str, KeySpec] | None
     version: Version | None = None
@@ -136,7 +136,7 @@ class Vendored(NamedTuple):
 
 @dataclass(frozen=True)
 class Vendor:
-    """How a framework's own source is recognised and read in a repository; nothing of it is executed.
+    """How a framework's own source is recognised and read in a repository, without executing it.
 
     ``marker`` is the path of a file that only this source has, below the folder that holds the package. ``read`` gets that
     folder and the recipe, whose version is the default.
@@ -148,20 +148,20 @@ class Vendor:
 
 @dataclass(frozen=True, eq=False)
 class Framework:
-    """All that one framework needs to be detected, read, judged, planned, fixed, translated and swept.
+    """Everything that a framework needs to be detected, read, judged, planned, fixed, translated and swept.
 
     Args:
-        traits: what plan and rules know of it.
-        version: the release to judge by where no other is asked for.
+        traits: what plan and rules know about it.
+        version: the release to judge by if no other is given.
         fields: its table.
         takes: the keys of a release, with types and defaults.
-        keys: words that no other framework's recipes have; of dotted keys their first words.
-        programs: matches the programs and paths of its own.
+        keys: keys that no other framework has; for dotted keys, their first parts.
+        programs: matches its programs and paths.
         trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
         sections: the first words of its dotted keys.
         renamed: older names of keys, which are read as today's.
-        commands: its own commands by name.
-        expand: returns the launch behind a wrapper of its own, and the GPUs that a vLLM server may take of it.
+        commands: its commands by name.
+        expand: returns the launch behind its wrapper script, and the GPUs of it that a vLLM server may take.
         releases: the releases to choose from with ``--framework-version``; None where there is no choice.
         key_table: the keys that one recipe may set, where they depend on more than the release.
         collect: returns the values behind a recipe's keys; by default under today's names, with the release's defaults.
@@ -225,7 +225,7 @@ class Framework:
 
     @property
     def is_dotted(self) -> bool:
-        """Whether keys are dotted, and overridden as ``a.b=c``."""
+        """Return whether keys are dotted, and overridden as ``a.b=c``."""
         return self.traits.syntax == "dotted"
 
     @cached_property
@@ -240,7 +240,7 @@ class Framework:
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
     def known_keys(self, recipe: Recipe) -> Mapping[str, KeySpec]:
-        """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
+        """Return the keys that a recipe may set: of the framework's source in the repository, otherwise of its release."""
         if recipe.vendored is not None:
             return recipe.vendored
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
@@ -250,7 +250,7 @@ class Framework:
         return dict(_keys_at(self, version))
 
     def read(self, recipe: Recipe) -> ParsedRecipe:
-        """Return the setting behind a recipe, and what of it could not be read."""
+        """Return the setting of a recipe, and the fields that could not be read."""
         from grposweep.frameworks.reading import read_table  # it builds on this module
 
         return read_table(self, recipe)
@@ -262,13 +262,13 @@ class Framework:
         return (self.render or write_table)(self, s)
 
     def to_native(self, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
-        """Return a change of fields in the recipe's own keys; None where it has no words for it."""
+        """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
         from grposweep.frameworks.writing import to_native  # it builds on this module
 
         return to_native(self, change, recipe, s)
 
     def is_judged(self, key: str, version: Version) -> bool:
-        """Return whether a rule or the plan depends on a native key in a release; of flat keys, on the mapping it names."""
+        """Return whether a rule or the plan depends on a native key in a release; of flat keys, on the mapping that it names."""
         keys = {row.key_at(version) for row in self.fields if row.judged}
         inside = set() if self.is_dotted else {name.partition(".")[0] for name in keys} | self.renamed.keys()
         return key in keys | inside
@@ -307,7 +307,7 @@ def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Ver
 
 
 def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
-    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
     if changes is None:
         return None
     last = changes[-1]
@@ -341,7 +341,7 @@ class ReleaseTable:
         return self._known[version]
 
     def span(self, name: str) -> tuple[Version, Version | None] | None:
-        """Return the releases a key came and left with (None: still there); None for a key that never was."""
+        """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
         return key_span(self.data["keys"].get(name))
 
 
@@ -379,6 +379,6 @@ _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
 
 
 def model_size(name: str) -> int | None:
-    """Return the number of weights that a model's name tells (``Qwen2.5-7B-Instruct``)."""
+    """Return the number of weights in a model's name (``Qwen2.5-7B-Instruct``)."""
     size = _SIZE.search(name.rsplit("/", 1)[-1])
     return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None

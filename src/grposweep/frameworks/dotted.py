@@ -1,4 +1,4 @@
-"""What EasyR1 and verl share: estimators by one name, lengths in rollouts, what neither can do, and how Ray starts them.
+"""Shared by EasyR1 and verl: estimators, lengths in rollouts, what neither can do, and how Ray starts them.
 
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 Their logs count rollouts too. Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the
@@ -24,7 +24,7 @@ from grposweep.planning import steps_per_rollout
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting
 
-# One name for each estimator: Schulman's k1, k2, k3, a plus where the gradient is that of k2 instead.
+# One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
     "kl": "k1",
     "mse": "k2",
@@ -235,12 +235,12 @@ def warmup(s: Setting) -> tuple[int | None, float, tuple[str, ...]]:
 
 
 def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
-    """Return constant or cosine, which are all there is; and what that changes."""
+    """Return constant or cosine, the only schedules available, and what that changes."""
     plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
     if s.lr_scheduler_type in plain:
         return plain[s.lr_scheduler_type], ()
     return "cosine", (
-        f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are there; cosine is written",
+        f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written",
     )
 
 
@@ -252,17 +252,17 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
     if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
         yield "checkpoints are at the end of a rollout only"
     if s.mask_truncated_completions:
-        yield "mask_truncated_completions: truncated completions count"
+        yield "mask_truncated_completions: truncated completions are not masked"
     if s.scale_rewards == "batch":
         yield "scale_rewards=batch: advantages are scaled within their group"
     if s.delta is None:
         yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which never acts"
     yield from lora_losses(s, framework)
     if s.max_prompt_length is None:
-        yield "prompts have no longest length here, and must have one there: 2,048 tokens are written"
+        yield "the setting has no prompt length limit, and the target needs one: 2,048 tokens are written"
     if not counts_prompts:
         yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
-        yield f"reward functions and the columns of the data are {framework}'s own: set them"
+        yield f"reward functions and the columns of the data are specific to {framework}: set them"
 
 
 def estimator(s: Setting) -> str | None:

@@ -1,10 +1,10 @@
 """GV, GM and GK, on recipes of every framework: keys set twice, values that only a shell knows, launches cut short, memory.
 
-On dotted keys also values that their keys can hold, words that they know, and KL keys that nothing reads; what a framework
+For dotted keys also the types and choices of values, and KL keys that nothing reads. What a framework
 knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/explanation/memory.md.
 
 GV110 and GV111: whether the version that a recipe is judged by is known, and whether its keys are those of another. Where the
-version is not known, what rules say of keys is a guess. So all of it is one warning, without a fix that counts as safe. What is
+version is unknown, findings on keys are a guess. So all of it is one warning, without a fix that counts as safe. What is
 true of every release (`Violation.certain`) stays an error.
 """
 
@@ -24,16 +24,16 @@ from grposweep.setting import DOTTED, EVERY, Version
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
-    """A key that a file sets twice: YAML's reader takes the last one without a word."""
+    """A key that a file sets twice: YAML's reader silently takes the last one."""
     for twice in recipe.duplicates:
         what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
-        yield Violation(what, "the last one counts, and the others are lost without a word", f"Keep line {twice.line}.",
+        yield Violation(what, "the last one counts, and the others are silently ignored", f"Keep line {twice.line}.",
                         (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
 
 @recipe_rule("GV106", "warning", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A value that only a running shell would know: rules that depend on it are not judged, and plan numbers are null.
+    """A value that only a running shell knows: rules that depend on it are not judged, and plan numbers are null.
 
     ``$@`` and other words that may add options are named too; the command is judged without them.
     """
@@ -42,15 +42,15 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
             continue  # a folder's name, a run's: no rule reads it
         if key != value and value in recipe.unresolved:
             continue  # said once of the words that may hold it
-        why = "it is not known from the script alone, so nothing that depends on it was checked"
+        why = "the script alone does not determine it, so nothing that depends on it was checked"
         instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
         if key == value:
-            why = "the options that it adds are not known from the script alone, so the rest was checked without them"
+            why = "the script alone does not determine the options that it adds, so the rest was checked without them"
             instead = "Write them into the command to have them checked."
         if key == "config":
             why, instead = (
-                "the recipe that the script names is not at hand, so its keys were not checked",
-                "Lint it itself.",
+                "the recipe that the script names was not found, so its keys were not checked",
+                "Lint that recipe itself.",
             )
         yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))
 
@@ -64,8 +64,8 @@ def _matters(recipe: Recipe, key: str) -> bool:
 def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
     r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
 
-    bash joins lines at a backslash that is the very last character; a comment runs to the end of its line even behind a
-    backslash. The options that follow are run as a command of their own, and the trainer takes its defaults for them.
+    bash joins lines at a backslash that is the last character; a comment runs to the end of its line, even after a
+    backslash. The options that follow run as a separate command, and the trainer uses its defaults for them.
     """
     if recipe.launch is not None and recipe.launch.cut_line is not None:
         why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"
@@ -75,9 +75,9 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GM203", "warning", of=EVERY)
 def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
-    """With a GPU named (``--gpu``), silence would read as "it fits": so what cannot be estimated is said.
+    """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be estimated are reported.
 
-    Estimated are recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
+    Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
     (docs/explanation/memory.md), or be a local folder with a config.json.
     """
     if recipe.gpu_gib is None:
@@ -116,7 +116,7 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
 
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold: words for a number, a fraction for a count, nothing where something must be.
+    """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.
 
     EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
     so it fails where the number is used.
@@ -142,10 +142,10 @@ def find_mistyped(
 
 @recipe_rule("GV305", "error", of=DOTTED, by_release=True)
 def words_are_known(_: Recipe) -> tuple[Violation, ...]:
-    """A word that its key does not know: an estimator, a loss, a schedule, an engine.
+    """A value that is not among its key's choices: an estimator, a loss, a schedule, an engine.
 
-    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 takes an unknown ``loss_type``
-    for ``default`` without a word.
+    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently treats an unknown ``loss_type``
+    as ``default``.
     """
     return ()  # without a list of words
 
@@ -172,11 +172,11 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
 
 @recipe_rule("GK310", "warning", of=DOTTED)
 def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
-    """KL keys that are set where KL is not: a coefficient, an estimator or a controller that nothing reads.
+    """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
 
     verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
     EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
-    and ``disable_kl`` ends all.
+    and ``disable_kl`` switches all KL off.
     """
     return ()  # without a list of KL keys
 
@@ -187,7 +187,7 @@ def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
-                        "Remove what has no effect, or switch on what was meant.", tuple(named))  # fmt: skip
+                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
 
 
 MOST_NAMED = 6  # keys in a message
@@ -228,13 +228,13 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
 
 @recipe_rule("GV110", "warning", of=EVERY)
 def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that the assumed release does not take, in a recipe of which nothing says the version that trains it.
+    """Keys that the assumed release does not take, in a recipe for which nothing states the version that trains it.
 
     The version is looked for in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
-    releases that have all keys. Where none of these answers, one warning names all such keys, and there is no fix.
+    releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one, is an error with any version. Nested
-    keys (verl, EasyR1) may be those of a fork, so of them it is one only where the version is known.
+    keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
     if recipe.version_source.known:
         return
@@ -250,9 +250,9 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV111", "warning", of=EVERY)
 def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A repository that pins one release, and a recipe with keys of another: one of the two is out of date.
+    """A repository pins one release and a recipe has keys of another: one of the two is out of date.
 
-    The recipe is judged by the newest release that takes all its keys, where there is one.
+    The recipe is judged by the newest release that takes all its keys, if there is one.
     """
     source = recipe.version_source
     keys = tuple(key for key in source.conflict if key in recipe.config)

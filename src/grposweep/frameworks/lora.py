@@ -64,6 +64,6 @@ def as_count(number: float) -> float:
 def lora_losses(s: Setting, framework: str, has_dropout: bool = False) -> Iterator[str]:
     """Yield what is lost of LoRA."""
     if s.lora and not s.lora_targets:
-        yield f"no modules are named for LoRA, and PEFT chooses by the model: {' and '.join(PEFT_TARGETS)} are written"
+        yield f"no modules are named for LoRA, and PEFT chooses them by the model: {' and '.join(PEFT_TARGETS)} are written"
     if s.lora and s.lora_dropout and not has_dropout:
-        yield f"lora_dropout={s.lora_dropout:g}: {framework} has no such key, and drops nothing"
+        yield f"lora_dropout={s.lora_dropout:g}: {framework} has no such key, so it trains without dropout"

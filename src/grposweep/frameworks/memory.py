@@ -1,4 +1,4 @@
-"""What a recipe says about memory, by framework: the model's shape, types, sharding, offload, how logits are held.
+"""Read what memory depends on, by framework: the model's shape, types, sharding, offload, how logits are held.
 
 Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/config, workers/actor/dp_actor.py; EasyR1 0.3.3
 verl/workers/config.py, workers/actor/dp_actor.py, fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 
 
 def describe(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with what its memory depends on; unchanged where model or trainer is not known."""
+    """Return the setting with the fields that memory depends on; unchanged if model or trainer is unknown."""
     name = str(s.model_name_or_path or "")
     model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
     if model is None or read is None:
@@ -39,9 +39,9 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
 
 
 def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
-    """TRL, Open-R1 and Unsloth: weights are float32 unless the recipe says otherwise.
+    """Read TRL, Open-R1 and Unsloth: weights are float32 unless the recipe sets another type.
 
-    Gradient checkpointing is on from 0.22, and ``bf16`` from 0.19, where nothing else is said.
+    By default gradient checkpointing is on since 0.22, and ``bf16`` since 0.19.
     """
     config = found.recipe.config
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
@@ -62,7 +62,7 @@ def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
 
 
 def read_ms_swift(found: Values, s: Setting) -> Fields:
-    """ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as TRL 0.x."""
+    """Read ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as in TRL 0.x."""
     stage = found.word("deepspeed")
     bits = str(found.get("quant_bits") or 0)
     return {
@@ -79,7 +79,7 @@ def read_ms_swift(found: Values, s: Setting) -> Fields:
 
 
 def read_verl(found: Values, s: Setting) -> Fields | None:
-    """verl with FSDP: float32 shards, half precision in between, sequences without padding."""
+    """Read verl with FSDP: float32 shards, half precision in between, sequences without padding."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     if s.engine not in (None, "dp", "fsdp", "fsdp2"):
         return None
@@ -102,7 +102,7 @@ def read_verl(found: Values, s: Setting) -> Fields | None:
 
 
 def read_easyr1(found: Values, s: Setting) -> Fields:
-    """EasyR1: as verl. A dynamic micro-batch is filled up to as many tokens as its sequences may have."""
+    """Read EasyR1, which is like verl. A dynamic micro-batch is filled up to the maximal tokens of its sequences."""
     actor = "worker.actor"
     is_half = found.word(f"{actor}.fsdp.torch_dtype") in HALF
     pixels = found.whole("data.max_pixels")

@@ -1,4 +1,4 @@
-"""What a file is before it is judged: a sign of GRPO, another framework's configuration or launch, or none of these.
+"""Classify a file before it is judged: a GRPO recipe, another framework's configuration or launch, or neither.
 
 Sources: the example files and command lines of each framework's own repository.
 """
@@ -140,7 +140,7 @@ TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "u
 NAMED = re.compile(r"grpo(?!sweep)")  # of a program; this one's own commands are no training
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
-MOST_OWN = 5  # keys that may be mistakes
+MOST_OWN = 5  # keys that may be typos
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
 
 
@@ -157,7 +157,7 @@ def refuse_toml(text: str) -> None:
     """Raise NotARecipe for a TOML text, which no framework that is read has recipes in."""
     import tomllib  # only a TOML file needs it
 
-    with suppress(ValueError, RecursionError):  # broken or nested without end: its kind is all there is to say
+    with suppress(ValueError, RecursionError):  # broken or too deeply nested: report only its kind
         refuse_others(tomllib.loads(text))
     raise NotARecipe("it is TOML, and no framework that grposweep reads has recipes in TOML.")
 
@@ -176,9 +176,9 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
         raise NotARecipe(f"it is {found[0]}, not a GRPO recipe. {advice}".rstrip())
     inside = sorted(word for word in words if word.partition(".")[2] in GROUPS and not word.startswith("*"))
     if inside:
-        raise NotARecipe(f"its keys stand in sections ({inside[0]}), which only the script that reads them knows.")
+        raise NotARecipe(f"its keys are in sections ({inside[0]}) that only the script that reads them knows.")
     raise NotARecipe(
-        f"nothing in it says that it is a GRPO recipe (such as {EXAMPLES}). "
+        f"nothing identifies it as a GRPO recipe (such as {EXAMPLES}). "
         "Name its framework with --framework if it is one."
     )
 
@@ -205,7 +205,7 @@ def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> 
     own = [str(key) for key in config if not known(str(key))]
     if len(own) > max(len(config) // 2, MOST_OWN):
         raise NotARecipe(
-            f"most of its keys ({', '.join(own[:3])}, ...) are no framework's, and only the script that reads them knows them."
+            f"most of its keys ({', '.join(own[:3])}, ...) belong to no framework; only the script that reads them knows them."
         )
 
 

@@ -143,7 +143,7 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
-        return plain, ("its sizes count prompts, and without --processes they cannot be divided among any",)
+        return plain, ("its sizes count prompts, and without --processes they cannot be divided among ranks",)
     for size in range(max(s.per_device_train_batch_size, 1), 0, -1):
         micro = size * s.processes
         if rollout % micro == 0 and step % micro == 0:
@@ -158,9 +158,7 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
         "gradient_accumulation_steps": max(round(step / s.processes), 1),
         "steps_per_generation": max(round(rollout / s.processes), 1),
     }
-    lost = (
-        f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes: the nearest do"
-    )
+    lost = f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes: nearest sizes used"
     return _evaluated(plain.replace(nearest)), (lost,)
 
 
@@ -200,7 +198,7 @@ def _counted(s: Setting) -> tuple[Setting, list[str]]:
     lost = []
     prompts, taken = max(rollout // group, 1), -(-step // group)
     if step % group:
-        lost.append(f"{step} completions a step are no whole groups of {group}: {taken * group} are taken")
+        lost.append(f"{step} completions a step are not whole groups of {group}: {taken * group} are taken")
     if taken > prompts or prompts % taken:
         whole = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)
         lost.append(f"a rollout of {prompts} prompts cannot be {prompts / taken:.3g} steps: steps have {whole} prompts")

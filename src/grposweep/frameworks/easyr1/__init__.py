@@ -125,7 +125,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "worker.actor.optim.lr_scheduler_type": ("constant", "cosine"),
     "worker.actor.optim.strategy": ("adamw", "adamw_bf16"),
 }
-# What EasyR1 overwrites with another key's value after it has read everything.
+# Keys that EasyR1 overwrites with another key's value after reading.
 OVERWRITTEN = {
     "worker.actor.disable_kl": "algorithm.disable_kl",
     "worker.actor.use_kl_loss": "algorithm.use_kl_loss",
@@ -158,7 +158,7 @@ def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
     return example(version) if name.removeprefix("./") == EXAMPLE else None
 
 
-# What EasyR1's losses are in TRL's words; its token mean is taken over all ranks.
+# EasyR1's losses under TRL's names; its token mean is taken over all ranks.
 LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
 COMMAND = ("python3", "-m", "verl.trainer.main", "config=recipe.yaml")
 WRITTEN = {"dapo": ("default", "token"), "grpo": ("default", "seq"), "bnpo": ("default", "token"),
@@ -238,7 +238,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return a recipe for EasyR1 0.3.3, its launch command, and what it cannot say."""
+    """Return a recipe for EasyR1 0.3.3, its launch command, and what it cannot express."""
     s, lost = in_prompts(setting)
     text = render_keys(framework, overlay(framework, s, {**write_common(s), **_fields(s)}, _keys(s)))
     losses = (
@@ -287,11 +287,11 @@ def _keys(s: Setting) -> dict[str, Any]:
 
 
 def _losses(s: Setting) -> Iterator[str]:
-    """Yield what EasyR1 cannot do, or does otherwise."""
+    """Yield what EasyR1 cannot do or does differently."""
     yield from warmup(s)[2]
     yield from scheduler(s)[1]
     if s.kl_placement == "both":
-        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has it in the loss or in the reward; the loss is kept"
+        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has KL in only one of loss and reward; the loss is kept"
     if s.kl_placement in ("loss", "both") and s.beta and estimator(s) in ("k1+", "k3+"):
         yield "the KL estimator is mse, which has the gradient of k3 weighed by the importance ratio, on-policy"
     if s.scale_rewards == "none":
@@ -301,7 +301,7 @@ def _losses(s: Setting) -> Iterator[str]:
     if s.loss_type == "bnpo":
         yield "loss_type=bnpo: EasyR1 takes the token mean over all ranks"
     if s.loss_type == "grpo" and s.framework != TRAITS:
-        yield "loss_type=grpo: EasyR1's mean over sequences is weighed by tokens again"
+        yield "loss_type=grpo: EasyR1 weights its mean over sequences by tokens again"
     if s.tensor_parallel_size * s.pipeline_parallel_size * s.context_parallel_size > 1:
         yield "tensor, pipeline and context parallel training: EasyR1 has FSDP and Ulysses only"
     if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:

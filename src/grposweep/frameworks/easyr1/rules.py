@@ -1,4 +1,4 @@
-"""GB, GS, GT, GL, GV and GK, EasyR1: its checks at start and late, what it rounds down, weighs or throws away, and its keys.
+"""GB, GS, GT, GL, GV and GK for EasyR1: its early and late checks, what it rounds down, reweights or discards, and its keys.
 
 Symbols as in ``rules.rollout_batch``. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/workers/fsdp_workers.py
 (_init_dist_mesh), verl/protocol.py (chunk, split), verl/workers/rollout/vllm_rollout_spmd.py; of the keys: verl/trainer/main.py
@@ -50,7 +50,7 @@ variant("GK306", EASYR1, lambda s: find_idle_reference(s, "algorithm.disable_kl=
 
 
 @rule("GB303", "error", SIZED, of=EASYR1, blames=("prompts_per_rollout", "prompts_per_step"),
-      why="it is no multiple of {prompts_per_step=} (both count prompts)",
+      why="it is not a multiple of {prompts_per_step=} (both count prompts)",
       instead="Choose a multiple of {s.prompts_per_step}.",
       to=other_sizes("prompts_per_step", "prompts_per_rollout", accepts=is_whole_steps))  # fmt: skip
 def a_rollout_is_whole_steps(s: Setting) -> bool:
@@ -126,10 +126,10 @@ def a_rank_has_whole_micro_batches(s: Setting) -> Facts | None:
       to=lambda s: ({"offloads_parameters": False}, {"per_device_train_batch_size": per_rank(s)}),
       harmless=("offloads_parameters",))  # fmt: skip
 def offloading_does_not_accumulate(s: Setting) -> Facts | None:
-    """The CPU offload of FSDP itself knows no gradient accumulation: a step must be one micro-batch, g = m.
+    """FSDP's own CPU offload does not support gradient accumulation: a step must be one micro-batch, g = m.
 
-    EasyR1: "actor cannot use FSDP's CPU offload when gradient accumulation is enabled." Its own ``offload.offload_params``
-    is another switch, which does.
+    EasyR1: "actor cannot use FSDP's CPU offload when gradient accumulation is enabled." Its ``offload.offload_params``
+    is another switch, which supports it.
     """
     if not s.offloads_parameters or not is_sized(s) or ranks(s) is None:
         return None
@@ -154,7 +154,7 @@ def every_process_generates_alike(s: Setting) -> Violation | None:
         name = "prompts_per_rollout"
     return Violation(
         what=f"{s.key(name)}={getattr(s, name)}",
-        why=f"the {s.processes} processes generate equal parts of it, and it is no multiple of {s.processes}",
+        why=f"the {s.processes} processes generate equal parts of it, and it is not a multiple of {s.processes}",
         instead=f"Choose a multiple of {s.processes}.",
         fields=(name, "processes"),
         suggestions=other_sizes(name, accepts=_chunks)(s),
@@ -183,7 +183,7 @@ def _splits(s: Setting) -> bool:
 def a_rank_has_whole_steps(s: Setting) -> Facts | None:
     """The completions of a rollout on one data rank, P G / R, must be whole steps of g = floor(p G / R).
 
-    Where p G is no multiple of R, g is rounded down, and then the rollout may not be whole steps any more. EasyR1 at the
+    If p G is not a multiple of R, g is rounded down, and the rollout may no longer be whole steps. EasyR1 at the
     first update: "only support equal split. Got size of DataProto {n} and split {g}."
     """
     if not _is_split(s) or _splits(s):
@@ -195,7 +195,7 @@ def a_rank_has_whole_steps(s: Setting) -> Facts | None:
       why="{wanted} completions a step over {on_ranks} are rounded down: steps of {taken}, and {steps} of them a rollout",
       instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.")  # fmt: skip
 def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
-    """The completions of a step, p G, should be a multiple of R: EasyR1 rounds g = p G / R down without a word.
+    """The completions of a step, p G, should be a multiple of R: EasyR1 silently rounds g = p G / R down.
 
     It then takes more and smaller steps. Run on its own arithmetic: two processes, one prompt a step, five completions a
     prompt, four prompts a rollout make five steps of 4 completions instead of four steps of 5.
@@ -209,12 +209,12 @@ def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
 
 @rule("GB311", "warning", (*SIZED, "prompts_per_generation", "filters_groups"), of=EASYR1,
       blames=("prompts_per_generation", "prompts_per_rollout"),
-      why="it does not divide {prompts_per_rollout=}: {surplus} completions a rollout are generated and thrown away",
+      why="it does not divide {prompts_per_rollout=}: {surplus} completions a rollout are generated and discarded",
       instead="Choose a divisor of {s.prompts_per_rollout}.")  # fmt: skip
 def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
-    """``mini_rollout_batch_size`` should divide P: what is generated beyond a rollout is thrown away.
+    """``mini_rollout_batch_size`` should divide P: completions beyond the rollout are discarded.
 
-    EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online filtering it has to.
+    EasyR1 generates portions until there are enough, and keeps ``batch[: P * n]``. With online filtering this is necessary.
     """
     size, prompts = s.prompts_per_generation, s.prompts_per_rollout or 0
     if size is None or size < 1 or not is_sized(s) or s.filters_groups or prompts % size == 0:
@@ -223,10 +223,10 @@ def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
 
 
 @rule("GS304", "warning", ("filters_groups", "max_steps"), of=EASYR1, blames=("filters_groups", "max_steps"),
-      why="groups that are dropped are replaced by further prompts, so the epochs that are counted are more than epochs",
+      why="dropped groups are replaced by further prompts, so a counted epoch is more than one pass over the data",
       instead="Set {max_steps}, which counts rollouts.")  # fmt: skip
 def epochs_are_epochs(s: Setting) -> bool:
-    """Online filtering takes further prompts in place of those it drops, and begins the data again when they end.
+    """Online filtering replaces dropped prompts by further ones, and restarts the data when they run out.
 
     EasyR1 counts its steps as if each took P prompts, so an epoch of steps is more than one pass over the data.
     """
@@ -256,14 +256,14 @@ def _longest(s: Setting) -> int:
       why="EasyR1 weighs each micro-batch by its number of tokens, so this is not the mean over sequences",
       instead="Set {loss_average}=token, whose weights are exact.")  # fmt: skip
 def the_mean_over_sequences_is_one(s: Setting) -> bool:
-    """``loss_avg_mode=seq`` is weighed by tokens again: EasyR1 multiplies each micro-batch by its share of the tokens.
+    """``loss_avg_mode=seq`` is not a plain mean: EasyR1 multiplies each micro-batch by its share of the tokens.
 
-    So it is no mean over sequences as in the GRPO paper, and long micro-batches count more.
+    So it is not the mean over sequences of the GRPO paper, and long micro-batches count more.
     """
     return s.loss_average == "seq"
 
 
-# What became of EasyR1's keys, where another one took their place.
+# The successors of EasyR1's removed keys.
 SUCCESSORS = {
     **easyr1.RENAMED,
     "worker.actor.kl_loss_coef": "algorithm.kl_coef",
@@ -277,10 +277,10 @@ KL_WORDS = ("kl_coef", "kl_penalty", "kl_type", "kl_horizon", "kl_target")
 
 @recipe_rule("GV301", "error", of=EASYR1, by_release=True)
 def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
-    """A key that EasyR1 does not take: a typo, another framework's word, or one of another release.
+    """A key that EasyR1 does not take: a typo, another framework's key, or one of another release.
 
-    EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is one
-    of release 0.2, where it is the coefficient of the KL loss; since 0.3.0 ``algorithm.kl_coef`` is all there is.
+    EasyR1 stops at start: "ConfigKeyError: Key 'kl_loss_coef' not in 'ActorConfig'". ``worker.actor.kl_loss_coef`` is a key
+    of release 0.2, where it is the coefficient of the KL loss; since 0.3.0 only ``algorithm.kl_coef`` exists.
     """
     known = known_keys(recipe)
     for key in recipe.config:
@@ -296,7 +296,7 @@ def _when(key: str, recipe: Recipe) -> str:
     """The releases that have a key, and the release judged by."""
     now, seen = text(recipe.version), easyr1.span(key)
     if seen is None:
-        return "no EasyR1 has such a key"
+        return "no EasyR1 release has such a key"
     first, last = seen
     if recipe.version < first:
         return f"it came with EasyR1 {text(first)}, and this is {now}"
@@ -312,7 +312,7 @@ def _instead(recipe: Recipe, new: str | None) -> str:
 
 @recipe_rule("GV302", "warning", of=EASYR1)
 def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """A key that EasyR1 overwrites after it has read it: accepted, and without any effect.
+    """A key that EasyR1 overwrites after reading it: it is accepted and has no effect.
 
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
     computed.
@@ -332,7 +332,7 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV304", "warning", of=EASYR1)
 def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
-    """A command line without ``config=``: EasyR1 takes the defaults of its classes for all that is not set.
+    """A command line without ``config=``: EasyR1 uses the defaults of its classes for every key that is not set.
 
     They are not those of examples/config.yaml: one completion a prompt (which GRPO refuses), KL in the reward, another
     estimator, larger micro-batches.
@@ -340,7 +340,7 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
     if recipe.launch is not None and not recipe.base and recipe.launch.program:
         yield Violation(
             what="config= is not given",
-            why="EasyR1 then takes the defaults of its classes, not those of examples/config.yaml",
+            why="EasyR1 then uses the defaults of its classes, not those of examples/config.yaml",
             instead="Start the overrides with config=examples/config.yaml.",
         )
 
@@ -352,7 +352,7 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     if recipe.version >= easyr1.ALGORITHM_KL:
         if found.flag("algorithm.disable_kl"):
             yield from find_dead_keys(
-                recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true ends all of KL"
+                recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true switches all KL off"
             )
     elif found.flag("worker.actor.use_kl_loss", True):
         coefficient = f"worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"

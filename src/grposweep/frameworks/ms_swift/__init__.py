@@ -33,7 +33,7 @@ CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; 
 
 
 def build(trial: Trial) -> ExternalProgram:
-    """`swift rlhf` on the point's recipe; what is said on the command line comes last and wins."""
+    """Return `swift rlhf` on the point's recipe; options on the command line come last and win."""
     trainer, place = trial.trainer, trial.place
     # Its folder for each start would hide checkpoints and log from us.
     own = ["--add_version", "false", "--output_dir", str(trial.output)]
@@ -61,7 +61,7 @@ def build(trial: Trial) -> ExternalProgram:
 
 
 def with_callback(recipe: Mapping[str, Any]) -> list[str]:
-    """Our Callback with the plugins and callbacks of the recipe, which the command line would replace."""
+    """Return grposweep's Callback with the recipe's plugins and callbacks, which the command line would replace."""
     plugins, callbacks = (as_list(recipe.get(name)) for name in ("external_plugins", "callbacks"))
     return ["--external_plugins", *plugins, str(PLUGIN), "--callbacks", *callbacks, "grposweep"]
 
@@ -72,7 +72,7 @@ def as_list(value: Any) -> list[str]:
 
 
 class MsSwiftLogTail:
-    """The lines of ``logging.jsonl``; of what earlier attempts left there, those up to the checkpoint gone on from."""
+    """Reads ``logging.jsonl``. Of earlier attempts' lines, those up to the checkpoint that the attempt resumes from."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:
         self.path, self.resumed_at = path, resumed_at

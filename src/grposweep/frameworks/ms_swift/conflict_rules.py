@@ -1,4 +1,4 @@
-"""GV505 and GV506, of ms-swift: what it refuses, or silently overrules, that no setting has words for; one line each.
+"""GV505 and GV506 for ms-swift: combinations of keys that it refuses or silently overrules; one line each.
 
 Sources: ms-swift 4.6.0 arguments/rlhf_args.py and sft_args.py, trainers/arguments.py, rlhf_trainers/grpo_trainer.py.
 """
@@ -51,7 +51,7 @@ REFUSED = (
     Conflict(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
     Conflict(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
                                            or _teaches(v) or v["vllm_mode"] == "server"),
-         "nothing rewards a completion; ms-swift 4.6.0 trains all the same, on advantages of 0 (its own check for it never "
+         "no reward is set; ms-swift 4.6.0 still trains, on advantages of 0 (its own check for it never "
          "fires)", instead="Name reward_funcs or a reward_model.", since=(4, 0, 0)),
     Conflict(("warmup_ratio", "warmup_steps"), lambda v: bool(v["warmup_ratio"] and v["warmup_steps"]),
          "warmup_steps is set as well, and ms-swift refuses the two together", {"warmup_ratio": None}, since=(4, 0, 0)),
@@ -86,14 +86,14 @@ REFUSED = (
     Conflict(("padding_free", "use_liger_kernel"), _with_liger("padding_free"), "the Liger loss needs padding",
          {"use_liger_kernel": False}),
     Conflict(("top_entropy_quantile", "use_liger_kernel"), _with_liger("top_entropy_quantile", "log_entropy"),
-         "the Liger loss knows no entropies", {"use_liger_kernel": False}),
+         "the Liger loss does not compute entropies", {"use_liger_kernel": False}),
     Conflict(("off_policy_sequence_mask_delta", "use_liger_kernel"), _with_liger("off_policy_sequence_mask_delta"),
          "the Liger loss masks no sequences", {"use_liger_kernel": False}),
     Conflict(("importance_sampling_level", "use_liger_kernel"),
          lambda v: bool(v["use_liger_kernel"]) and v["importance_sampling_level"] not in ("token", "sequence"),
          "the Liger loss weighs by token or by sequence", {"use_liger_kernel": False}),
     Conflict(("advantage_estimator", "use_liger_kernel"), _with_liger("advantage_estimator"),
-         "the Liger loss knows the grpo estimator only", {"use_liger_kernel": False}),
+         "the Liger loss supports the grpo estimator only", {"use_liger_kernel": False}),
     Conflict(("teacher_model", "use_liger_kernel"), lambda v: bool(v["use_liger_kernel"]) and _teaches(v),
          "a teacher does not go with the Liger loss", {"use_liger_kernel": False}),
     Conflict(("teacher_model", "teacher_model_server"), lambda v: bool(v["teacher_model"] and v["teacher_model_server"]),
@@ -101,7 +101,7 @@ REFUSED = (
     Conflict(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
          "a teacher's signal is per token, which this loss cannot take", {"loss_type": "grpo"}),
     Conflict(("off_policy_sequence_mask_delta",), lambda v: v["off_policy_sequence_mask_delta"] is not None,
-         "ms-swift takes every run for one with a teacher, whose signal is per token, and refuses to mask sequences at its "
+         "ms-swift treats every run as one with a teacher, whose signal is per token, and refuses to mask sequences at its "
          "first step", {"off_policy_sequence_mask_delta": None}, since=TAKES_ALL_FOR_TAUGHT),
     Conflict(("dynamic_sample", "reward_funcs"), lambda v: _teaches(v) and bool(v["dynamic_sample"]) and not v["reward_funcs"],
          "without rewards no group has a deviation to filter by", {"dynamic_sample": False}),
@@ -121,9 +121,9 @@ OVERRULED = (
     Conflict(("max_completion_length", "max_new_tokens", "response_length"),
          lambda v: bool(v["response_length"] or v["max_new_tokens"])
          and v["max_completion_length"] not in (512, v["response_length"] or v["max_new_tokens"]),
-         "response_length or max_new_tokens is set as well, and wins without a word", {"max_completion_length": None}),
+         "response_length or max_new_tokens is set as well, and silently wins", {"max_completion_length": None}),
     Conflict(("ref_model", "beta"), lambda v: bool(v["ref_model"]) and _no_kl(v),
-         "beta=0 needs no reference, and ms-swift drops it without a word", {"ref_model": None}),
+         "beta=0 needs no reference, and ms-swift silently drops it", {"ref_model": None}),
     Conflict(("adapters", "ref_adapters"),
          lambda v: bool(v["adapters"]) and not v["ref_adapters"] and _adapter(v) and not _no_kl(v),
          "training continues from an adapter, but the reference is the base model without it: KL pulls back behind its start",
@@ -139,21 +139,21 @@ OVERRULED = (
     Conflict(("eval_strategy", "val_dataset", "split_dataset_ratio"),
          lambda v: v["eval_strategy"] in ("steps", "epoch") and not (v["val_dataset"] or v["split_dataset_ratio"]
                                                                      or v["eval_dataset"] or v["cached_val_dataset"]),
-         "no data are held out, so ms-swift evaluates nothing and does not say so", {"eval_strategy": None},
+         "no data are held out, so ms-swift silently evaluates nothing", {"eval_strategy": None},
          "Set val_dataset or split_dataset_ratio."),
     Conflict(("max_epochs", "num_train_epochs", "max_steps"),
          lambda v: bool(v["max_epochs"]) and (v["max_steps"] > 0 or v["max_epochs"] < v["num_train_epochs"]),
          "it ends the run early, while the learning rate follows the longer schedule to its end", instead="Set the length "
          "that is meant: num_train_epochs or max_steps."),
     Conflict(("dynamic_sample",), lambda v: bool(v["dynamic_sample"]),
-         "rollouts that replace groups of equal rewards are counted in no step, and after max_resample_times the first "
+         "rollouts that replace groups of equal rewards are not counted in any step, and after max_resample_times the first "
          "batch is trained on as it is", instead="Expect more generation than the plan says."),
     Conflict(("async_generate", "epsilon"), lambda v: bool(v["async_generate"]),
          "completions come from the weights of the step before", instead="Expect training to be off-policy by one rollout."),
     Conflict(("vllm_tensor_parallel_size", "use_vllm"), lambda v: v["vllm_tensor_parallel_size"] != 1 and not v["use_vllm"],
          "without use_vllm it is set to 1", {"vllm_tensor_parallel_size": None}),
     Conflict(("ignore_args_error",), lambda v: bool(v["ignore_args_error"]),
-         "a misspelt key is then lost with a line in the log", {"ignore_args_error": False}),
+         "a misspelt key is then ignored, with only a line in the log", {"ignore_args_error": False}),
 )  # fmt: skip
 
 
@@ -171,9 +171,9 @@ MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_itera
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)
 def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that ms-swift refuses together, at its start or at its first step, or that leave nothing to learn from.
+    """Keys that ms-swift refuses together, at start or at the first step, or that leave nothing to learn from.
 
-    Data that are missing, and rewards (measured: it trains without any, and says nothing); warmup said twice; options that
+    Missing data; missing rewards (measured: it silently trains without any); warmup set twice; options that
     the Liger loss, a teacher or asynchronous generation exclude. arguments/rlhf_args.py _init_grpo, _check_grpo,
     _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout.
     """
@@ -182,7 +182,7 @@ def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV506", "warning", of=MS_SWIFT)
 def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that another one silently overrules, or that do more than they say.
+    """Keys that another one silently overrules, or that do more than their names promise.
 
     arguments/sft_args.py _init_eval_strategy, base_args/data_args.py, rlhf_args.py _init_max_completion_length,
     trainers/patcher.py (``max_epochs``).
@@ -192,7 +192,7 @@ def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV507", "warning", of=MS_SWIFT)
 def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
-    """A key of another method that `swift rlhf` also trains: it is taken, and nothing of GRPO reads it.
+    """A key of another method that `swift rlhf` also trains: it is accepted, and GRPO does not read it.
 
     So ``kl_coef`` is PPO's penalty, and GRPO's stays at ``beta``, 0.04 unless set. arguments/rlhf_args.py.
     """
@@ -201,7 +201,7 @@ def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
         method = next((method for method, names in OTHER_METHODS.items() if name in names), None)
         if method is not None:
             meant = MEANT.get(name)
-            advice = f"GRPO's word is {meant}." if meant else "Leave it out."
+            advice = f"GRPO's key is {meant}." if meant else "Leave it out."
             change = {str(key): None}
             yield Violation(f"{key}={show(value)}", f"it is a key of rlhf_type {method}, and GRPO does not read it", advice,
                          (str(key),), (change,), without_effect=frozenset(change))  # fmt: skip

@@ -61,10 +61,10 @@ GONE = {
 
 @recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A key that `swift rlhf` does not take: a typo, another library's word, or one of an older release.
+    """A key that `swift rlhf` does not take: a typo, another library's key, or one of an older release.
 
     pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']", unless ``ignore_args_error`` is set, which only logs
-    it. The beginning of a key is taken for the key where it is no other's beginning (argparse's abbreviations).
+    it. A unique prefix of a key is accepted (argparse's abbreviations).
     """
     if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
         return
@@ -102,7 +102,7 @@ def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
 
 @recipe_rule("GV502", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` is the word None.
+    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` becomes the text None.
 
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
     default. A number in quotes, or one that YAML takes for text (``1e-6``), is fine here.
@@ -121,7 +121,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
 def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
     """Return why a value cannot be read, and what may correct it."""
     if value is None:
-        return "ms-swift gets null as the word None", ({name: None},)
+        return "ms-swift gets null as the text None", ({name: None},)
     if value == []:
         return "ms-swift gets an empty list as a key without a value", ({name: None},)
     found = read_value(value, kind)
@@ -176,7 +176,7 @@ def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str,
         why = f"{prompts} prompts a rollout do not divide among {ranks} data ranks"
         yield ("num_generations", "global_batch_size"), why
     elif (prompts // ranks) % micro:
-        why = f"{prompts // ranks} prompts a data rank are no multiple of the micro-batch"
+        why = f"{prompts // ranks} prompts a data rank are not a multiple of the micro-batch"
         yield ("micro_batch_size", "global_batch_size", "num_generations"), why
 
 

@@ -1,4 +1,4 @@
-"""What only ms-swift checks, or silently reads in its own way; codes 501 and above of each family.
+"""Checks that only ms-swift has, and settings that it silently reads in its own way; codes 501 and above.
 
 Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL are in their families' files.
 """
@@ -59,7 +59,7 @@ def the_two_sizes_of_a_rollout_agree(s: Setting) -> Facts | None:
 
 
 @rule("GB502", "warning", ("auto_find_batch_size",), of=MS_SWIFT, blames=("auto_find_batch_size",),
-      why="a batch that shrinks on out-of-memory no longer holds whole groups, and nothing says so",
+      why="a batch that shrinks on out-of-memory no longer holds whole groups, and ms-swift does not report it",
       instead="Set {auto_find_batch_size}=false, and a smaller {per_device_train_batch_size}.")  # fmt: skip
 def the_batch_does_not_shrink_in_ms_swift(s: Setting) -> bool:
     """``auto_find_batch_size`` halves the batch when memory runs out, after which groups are no longer whole; unchecked.
@@ -82,7 +82,7 @@ def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int] | None:
 
 
 @rule("GE501", "error", EVALUATION, "by trial", of=MS_SWIFT, blames=("eval_prompts", "per_device_eval_batch_size"),
-      what="{s.eval_prompts} held-out prompts", why="an evaluation batch takes {needed}, and ms-swift wants one at least",
+      what="{s.eval_prompts} held-out prompts", why="an evaluation batch takes {needed}, and ms-swift needs at least one",
       instead="Hold more out, or choose smaller evaluation batches.")  # fmt: skip
 def held_out_prompts_fill_a_batch(s: Setting) -> Facts | None:
     """The held-out prompts fill one evaluation batch of all processes, B_eval W // G_eval prompts.
@@ -99,7 +99,7 @@ def held_out_prompts_fill_a_batch(s: Setting) -> Facts | None:
       why="{lost} of {s.eval_prompts} held-out prompts do not fill a batch, and are never scored",
       instead="Choose a size whose product with the processes divides {completions}.")  # fmt: skip
 def held_out_prompts_are_whole_batches(s: Setting) -> Facts | None:
-    """The last evaluation batch is dropped where it is not full: ms-swift always sets ``dataloader_drop_last``.
+    """The last evaluation batch is dropped if it is not full: ms-swift always sets ``dataloader_drop_last``.
 
     rlhf_trainers/arguments.py GRPOConfig.__post_init__.
     """
@@ -111,10 +111,10 @@ def held_out_prompts_are_whole_batches(s: Setting) -> Facts | None:
 
 
 @rule("GK501", "warning", ("sync_ref_model", "lora", *KL), of=MS_SWIFT, blames=("sync_ref_model", "lora", "beta"),
-      why="with {reason} there is no reference model to synchronise, and ms-swift does nothing without a word",
+      why="with {reason} there is no reference model to synchronise, and ms-swift silently does nothing",
       instead="Set {sync_ref_model}=false, or train all weights with a coefficient.")  # fmt: skip
 def syncing_has_a_reference(s: Setting) -> Facts | None:
-    """``sync_ref_model`` without a reference model of its own (``beta`` 0, or a tuner such as LoRA) does nothing, silently.
+    """``sync_ref_model`` without a separate reference model (``beta`` 0, or a tuner such as LoRA) silently does nothing.
 
     rlhf_trainers/rollout_mixin.py SyncRefModelCallback returns where there is none. TRL refuses both since 0.28.
     """
@@ -142,9 +142,9 @@ def the_coefficient_was_meant_in_ms_swift(s: Setting) -> Facts | None:
       why="with {scale_rewards=} a group of equal rewards is ranked by KL alone, and the coefficient cancels out",
       instead="Set {scale_rewards}=none, or {kl_placement}=false.")  # fmt: skip
 def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> bool:
-    """KL in the reward is divided by the group's or batch's deviation with it: where rewards are equal, KL is all that counts.
+    """KL in the reward is divided by the deviation of group or batch. If rewards are equal, only KL counts.
 
-    For any coefficient. Measured on verl's own function: four equally right answers have advantages 0 without KL,
+    This holds for any coefficient. Measured with verl's function: four equally right answers have advantages 0 without KL,
     and 1.44, -0.72, -0.13, -0.58 with a coefficient of 1e-3; 1e-2 gives the same.
     """
     return s.kl_placement == "reward" and s.kl_reward_coefficient != 0 and s.scale_rewards == "group"
@@ -153,7 +153,7 @@ def a_penalty_in_the_reward_is_not_scaled_away(s: Setting) -> bool:
 @rule("GK504", "warning", ("given", *KL), of=MS_SWIFT, blames=("kl_placement", "beta"), what="{kl_placement} is set",
       why="{beta}=0 computes no KL, so nothing reads it", instead="Set {beta} above 0, or leave it out.")  # fmt: skip
 def the_place_of_the_penalty_is_read(s: Setting) -> bool:
-    """``kl_in_reward`` says where KL counts; with ``beta`` 0 there is none, and nothing reads it."""
+    """``kl_in_reward`` sets the place of the KL term. With ``beta`` 0 there is none, and nothing reads the key."""
     return "kl_placement" in s.given and coefficient(s) == 0
 
 
@@ -188,7 +188,7 @@ def the_correction_leaves_the_penalty_alone(s: Setting) -> bool:
 
 
 @rule("GL503", "error", ("loss_type", "version"), of=MS_SWIFT, blames=("loss_type",),
-      why="ms-swift 4.4.0 to 4.6.0 takes every run for one with a teacher, and refuses this loss at its first step",
+      why="ms-swift 4.4.0 to 4.6.0 treats every run as one with a teacher, and refuses this loss at its first step",
       instead="Set {loss_type}=grpo, or use another release.", to=({"loss_type": "grpo"},))  # fmt: skip
 def the_loss_survives_its_first_step(s: Setting) -> bool:
     """The real and fipo losses fail at the first step of ms-swift 4.4.0 to 4.6.0, with or without a teacher.
@@ -221,8 +221,9 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 
     arguments/rlhf_args.py _init_rollout: "vllm_mode is required when use_vllm is true", "vllm_mode is not supported when
-    use_vllm is false", and for a server an assertion without words. In experiments of ours the mode always has a value, which
-    is written where it counts. Since 3.11.1; before, the mode follows from the address. Megatron's back-end does not check it.
+    use_vllm is false", and for a server an assertion without a message. In grposweep experiments the mode always has a value,
+    which is written where it counts. Since 3.11.1; before, the mode follows from the address. Megatron's back-end does not
+    check it.
     """
     if not s.given or s.version < PLACE_IS_CHECKED or s.key("per_device_train_batch_size") == "micro_batch_size":
         return None
@@ -266,5 +267,5 @@ def vllm_has_a_process_a_gpu(s: Setting) -> bool:
       why="ms-swift spreads the layers over them, so they work one after the other, and W is 1",
       instead="Set {processes}={s.visible_gpus} for one process a GPU.")  # fmt: skip
 def every_gpu_has_a_process(s: Setting) -> bool:
-    """Without NPROC_PER_NODE `swift` starts one process, over whose GPUs the layers are spread: all but one always wait."""
+    """Without NPROC_PER_NODE `swift` starts one process and spreads the layers over its GPUs, so only one GPU works at a time."""
     return not s.use_vllm and (s.visible_gpus or 0) >= 2 and s.processes == 1

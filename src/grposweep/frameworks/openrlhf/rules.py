@@ -96,7 +96,7 @@ def a_step_is_whole_micro_batches(recipe: Recipe) -> Iterator[Violation]:
     whole = max(s.step // unit, 1)
     yield Violation(
         f"{names[0]}={s.step}",
-        f"it is no multiple of {unit}, a micro-batch of {s.micro} on each of {s.ranks} data ranks, and DeepSpeed stops",
+        f"it is not a multiple of {unit}, a micro-batch of {s.micro} on each of {s.ranks} data ranks, and DeepSpeed stops",
         f"Choose a multiple of {unit}.", tuple(names), _sized(recipe, "train.batch_size", [whole * unit, (whole + 1) * unit]),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def no_gradients_are_left_over(recipe: Recipe) -> Iterator[Violation]:
     if s is not None and s.rollout % s.step:
         key = at("train.batch_size", recipe.version)
         yield Violation(
-            f"{key}={s.step}", f"{s.rollout} completions a rollout are no whole steps, and {s.rollout % s.step} are left over",
+            f"{key}={s.step}", f"{s.rollout} completions a rollout are not whole steps, and {s.rollout % s.step} are left over",
             f"Choose a divisor of {s.rollout}.", (key,),
             _sized(recipe, "train.batch_size", near(s.step, lambda size: s.rollout % size == 0)),
         )  # fmt: skip

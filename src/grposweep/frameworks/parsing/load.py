@@ -1,4 +1,4 @@
-"""Files into recipes: what kind of file it is, what it refers to, and one sentence where it is no recipe at all."""
+"""Read files as recipes: the kind of file, the files that it refers to, and one sentence if it is not a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ def load_recipe(path: Path, options: Options) -> Recipe:
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
     if named is not None and "$" in named:
-        raise UserError(f"--config {named}: only a running shell knows which file that is. Name the recipe itself.")
+        raise UserError(f"--config {named}: only a running shell knows this file. Name the recipe itself.")
     if named is not None:
         raise UserError(
             f"--config {named}: no such file from here or from the script's folders. Name the recipe itself."
@@ -127,7 +127,7 @@ def load_text(path: Path) -> str:
     except ValueError as error:  # a null byte in the name
         raise UserError(f"it cannot be read: {error}.") from None
     if len(data) > largest:
-        raise UserError(f"it has more than {largest // 2**20} MiB, so it is no recipe.")
+        raise UserError(f"it has more than {largest // 2**20} MiB, so it is not a recipe.")
     if b"\0" in data:
         raise UserError("it is binary, not text.")
     try:
@@ -146,7 +146,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     if FRAMEWORKS[framework].is_dotted:
         config = flatten(config)
     if len(config) > MOST_KEYS:
-        raise UserError(f"it has {len(config):,} keys, so it is no recipe.")
+        raise UserError(f"it has {len(config):,} keys, so it is not a recipe.")
     file = more.get("file")
     if processes is None and file is not None:
         processes = settings_for(Path(file)).processes

@@ -105,11 +105,11 @@ BACK = {new: old for old, new in RENAMES.items()}
 # Keys without a successor: why, and the values that changed nothing, so that the key can go.
 DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "max_prompt_length": ("TRL no longer cuts prompts: filter long ones out of the dataset", (None,)),
-    "use_liger_loss": ("its work is done by use_liger_kernel, or by TRL's own chunked loss", (None, False)),
-    "overwrite_output_dir": ("the output folder is written to in any case", (None, True, False)),
+    "use_liger_loss": ("use_liger_kernel or TRL's chunked loss replaced it", (None, False)),
+    "overwrite_output_dir": ("the output folder is always written to", (None, True, False)),
     "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode says which", (None, "auto")),
     "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
-    "vllm_enable_prefix_caching": ("vLLM caches prefixes in any case", (None, True)),
+    "vllm_enable_prefix_caching": ("vLLM always caches prefixes", (None, True)),
     "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR says where logs go", (None,)),
     "save_safetensors": ("weights are always saved as safetensors", (None, True)),
     "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
@@ -118,7 +118,7 @@ DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "split_batches": ("accelerator_config holds it", (None, False)),
     "gradient_checkpointing_use_reentrant": ("gradient_checkpointing_kwargs holds it", (None,)),
     "adafactor": ("optim: adafactor replaced it", (None, False)),
-    "use_mps_device": ("the device is found by itself", (None, True, False)),
+    "use_mps_device": ("the device is detected automatically", (None, True, False)),
     "use_ipex": ("transformers dropped it", (None, False)),
     "half_precision_backend": ("there is one backend", (None, "auto")),
     "fp16_backend": ("there is one backend", (None, "auto")),
@@ -165,7 +165,7 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
     new = RENAMES.get(key) or BACK.get(key, "")
     if new in takes:
         if new not in config:
-            return Replacement(f"it is called {new}", {key: None, new: value}, safe=True)
+            return Replacement(f"its name is now {new}", {key: None, new: value}, safe=True)
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if key in DROPPED:
         why, harmless = DROPPED[key]
@@ -177,7 +177,7 @@ def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
     """Transformers 5 reads warmup_steps below 1 as a share; steps, where both were set, came first before too."""
     steps = config.get("warmup_steps")
     if not ratio or steps:
-        return Replacement("warmup_steps says it all", {"warmup_ratio": None}, safe=True)
+        return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
     return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)

@@ -96,9 +96,9 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 @recipe_rule("GV103", "warning")
 def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
-    """A number that YAML reads as a string: YAML 1.1 wants a dot and a signed exponent, so ``3e-06`` is text.
+    """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so ``3e-06`` is text.
 
-    TRL's parser (argparse) turns it into a number all the same; a script that builds ``GRPOConfig(**yaml)`` fails late
+    TRL's parser (argparse) still converts it to a number. A script that builds ``GRPOConfig(**yaml)`` fails late
     with it, or misreads it: the text "false" counts as true.
     """
     takes = taken(recipe)
@@ -117,7 +117,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV104", "error", by_release=True)
 def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold: words for a number, a fraction for a count, a bare ``no`` for a strategy.
+    """A value that its key cannot hold: text for a number, a fraction for a count, a bare ``no`` for a strategy.
 
     argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
     loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
@@ -154,7 +154,7 @@ def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | Non
     suggestions = (dict(change),) if change else ()
     if isinstance(value, float) and not isfinite(value):
         return Violation(
-            f"{key}={value}", "it is no finite number, so every weight that it touches becomes nan", NUMBER, (key,)
+            f"{key}={value}", "it is not a finite number, so every weight that it affects becomes NaN", NUMBER, (key,)
         )
     return Violation(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
 
@@ -170,7 +170,7 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
 
 @recipe_rule("GV101", "error", by_release=True)
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
-    """A key that TRL (or the transformers under it) takes in another version: removed, renamed, or not there yet.
+    """A key that TRL (or its transformers) takes in another version: removed, renamed, or not yet added.
 
     What happens to it depends on release and launch. TRL's parser drops a key of a YAML silently before 0.19: a warning, and
     the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
@@ -194,7 +194,7 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV102", "error", by_release=True)
 def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A key that no release of TRL takes, nor the script that is launched: a typo, or another library's word.
+    """A key that neither a release of TRL nor the launched script takes: a typo, or another library's key.
 
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
@@ -207,23 +207,23 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV108", "warning")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A key that TRL does not take, in the launch of a script that may have arguments of its own."""
+    """A key that TRL does not take, in the launch of a script that may declare its own arguments."""
     launch = recipe.launch
     if launch is None or not is_own_script(recipe):
         return
     strangers = list(_strangers(recipe))
     for key, near in strangers:
         if near:
-            yield _stranger(recipe, key, near, f"TRL takes none of this name; fine if {launch.program} does")
+            yield _stranger(recipe, key, near, f"TRL has no such key; fine if {launch.program} takes it")
     others = tuple(str(key) for key, near in strangers if not near)
     if others:
         shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-        yield Violation(shown, "TRL takes none of these names", f"Fine if {launch.program} does.", others)
+        yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
 
 
 @recipe_rule("GV112", "warning")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
-    """A trainer that is not TRL's GRPOTrainer, and makes batches in its own way: sizes and the plan are not judged.
+    """A trainer that is not TRL's GRPOTrainer and makes batches in its own way: sizes and the plan are not judged.
 
     Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
     counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
@@ -231,7 +231,9 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     if has_own_batches(recipe):
         name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
         why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
-        yield Violation(f"{name} trains", why, f"Read in {name} what a batch holds.", ("per_device_train_batch_size",))
+        yield Violation(
+            f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
+        )
 
 
 @recipe_rule("GV109", "error")

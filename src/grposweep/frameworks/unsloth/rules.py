@@ -1,4 +1,4 @@
-"""Unsloth's own checks: what it corrects without asking, what it refuses, and keys that it drops.
+"""Unsloth's own checks: what it silently corrects, what it refuses, and keys that it drops.
 
 Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration), rl_config_compat.py.
 """
@@ -20,7 +20,7 @@ HOTTEST = 10  # its limit of the temperature
 
 @recipe_rule("GB701", "warning", of=UNSLOTH)
 def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """Unsloth sets the micro-batch to ``num_generations`` where B W A is no multiple of it; the plan counts the new one.
+    """Unsloth sets the micro-batch to ``num_generations`` if B W A is not a multiple of it; the plan uses the new size.
 
     It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Releases before 2025.11.3 ask
     for B itself to be a multiple.
@@ -36,7 +36,7 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
         return
     yield Violation(
         f"per_device_train_batch_size={size}",
-        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes no whole groups of {s.num_generations}, so "
+        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes partial groups of {s.num_generations}, so "
         f"Unsloth takes {s.num_generations} instead: memory and the plan follow from that",
         f"Set per_device_train_batch_size={s.num_generations}, which is what trains.", ("per_device_train_batch_size",),
         ({"per_device_train_batch_size": s.num_generations},), frozenset({"per_device_train_batch_size"}),

@@ -31,7 +31,7 @@ HYDRA_STOPS = "Hydra stops at it, because verl's configuration has none of this 
 def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     """A key that verl's configuration does not have, without the ``+`` that adds one.
 
-    Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". So it does below an
+    Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". The same happens below an
     empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+`` too. With ``+`` a typo is accepted, and never read.
     """
     if not verl.is_composed(recipe) or _is_not_at_hand(recipe):
@@ -127,7 +127,7 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV403", "warning", of=VERL)
 def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that verl takes and nothing in it reads.
+    """Keys that verl accepts and never reads.
 
     ``actor.grad_clip`` (since 0.8 the engine clips by ``actor.optim.clip_grad``); ``actor.clip_ratio`` (since 0.4
     ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``val_batch_size`` where its default is
@@ -145,7 +145,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
                 if {f"{key}_low", f"{key}_high"} <= recipe.config.keys():
                     continue
                 advice = f"Set {key}_low and {key}_high."
-            yield Violation(f"{key}={show(value)}", "verl takes it, and nothing reads it", advice, (written,))
+            yield Violation(f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,))
     size = recipe.config.get(FETCH)
     if size not in (None, 1) and verl.is_v1(recipe) and refills(values_of(recipe)):
         why = "verl overwrites it with 1, because it replaces groups one by one"
@@ -154,7 +154,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV404", "error", of=VERL, by_release=True)
 def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
-    """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must say vllm, sglang or trtllm.
+    """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must set vllm, sglang or trtllm.
 
     verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be a part, and is not asked.
     """
@@ -169,12 +169,12 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV405", "warning", of=VERL)
 def a_configuration_of_verl_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
-    """A configuration of one's own (``--config-name``) that was not found, or that only a running shell could name.
+    """A configuration of your own (``--config-name``) that was not found, or that only a running shell could name.
 
-    What it sets was not judged.
+    Its keys were not judged.
     """
     if _is_not_at_hand(recipe):
-        why = "no such file from here or from the script's folders, so what it sets was not judged"
+        why = "no such file from here or from the script's folders, so its keys were not judged"
         yield Violation(f"--config-name {recipe.base}", why, "Lint from where it can be found.")
 
 

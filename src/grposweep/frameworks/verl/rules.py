@@ -41,9 +41,7 @@ Facts = dict[str, object]
 # by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
-variant(
-    "GB302", VERL, lambda s: find_lone_completion(s, "verl takes the reward itself for the advantage, without a word")
-)
+variant("GB302", VERL, lambda s: find_lone_completion(s, "verl silently uses the reward itself as the advantage"))
 
 
 def _unit(s: Setting) -> int:
@@ -57,7 +55,7 @@ def _shared_alike(s: Setting) -> bool:
 
 @rule("GB401", "error", (*CHECKED, "engine", "version"), "by trial", of=VERL,
       blames=("prompts_per_rollout", "num_generations", "processes"),
-      why="its {completions} completions are no multiple of {unit} {made_of}",
+      why="its {completions} completions are not a multiple of {unit} {made_of}",
       instead="Choose {prompts_per_rollout} x {num_generations} as a multiple of {unit}.",
       to=other_sizes("prompts_per_rollout", "num_generations", accepts=_shared_alike))  # fmt: skip
 def a_rollout_is_shared_alike(s: Setting) -> Facts | None:
@@ -104,7 +102,7 @@ def a_step_is_shared_alike(s: Setting) -> Facts | None:
     """The completions of a step, p G, must be a multiple of the data ranks R.
 
     verl at the first update, minutes after the start, with dynamic micro-batches too: "Got mini_batch_size={p G} and
-    self.engine.get_data_parallel_size()={R}". Before 0.8 a rank's step is rounded down without a word.
+    self.engine.get_data_parallel_size()={R}". Before 0.8 a rank's step is silently rounded down.
     """
     if s.version < ONE_ENGINE or not is_sized(s) or ranks(s) is None or _step_splits(s):
         return None
@@ -169,11 +167,11 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
 
 
 @rule("GB406", "warning", (*SIZED, "dynamic_batching", "version"), of=VERL, blames=("prompts_per_rollout", "prompts_per_step"),
-      why="it is no multiple of {prompts_per_step=}: of the last step of a rollout {padding} of {s.prompts_per_step} prompts "
+      why="it is not a multiple of {prompts_per_step=}: of the last step of a rollout {padding} of {s.prompts_per_step} prompts "
           "{are}",
       instead="Choose a multiple of {s.prompts_per_step}.")  # fmt: skip
 def no_step_is_padded(s: Setting) -> Facts | None:
-    """A rollout should be whole steps, P a multiple of p: verl fills the last step of a rollout with samples that teach nothing.
+    """A rollout should be whole steps, P a multiple of p. verl fills the last step with samples that teach nothing.
 
     Losses that average over sequences still divide by the nominal number of them, so that step is weaker. With dynamic
     micro-batches even P < p passes verl's validation. Before 0.9 there is no padding: the last step is smaller, or Megatron's
@@ -214,10 +212,10 @@ def kl_counts_once(s: Setting) -> bool:
 
 
 @rule("GL303", "warning", ("advantage_estimator",), of=VERL, blames=("advantage_estimator",),
-      why="this is PPO with a critic; verl takes it where nothing else is set",
+      why="this is PPO with a critic, which is verl's default",
       instead="Set {advantage_estimator}=grpo.")  # fmt: skip
 def grpo_is_asked_for(s: Setting) -> bool:
-    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic: GRPO must be asked for."""
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic: GRPO must be set explicitly."""
     return s.advantage_estimator == "gae"
 
 
@@ -298,7 +296,7 @@ def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV406", "error", of=VERL, by_release=True)
 def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
-    """``ppo_micro_batch_size`` and ``log_prob_micro_batch_size``, for all GPUs together, are deprecated.
+    """``ppo_micro_batch_size`` and ``log_prob_micro_batch_size`` (for all GPUs together) are deprecated.
 
     They pass verl's validation, and then a bare AssertionError ends the run when the workers are set up, because only the
     sizes per GPU are read. Releases before 0.8 took them.
