@@ -291,7 +291,7 @@ def _losses(s: Setting) -> Iterator[str]:
     yield from warmup(s)[2]
     yield from scheduler(s)[1]
     if s.kl_placement == "both":
-        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has KL in only one of loss and reward; the loss is kept"
+        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has it in the loss or in the reward; the loss is kept"
     if s.kl_placement in ("loss", "both") and s.beta and estimator(s) in ("k1+", "k3+"):
         yield "the KL estimator is mse, which has the gradient of k3 weighed by the importance ratio, on-policy"
     if s.scale_rewards == "none":
