@@ -135,6 +135,8 @@ class ForkServer:
                 if "started" in event:
                     self._forked.add(int(event["started"]))
                     return int(event["started"])
+                if "refused" in event:
+                    raise OSError(event["refused"], os.strerror(event["refused"]))
                 problem = event.get("cannot_fork", problem)
             if has_ended and not problem:
                 problem = f"its server ended with code {self._server.returncode}"

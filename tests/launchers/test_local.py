@@ -17,7 +17,7 @@ from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
 from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, choose_gpus, gpu_order, visible_gpus
-from grposweep.process import ForkServer, SpawnedProcesses
+from grposweep.process import SOURCE, ForkServer, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation
 from support import is_running, wait_for
 
@@ -89,6 +89,47 @@ def test_closing_ends_what_still_runs(local: Local, tmp_path: Path) -> None:
     wait_for(lambda: (folder / "heartbeat").exists())
     local.close()
     wait_for(lambda: not is_running(int(job_id.removeprefix("local-"))), seconds=5)
+
+
+REFUSES = """
+import os
+fork = os.fork
+def limited():
+    if os.path.exists({full!r}):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = limited
+"""
+
+
+def test_a_warm_server_that_can_start_no_process_now_keeps_those_that_run(tmp_path: Path) -> None:
+    """A login node's limit of processes (ulimit -u), which root does not have. Later the trial starts."""
+    full = tmp_path / "full"
+    (tmp_path / "sitecustomize.py").write_text(REFUSES.format(full=str(full)))
+    local = Local(ForkServer(TRAINING, environment={"PYTHONPATH": f"{tmp_path}:{SOURCE}"}), [], slots=2)
+    jobs = [Job(trial(tmp_path / "trials" / name, step_seconds=0.02), 0, Cluster()) for name in ("0000-a", "0001-b")]
+    first = local.submit(jobs[0])
+    full.touch()
+    with pytest.raises(LauncherBusy, match="Resource temporarily unavailable; 'ulimit -u'"):
+        local.submit(jobs[1])
+    full.unlink()
+    second = local.submit(jobs[1])
+    assert [ended(local, first), ended(local, second)] == [0, 0]
+    local.close()
+
+
+def test_a_trial_whose_process_cannot_start_now_leaves_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can start later."""
+    local, job = Local(SpawnedProcesses(), ["0"], slots=1), Job(trial(tmp_path / "trials" / "0000-a"), 0, Cluster())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(LauncherBusy, match="ulimit -u"):
+        local.submit(job)
+    monkeypatch.undo()
+    assert ended(local, local.submit(job)) == 0
 
 
 class Recorder(SpawnedProcesses):

@@ -106,6 +106,8 @@ def test_numbers_in_words() -> None:
     assert describe_counts(NO_COUNT) == "none"
     assert describe_counts(multiples(3)) == "multiples of 3"
     assert describe_counts(divisors(28)) == "1, 2, 4, 7, 14, 28"
+    assert describe_counts(up_to(11) | only(20)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 20"
+    assert describe_counts(up_to(12) | only(20)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 1 more up to 20"
     assert describe_counts(only(5) | only(9)) == "5, 9"
     assert describe_counts(up_to(20) & ~only(7)).endswith("12, 13 and 7 more up to 20")
     assert multiples(65) == only(0) == up_to(-1) == NO_COUNT

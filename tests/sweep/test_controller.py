@@ -15,6 +15,7 @@ from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.start import check_unfinished
 from grposweep.train.records import MetricsFile
+from support import read
 from toy_launcher import Place, composed, open_controller
 
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
@@ -39,6 +40,25 @@ def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
     place.is_busy = True
     assert [controller.tick() for _ in range(3)] == [False, False, False]
     assert controller.trouble == "full"
+
+
+@pytest.mark.parametrize(("size", "status"), [(2, "retried"), (1, "failed")])
+def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches(
+    place: Place, tmp_path: Path, size: int, status: str
+) -> None:
+    """A micro-batch of one completion cannot be split."""
+    batch = (
+        f"batch.per_device_train_batch_size={size}",
+        "batch.gradient_accumulation_steps=8",
+        "batch.num_generations=8",
+        "batch.prompts_per_step=null",
+    )
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", *batch)
+    controller.tick()
+    place.finish("0", "memory")
+    controller.tick()
+    assert read(place.jobs[0].folder / "result.json")["status"] == status
+    assert len(place.jobs) == (2 if status == "retried" else 1)
 
 
 def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """This machine: an attempt is a group of processes, one for each rank. GPUs are divided among attempts that run at once."""
 
+import errno
 import os
 import secrets
 import shutil
@@ -21,6 +22,7 @@ from grposweep.storage import paths
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 BUSY_MIB = 300  # of one process; torch's CUDA context takes more, a desktop program's less
+NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # of fork: a limit on processes, or on memory
 BUSY_SHARE = 0.2  # of a GPU's memory; less may be a display's. In a container the processes of others cannot be listed
 TIMEOUT_SECONDS = 60.0  # without its persistence daemon a driver takes seconds to load
 
@@ -252,9 +254,13 @@ class Local(Launcher):
         group = _Group(self._take_gpus(_gpus_of(job.cluster, job.generation)))
         try:
             self._start(group, job)
-        except BaseException:  # such as a full disk, after which the controller tries again
+        except BaseException as error:  # such as a full disk, after which the controller tries again
             self._kill(group)
             self._free.update(group.gpus)
+            if isinstance(error, OSError) and error.errno in NO_PROCESS:
+                raise LauncherBusy(
+                    f"this machine starts no further process ({error.strerror}; 'ulimit -u' limits processes); trying again"
+                ) from error
             raise
         job_id = f"local-{group.ranks[0]}"
         self._groups[job_id] = group

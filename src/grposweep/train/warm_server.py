@@ -2,7 +2,8 @@
 
 Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to standard output,
 ``{"started": pid}`` and ``{"ended": pid, "code": code}``. When its input ends, it kills its children and ends.
-If it must not fork, its only answer is ``{"cannot_fork": why}``.
+If it must not fork, its only answer is ``{"cannot_fork": why}``. If the system starts no process now, it answers
+``{"refused": errno}``.
 Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
 """
 
@@ -49,7 +50,7 @@ def serve(preload: list[str]) -> None:
                 break
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
-                children.add(_fork(parse_json(line), close=(wake, waker)))
+                children |= _fork(parse_json(line), close=(wake, waker))
     for pid in children:
         end_session(pid)
 
@@ -60,14 +61,18 @@ def uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def _fork(request: dict[str, Any], close: tuple[int, int]) -> int:
-    """One child; the server says that it started."""
+def _fork(request: dict[str, Any], close: tuple[int, int]) -> set[int]:
+    """Start one child, and say so. If there can be none now, the others go on: they would end with this process."""
     server = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _say({"refused": error.errno})
+        return set()
     if pid == 0:
         _child(request, close, server)
     _say({"started": pid})
-    return pid
+    return {pid}
 
 
 def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoReturn:

@@ -45,6 +45,7 @@ def test_few_trials_tell_nothing() -> None:
     terminator = Terminator(SearchContext(SPACE))
     assert terminator.judge(curves(MIN_TRIALS - 1, 0.08)) is None
     assert terminator.judge(curves(24, 0.08, finished=MIN_FINISHED - 1)) is None
+    assert terminator.judge(curves(MIN_TRIALS, 0.08, finished=MIN_FINISHED)) is not None
 
 
 def test_a_metric_without_standard_errors_has_the_noise_of_its_curves() -> None:

@@ -29,10 +29,23 @@ def test_no_mixture_of_failures_goes_on_for_ever(past: list[Failure], requeue_li
     [
         (Failure.GPU_MEMORY, [Step.HEAL, Step.FAIL]),
         (Failure.NODE_FAILURE, [Step.ELSEWHERE, Step.ELSEWHERE, Step.ELSEWHERE, Step.FAIL]),
+        (Failure.COMMUNICATION, [Step.ELSEWHERE, Step.ELSEWHERE, Step.FAIL]),
+        (Failure.HANG, [Step.ELSEWHERE, Step.FAIL]),
+        (Failure.HOST_MEMORY, [Step.ELSEWHERE, Step.FAIL]),
         (Failure.PREEMPTED, [Step.RETRY] * 5 + [Step.FAIL]),
-        (Failure.BAD_CONFIGURATION, [Step.FAIL]),
+        (Failure.TIME_LIMIT, [Step.RETRY] * 5 + [Step.FAIL]),
         (Failure.DISK_FULL, [Step.STOP]),
-        (Failure.KILLED, [Step.FAIL]),
+        *(
+            (failure, [Step.FAIL])
+            for failure in (
+                Failure.BAD_CONFIGURATION,
+                Failure.KILLED,
+                Failure.REWARD,
+                Failure.CRASH,
+                Failure.NON_FINITE,
+                Failure.COLLAPSE,
+            )
+        ),
     ],
 )
 def test_a_class_is_tried_again_as_often_as_its_policy_says(failure: Failure, steps: list[Step]) -> None:
