@@ -170,6 +170,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True)),
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | {"lora": True, "vllm_mode": "server"}),  # ours copies
     ("GT107", VLLM | told(lora=True, vllm_mode="server"), VLLM | told(lora=True, vllm_mode="server") | {"version": (1, 10, 0)}),
+    ("GT103", VLLM | {"processes": 3, "vllm_tensor_parallel_size": 2}, VLLM | {"processes": 3, "vllm_tensor_parallel_size": 1}),
+    ("GT108", SERVED | {"server_gpus": 1, "vllm_tensor_parallel_size": 4}, SERVED | {"server_gpus": 1}),
     ("GT108", SPLIT | {"vllm_tensor_parallel_size": 4}, SPLIT | {"vllm_tensor_parallel_size": 2}),
     ("GT109", SERVED, SERVED | {"server_gpus": 2, "vllm_tensor_parallel_size": 2}),
     ("GT109", SERVED, SERVED | {"server_command": "serve"}),

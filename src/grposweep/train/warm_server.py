@@ -67,7 +67,7 @@ def _fork(request: dict[str, Any], close: tuple[int, int]) -> set[int]:
     try:
         pid = os.fork()
     except OSError as error:
-        _say({"refused": error.errno})
+        _say({"refused": error.errno or 0})
         return set()
     if pid == 0:
         _child(request, close, server)
