@@ -106,8 +106,8 @@ def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
         return None
     return Violation(
         what="the number of training processes is not stated",
-        why=f"of 1 to {MOST_PROCESSES}, {describe_counts(mask)} work ({', '.join(refusing)} "
+        why=f"from 1 to {MOST_PROCESSES}, these counts work: {describe_counts(mask)} ({', '.join(refusing)} "
         f"{'refuses' if len(refusing) == 1 else 'refuse'} the others)",
-        instead="Say how many there are (--processes), or launch with one of these.",
+        instead="State the count (--processes), or launch with one of these.",
         fields=("processes",),
     )

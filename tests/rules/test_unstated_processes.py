@@ -66,10 +66,13 @@ def test_the_verdict_is_that_of_all_numbers_together(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_generations": 32}, "of 1 to 64, multiples of 4 work (GB101 refuses the others)"),
-        ({"num_generations": 7}, "of 1 to 64, multiples of 7 work (GB101 refuses the others)"),
-        ({"generation_batch_size": 56, "num_generations": 7}, "of 1 to 64, 1, 7 work (GB106 refuses the others)"),
-        ({"train_prompts": 12}, "of 1 to 64, 1 to 12 work (GS104 refuses the others)"),
+        ({"num_generations": 32}, "from 1 to 64, these counts work: multiples of 4 (GB101 refuses the others)"),
+        ({"num_generations": 7}, "from 1 to 64, these counts work: multiples of 7 (GB101 refuses the others)"),
+        (
+            {"generation_batch_size": 56, "num_generations": 7},
+            "from 1 to 64, these counts work: 1, 7 (GB106 refuses the others)",
+        ),
+        ({"train_prompts": 12}, "from 1 to 64, these counts work: 1 to 12 (GS104 refuses the others)"),
         ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work (GB101, GS104 refuse the others)"),
         ({}, None),
     ],

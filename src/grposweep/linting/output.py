@@ -139,7 +139,7 @@ def show_total(screen: Screen, total: Total) -> None:
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
-        parts.append(f"{unsafe} fixable with --fix --unsafe-fixes")
+        parts.append(f"{unsafe} fixable only with --fix --unsafe-fixes, which changes training")
     if total.silenced:
         parts.append(f"{total.silenced} ignored by comments")
     colour = RED if errors or total.unusable else YELLOW if warnings else GREEN

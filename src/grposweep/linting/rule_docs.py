@@ -85,12 +85,15 @@ def explain_rules(code: str | None, out: TextIO) -> None:
 
 
 def _full(rule: Rule | RecipeRule) -> str:
-    text = rule.explanation
-    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{text}\n"
+    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n"
 
 
 def _first_line(rule: Rule | RecipeRule) -> str:
-    return rule.explanation.split("\n", 1)[0].rstrip(".")
+    return _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+
+
+def _on_terminal(text: str) -> str:
+    return text.replace("``", "`")  # double backticks are for pages
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

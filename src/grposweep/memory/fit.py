@@ -53,7 +53,10 @@ class Fit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, whether it fits, and the verdict of the interval."""
-        return {"fits": self.fits, "verdict": self.verdict, **asdict(self)}
+        rounded = {
+            name: round(getattr(self, name), 2) for name in ("peak", "low", "high")
+        }  # once, from the exact value
+        return {"fits": self.fits, "verdict": self.verdict, **asdict(self), **rounded}
 
 
 def judge(low: float, high: float, limit: float) -> bool | None:
@@ -73,9 +76,9 @@ def fit(s: Setting, gib: float) -> Fit:
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
     return Fit(
         gib=gib,
-        peak=round(memory.peak / GIB, 2),
-        low=round(memory.low / GIB, 2),
-        high=round(memory.high / GIB, 2),
+        peak=memory.peak / GIB,
+        low=memory.low / GIB,
+        high=memory.high / GIB,
         phase=memory.peak_phase,
         batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
         completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),
