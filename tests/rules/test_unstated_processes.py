@@ -73,7 +73,7 @@ def test_the_verdict_is_that_of_all_numbers_together(
             "from 1 to 64, these counts work: 1, 7 (GB106 refuses the others)",
         ),
         ({"train_prompts": 12}, "from 1 to 64, these counts work: 1 to 12 (GS104 refuses the others)"),
-        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work (GB101, GS104 refuse the others)"),
+        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 (GB101, GS104 refuse the others)"),
         ({}, None),
     ],
 )
