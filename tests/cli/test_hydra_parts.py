@@ -12,7 +12,7 @@ from grposweep.search.parse import parse_space
 @pytest.mark.parametrize(
     ("override", "instead"),
     [("hydra/sweeper=basic", "search="), ("hydra.sweep.dir=x", "outputs="), ("hydra/launcher=joblib", "cluster="),
-     ("hydra.run.dir=x", "outputs=")],
+     ("hydra.run.dir=x", "outputs="), ("hydra.launcher=submitit_slurm", "cluster="), ("hydra.sweeper=optuna", "search=")],
 )  # fmt: skip
 def test_a_part_that_grposweep_replaces_is_refused(
     override: str, instead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

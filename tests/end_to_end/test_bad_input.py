@@ -27,7 +27,9 @@ CASES = {
     "two options for a group": (["batch=[small,medium]"], ["batch has no option", "medium"]),
     "a coefficient for a group": (["kl=0.04"], ["kl=0.04", "kl.beta"]),
     "numbers for a group in a sweep": (["-m", "batch=8,16"], ["batch=8", "batch.prompts_per_step"]),
-    "a wrong type": (["lr=fast"], ["lr", "Float"]),
+    "a wrong type": (["lr=fast"], ["lr=fast is not a number"]),
+    "null for a number": (["lr=null"], ["lr=null", "cannot do without a value"]),
+    "one word for a list": (["task.rewards=my_rewards.py:closeness"], ["Write 'task.rewards=[my_rewards.py:closeness]'"]),
     "a word for a size": (["batch.per_device_train_batch_size=many"], ["many", "auto"]),
     "an unknown word": (["trainer.keep=some"], ["trainer.keep=some", "last, best, all, none"]),
     "malformed sweep syntax": (["-m", "lr=1,,2"], ["'lr=1,,2'", "key=a,b,c"]),
@@ -42,6 +44,10 @@ CASES = {
     "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
     "two lengths": (["schedule.max_steps=5"], ["GS101", "schedule.budget_completions=null"]),
     "a launcher of Hydra's": (["hydra/launcher=joblib"], ["hydra/launcher=joblib", "cluster=local"]),
+    "a launcher of Hydra's with a dot": (["hydra.launcher=submitit_slurm", "lr=1e-3"], ["Set cluster=local or cluster=slurm"]),
+    "a partition without Slurm": (
+        ["cluster.partition=gpu"], ["only cluster=slurm reads cluster.partition", "Set cluster=slurm"],
+    ),
     "more GPUs than there are": (["cluster.gpus=4"], ["cluster.gpus=4"]),
     "an enqueued value outside its parameter": (
         ["-m", "lr=1e-3,1e-4", "search.enqueue=[{lr:1e-2}]"], ["search.enqueue", "0.001, 0.0001"],

@@ -11,10 +11,10 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.validate import check_words
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import append_line, read_json, write_json
-from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
+from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, check_slurm_keys, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
-from grposweep.schema import Experiment
+from grposweep.schema import Cluster, Experiment
 from grposweep.sweep.doctor import run_checks
 from in_process import sweeps_in
 from support import lines, read, trials, wait_for
@@ -262,3 +262,12 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
     assert "best: trial 1" in capsys.readouterr().out
     with (tmp_path / "doctor").open("w") as out:
         assert run_checks("s", tmp_path / "outputs", repair=False, out=out) == ExitCode.FINISHED
+
+
+def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:
+    """A login node is no place to train; a study for Slurm with ``cluster=local`` is meant."""
+    with pytest.raises(UserError, match=r"only cluster=slurm reads cluster.partition and cluster.walltime_min"):
+        check_slurm_keys(Cluster(partition="gpu", walltime_min=60), ["lr"])
+    check_slurm_keys(Cluster(partition="gpu"), ["cluster", "lr"])
+    check_slurm_keys(Cluster(kind="slurm", partition="gpu"), [])
+    check_slurm_keys(Cluster(processes=2), ["cluster.partition"])

@@ -61,6 +61,15 @@ def known_keys(schema: Any = Experiment, prefix: str = "") -> Iterator[str]:
             yield from known_keys(hints[field.name], f"{prefix}{field.name}.")
 
 
+@cache
+def list_keys(schema: Any = Experiment, prefix: str = "") -> frozenset[str]:
+    """Return every dotted key of the schema that takes a list."""
+    hints = get_type_hints(schema)
+    sections = [name for name, kind in hints.items() if is_dataclass(kind)]
+    lists = {prefix + name for name, kind in hints.items() if str(kind).startswith("list[")}
+    return frozenset(lists.union(*(list_keys(hints[name], f"{prefix}{name}.") for name in sections)))
+
+
 def unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the most similar keys."""
     keys = list(known_keys())
@@ -230,7 +239,19 @@ def explain(error: OmegaConfBaseException) -> str:
         return f"{key} is not set, and this configuration cannot do without it. Set {key}=..."
     if isinstance(error, InterpolationKeyError):
         return f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
+    for pattern, wanted in WRONG_TYPES:
+        if found := re.search(pattern, first):
+            return f"{key}={found[1]} is not {wanted}. Set one ('--cfg job' shows the present value)."
+    if first.endswith("is not Optional"):
+        return f"{key}=null: this key cannot do without a value. Set one ('--cfg job' shows the present value)."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
+
+
+WRONG_TYPES = (  # OmegaConf's messages, and what the key takes
+    (r"^Value '(.*)' of type '\w+' could not be converted to Float", "a number"),
+    (r"^Value '(.*)' of type '\w+' could not be converted to Integer", "a whole number"),
+    (r"^Value '(.*)' is not a valid bool", "true or false"),
+)
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -267,6 +288,7 @@ def _dumper() -> type[yaml.Dumper]:
     return Dumper
 
 
+_ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")  # a value without brackets, quotes or a reference
 _NO_OPTION = re.compile(
     r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE
 )  # no name of a group's option
@@ -315,9 +337,16 @@ def override_name(override: str) -> str:
 
 
 def check_groups(overrides: list[str]) -> None:
-    """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of which it takes the last."""
+    """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of which it takes the last.
+
+    Also for one word given to a key that takes a list.
+    """
     for override in overrides:
         group, _, value = override.partition("=")
+        if _ONE_WORD.fullmatch(value) and (key := override_name(override)) in list_keys():
+            raise UserError(
+                f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of the brackets)."
+            )
         if group in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
             raise UserError(unknown_option(group, value, options(CONF, group)))
 

@@ -4,7 +4,7 @@ Open attempts of a sweep may belong to several launchers, because ``cluster`` is
 """
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from grposweep.errors import UserError
 from grposweep.labels import count
 from grposweep.launchers.base import EndState, Launcher, LauncherUnreachable, SweepJob
 from grposweep.registries import LAUNCHERS, load
-from grposweep.schema import Experiment, is_external
+from grposweep.schema import Cluster, Experiment, default_of, is_external
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import AttemptEventKind
@@ -22,6 +22,26 @@ def launcher_class(kind: str) -> type[Launcher]:
     """Return the class registered for ``cluster.kind``."""
     found: type[Launcher] = load(LAUNCHERS[kind])
     return found
+
+
+SLURM_ONLY = (  # keys that a launcher of this machine does not read
+    "partition", "account", "qos", "constraint", "exclude", "gres_type", "nodes", "gpus_per_node", "tasks_per_node",
+    "walltime_min", "warn_seconds", "setup", "container", "extra", "python", "service_partition", "service_account",
+    "service_qos", "service_mem_gb",
+)  # fmt: skip
+
+
+def check_slurm_keys(cluster: Cluster, names: Collection[str]) -> None:
+    """Raise UserError if keys of Slurm are set and trials would train here, unless the command itself chose the cluster.
+
+    ``names`` are the keys and groups of the command. A study for Slurm that is run with ``cluster=local`` is no mistake.
+    """
+    if cluster.kind != "local" or not {"cluster", "cluster.kind"}.isdisjoint(names):
+        return
+    if found := [f"cluster.{name}" for name in SLURM_ONLY if getattr(cluster, name) != default_of(f"cluster.{name}")]:
+        raise UserError(
+            f"only cluster=slurm reads {' and '.join(found)}, and cluster=local would train on this machine. Set cluster=slurm."
+        )
 
 
 def build_launcher(experiment: Experiment, sweep: Path, console: Callable[[str], None] = print) -> Launcher:

@@ -29,7 +29,7 @@ from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode
 from grposweep.files import run_command as own_command
-from grposweep.launchers import build_launcher, launcher_class
+from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
@@ -217,7 +217,9 @@ def run_sweep(
     check_words(base)
     check_tracker(base)
     webhook_address(base.search)
-    check_reach(base.trainer, [*map(override_name, overrides), *(parameter.name for parameter in space.parameters)])
+    names = [*map(override_name, overrides), *(parameter.name for parameter in space.parameters)]
+    check_reach(base.trainer, names)
+    check_slurm_keys(base.cluster, names)
     judged = validate_space(console, space, points)
     with counting_interrupts() as interrupts:
         chosen = screen_space(judged, console, interrupts)
