@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grposweep.errors import UserError
-from grposweep.redaction import SHOWN, redact, refuse_secrets
+from grposweep.redaction import SHOWN, StreamRedactor, redact, refuse_secrets
 from support import PROJECT, environment
 
 LETTERS = "".join(map(chr, range(97, 123))) + "0123456789"
@@ -127,3 +127,32 @@ def test_what_training_prints_is_guarded() -> None:
     assert done.stdout == f"a {SHOWN} b\n"
     assert done.stderr.count(SHOWN) == 3
     assert "horse" not in done.stderr.replace("raise RuntimeError('correct-horse-battery')", "")
+
+
+KEY_LINES = [
+    "-----BEGIN PRIVATE KEY-----",
+    "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC",
+    "BKcwggSjAgEAAoIBAQDmetUL",
+    "Ag==",
+    "-----END PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "INFO worker: "])
+def test_a_private_key_that_is_printed_line_by_line_is_redacted(prefix: str) -> None:
+    """Each line is a part of its own, as ``print`` and programs write them; what follows the key stays."""
+    redactor = StreamRedactor()
+    lines = [f"{prefix}{line}" for line in KEY_LINES if line != "Ag==" or not prefix]
+    parts = [part for line in [*lines, "step 12 of 100: reward 0.5"] for part in (line, "\n")]
+    shown = "".join(map(redactor, parts))
+    assert not any(line in shown for line in KEY_LINES)
+    assert shown.endswith("step 12 of 100: reward 0.5\n")
+
+
+def test_what_follows_a_key_that_was_cut_off_is_left_alone() -> None:
+    """A marker alone hides no log."""
+    redactor = StreamRedactor()
+    said = "".join(
+        map(redactor, ["-----BEGIN PRIVATE KEY-----\n", "it has no key\n", "checkpoint_of_the_model saved\n"])
+    )
+    assert said == f"{SHOWN}\nit has no key\ncheckpoint_of_the_model saved\n"

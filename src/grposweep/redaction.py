@@ -55,6 +55,38 @@ def redact(text: str) -> str:
     return _TOKEN.sub(SHOWN, text)
 
 
+_BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
+_OF_KEY = re.compile(r"[\w+/=]{16,}")  # in a line of a key; a logger may put its own words before
+_LAST_OF_KEY = re.compile(r"(?:[A-Za-z0-9+/=]{4})+")  # its last line may be shorter
+
+
+class StreamRedactor:
+    """Redact a text that comes in parts. A private key may be spread over many of them."""
+
+    def __init__(self) -> None:
+        self._in_key = False
+
+    def __call__(self, text: str) -> str:
+        """Return the next part with everything redacted that looks like a secret."""
+        if self._in_key:
+            text = "".join(map(self._redact_key, text.splitlines(keepends=True)))
+        *_, begins = [-1, *(found.start() for found in _BEGIN.finditer(text))]
+        self._in_key = self._in_key or (begins >= 0 and _END.search(text, begins) is None)
+        return redact(text)
+
+    def _redact_key(self, line: str) -> str:
+        """Return a line inside a key without what belongs to the key."""
+        if not self._in_key or not line.strip():
+            return line
+        if ends := _END.search(line):
+            self._in_key = False
+            return SHOWN + line[ends.end() :]
+        if _LAST_OF_KEY.fullmatch(line.strip()):
+            return line.replace(line.strip(), SHOWN)
+        self._in_key = _OF_KEY.search(line) is not None  # otherwise it was cut off
+        return _OF_KEY.sub(SHOWN, line)
+
+
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names denote secrets, the longest first."""
     found = {value for name, value in environment.items() if len(value) >= SHORTEST and _SECRET_NAME.fullmatch(name)}
@@ -94,10 +126,10 @@ class _Guarded:
     """A text stream that redacts what is written to it."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._redact = stream, StreamRedactor()
 
     def write(self, text: str) -> int:
-        self._stream.write(redact(text))
+        self._stream.write(self._redact(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -135,18 +167,18 @@ class RedactedProgram(subprocess.Popen[bytes]):
 
 
 def _copy_redacted(source: IO[bytes], target: int) -> None:
-    rest = b""
+    rest, redactor = b"", StreamRedactor()
     while chunk := os.read(source.fileno(), CHUNK):
         rest += chunk
         end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1 or (len(rest) if len(rest) >= CHUNK else 0)
         whole, rest = rest[:end], rest[end:]
-        _write_redacted(target, whole)
-    _write_redacted(target, rest)
+        _write_redacted(target, whole, redactor)
+    _write_redacted(target, rest, redactor)
     os.close(target)
 
 
-def _write_redacted(target: int, data: bytes) -> None:
-    data = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+def _write_redacted(target: int, data: bytes, redactor: StreamRedactor) -> None:
+    data = redactor(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     try:
         while data:
             data = data[os.write(target, data) :]
