@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -135,10 +136,11 @@ def test_a_missing_package_is_one_message_with_the_command(kind: str, monkeypatc
     monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
     experiment = Experiment(tracker=Tracker(kind=kind))
     extra = "train" if kind == "wandb" else kind
-    with pytest.raises(UserError, match=rf"pip install 'grposweep\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"pip install 'grposweep\[{extra}\]', or set tracker=none"):
         check_tracker(experiment)
     experiment.cluster.python = "apptainer exec image.sif python"
     check_tracker(experiment)
+    check_tracker(Experiment(tracker=Tracker(kind=kind, mode="disabled")))
 
 
 @pytest.mark.parametrize(("kind", "variable"), [("trackio", "TRACKIO_SPACE_ID"), ("mlflow", "MLFLOW_TRACKING_URI")])
@@ -176,6 +178,17 @@ def test_swanlab_for_real(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch,
     (run,) = (folder / "swanlog").glob("run-*")
     assert b"eval_reward" in next(run.glob("*.swanlab")).read_bytes()
     assert not list((tmp_path / "home").rglob("*"))
+
+
+def test_a_failed_attempt_ends_its_mlflow_run_as_failed(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the run would look as if it still trained. The client is a stand-in."""
+    client, mlflow, failures = MagicMock(), ModuleType("mlflow"), ModuleType("mlflow.exceptions")
+    client.search_runs.return_value = []
+    vars(mlflow)["MlflowClient"], vars(failures)["MlflowException"] = lambda _: client, OSError
+    for name, module in (("", mlflow), (".entities", MagicMock()), (".exceptions", failures)):
+        monkeypatch.setitem(sys.modules, f"mlflow{name}", module)
+    assert run_attempt(make_fake("tracker.kind=mlflow", "trainer.fake.crash_at=1")) == ExitCode.FAILED
+    client.set_terminated.assert_called_once_with(client.create_run.return_value.info.run_id, "FAILED")
 
 
 @installed("mlflow")

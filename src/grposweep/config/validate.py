@@ -200,22 +200,23 @@ TRACKER_SERVERS = {  # environment variables of which one is needed with tracker
 
 def check_tracker(experiment: Experiment) -> None:
     """Raise UserError if nothing would write TensorBoard files, or a tracker is not installed or has no server."""
+    if experiment.tracker.mode == "disabled":
+        return
     kind, own_python = experiment.tracker.kind, experiment.cluster.python is not None
     environment = {**os.environ, **experiment.cluster.environment}
     if kind == "tensorboard" and experiment.trainer.kind != "trl":
         raise UserError(
             f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
-            "Set report_to in its own recipe, or tracker=wandb."
+            "Set report_to in its own recipe, or tracker=none."
         )
     modules, package = TRACKER_PACKAGES.get(kind, ((), ""))
     if modules and not own_python and not any(map(find_spec, modules)):
-        other = "none" if kind == "wandb" else "wandb"
-        raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker={other}.")
+        raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none.")
     servers = TRACKER_SERVERS.get(kind, ())
     if servers and experiment.tracker.mode == "online" and not any(map(environment.get, servers)):
         raise UserError(
-            f"tracker={kind} tracker.mode=online: no server is named. Set the environment variable {' or '.join(servers)}, or "
-            "leave tracker.mode=offline."
+            f"tracker={kind} tracker.mode=online: no server is named. Set the environment variable {' or '.join(servers)}, "
+            "leave tracker.mode=offline, or set tracker=none."
         )
 
 

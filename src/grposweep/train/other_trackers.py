@@ -163,6 +163,9 @@ class MlflowTracker(RunTracker):
         self._attempt(lambda run: self._write(run, numbers, values["step"]))
         self._attempt(lambda run: self._client.set_terminated(run, "FINISHED"))
 
+    def fail(self) -> None:
+        self._attempt(lambda run: self._client.set_terminated(run, "FAILED"))
+
     def finish(self) -> None:
         """Leave the run as it is: an attempt that stopped is continued."""
         self.run = None

@@ -49,6 +49,9 @@ class Tracker:
     def summarise(self, values: dict[str, Any]) -> None:
         """What the run came to."""
 
+    def fail(self) -> None:
+        """Note that the attempt failed; `finish` follows."""
+
     def finish(self) -> None:
         """Close the run."""
 
@@ -239,6 +242,6 @@ def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Track
     """
     for key, value in (("tracker.kind", options.kind), ("tracker.mode", options.mode)):
         check_choice(key, value)
-    is_on = is_main and (options.mode != "disabled" or options.kind == "wandb")  # which has a mode of this name
+    is_on = is_main and options.mode != "disabled"
     tracker: Tracker = TRACKERS[options.kind if is_on else "none"](options, folder)
     return tracker
