@@ -180,6 +180,14 @@ def test_kinds_come_in_order_sizes_then_generations_then_processes() -> None:
     assert planning.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
 
 
+def test_no_fix_changes_the_processes_of_a_job_whose_nodes_and_gpus_decide_them() -> None:
+    """On Slurm cluster.processes follows from them, and another number is refused."""
+    here = BASE.replace({"per_device_train_batch_size": 2, "num_generations": 8, "processes": 3})
+    for s, is_offered in ((here, True), (here.replace({"nodes": 1, "gpus_per_node": 3}), False)):
+        (problem,) = (problem for problem in errors(check(s)) if problem.code == "GB101")
+        assert any("cluster.processes" in str(fix) for fix in find_fixes(s, problem)) is is_offered
+
+
 def test_a_release_gets_fixes_that_help_there() -> None:
     """Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own."""
     s = replace(PLAIN, version=(0, 16, 1), loss_type="grpo")

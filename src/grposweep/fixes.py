@@ -99,7 +99,8 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
         yield from _suggested(problem)
         if problem.code in SIZED_TWICE:
             yield _by_distance(s, _sized_once(s))
-    if problem.rule.counts is not None and s.processes is not None:
+    is_of_job = bool(s.nodes and s.gpus_per_node)  # then its nodes and GPUs decide how many processes there are
+    if problem.rule.counts is not None and s.processes is not None and not is_of_job:
         yield _processes(s, problem)
 
 

@@ -149,7 +149,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> "subp
             preexec_fn=partial(die_with, os.getpid()),
         )
     except FileNotFoundError:
-        return subprocess.CompletedProcess(command, 127, "", f"{command[0]}: not found")
+        return subprocess.CompletedProcess(command, 127, "", f"{command[0]} not found; run this on a login node")
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: timed out after {PATIENCE_SECONDS:.0f} s")
 
