@@ -83,6 +83,19 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(commands: Co
     assert content["defaults"] == ["config", "_self_"]
 
 
+def test_a_file_that_holds_something_else_is_replaced_only_with_force(commands: Commands) -> None:
+    """The same export again is no other file."""
+    make_sweep(Path("outputs/named"), Made(trials=4))
+    export = ("best", "named", "--export", "mine.sh")
+    assert [commands(*export).code for _ in range(2)] == [0, 0]
+    Path("mine.sh").write_text("my own\n")
+    ended = commands(*export)
+    assert (ended.code, Path("mine.sh").read_text()) == (2, "my own\n")
+    assert "add --force" in ended.err
+    assert commands(*export, "--force").code == 0
+    assert Path("mine.sh").read_text() != "my own\n"
+
+
 @pytest.mark.parametrize("target", ["trl", "open-r1", "ms-swift", "easyr1", "verl"])
 def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     commands: Commands, made: Path, target: str
@@ -92,6 +105,7 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     best = read_sweep(Path("outputs/b")).best
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
+    assert "# Not in it: the model (here the tiny one" in Path("r.yaml").read_text()
     again = frameworks.read(load_recipe(Path("r.yaml"), Options(target, None, 1))).setting
     assert list(differences(setting, again)) == []
 

@@ -185,3 +185,23 @@ def test_a_dry_run_is_neither_queued_nor_running(tmp_path: Path, monkeypatch: py
     assert "2 written, none launched" in shown.get()
     assert "running" not in shown.get()
     assert read_sweep(sweep(*words, "lr=1e-3,2e-3")).progress_text == "done"
+
+
+def test_failures_that_are_alike_are_printed_once_and_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep that is done is not said to have no finished trial "yet"."""
+    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = sweep(*words, "trainer.fake.crash_at=1", "lr=1e-3,2e-3")
+    said, console = capsys.readouterr().out, Console(width=40)
+    view = read_sweep(folder)
+    assert said.count(view.trials[0].reason) == 1
+    assert "trial 1 failed: as trial 0 did" in said
+    with console.capture() as shown:
+        console.print(status_screen(view))
+    text = " ".join(shown.get().split())
+    assert f"2 trials: crashed; trial 0: {view.trials[0].reason}" in text
+    assert "no trial has finished spent" in text
+    with pytest.raises(UserError, match="no finished trial, so none"):
+        view.trial("best")

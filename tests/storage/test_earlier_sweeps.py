@@ -82,7 +82,7 @@ def test_a_sweep_of_an_earlier_version_is_reported(here: Path) -> None:
     """As text, as JSON and as a page."""
     text = grposweep(here, "status", "killed")
     assert text.code == 0, text.err
-    for said in ("4 of 6 trials", "best     0.7407", "1 trial stopped early", "1 crashed, first trial 0"):
+    for said in ("4 of 6 trials", "best     0.7407", "1 trial stopped early", "1 trial: crashed; trial 0"):
         assert said in text.out
     status = json.loads(grposweep(here, "status", "killed", "--json").out)
     wanted = {"finished": 2, "pruned": 1, "failed": 1, "stopped": 1}

@@ -84,15 +84,18 @@ def render_history(view: SweepView, form: str) -> str:
 OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")
 
 
-def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
+def show_best(view: SweepView, file: Path | None, form: str | None, force: bool = False) -> None:
     """Print the best trial, and write it to ``file`` in a ``form`` if either is given.
 
-    Raises UserError if no trial has finished, or if the form does not match the file.
+    Raises UserError if no trial has finished, if the form does not match the file, or if the file holds something else and
+    ``force`` is not set.
     """
     best = view.best
     if best is None:
         status = shlex.join(["grposweep", "status", view.name])
-        raise UserError(f"{view.name} has no finished trial yet. How far it is: {status}")
+        raise UserError(
+            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. What became of its trials: {status}"
+        )
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return
@@ -102,8 +105,13 @@ def show_best(view: SweepView, file: Path | None, form: str | None) -> None:
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if file is not None:
         form = form or default_form(best, file)
+        text = write_winner(view, best, form, file)
         try:
-            write_text(file, write_winner(view, best, form, file))
+            if not force and file.exists() and file.read_bytes() != text.encode():
+                raise UserError(
+                    f"--export {file}: it exists, and holds something else. Name another file, or add --force."
+                )
+            write_text(file, text)
         except OSError as error:
             raise UserError(
                 f"--export {file}: it cannot be written ({error.strerror}). Name a file that can."
@@ -212,4 +220,6 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
         say(f"not kept: {text}", sys.stderr)
     task = experiment.task
     unsaid = f"# Not in it: prompts and rewards (here task.kind={task.kind}, task.rewards={','.join(task.rewards)}).\n"
+    if setting.model_name_or_path is None:
+        unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     return unsaid + render(translation, head, form)

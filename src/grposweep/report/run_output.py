@@ -1,8 +1,8 @@
 """What a running sweep prints: the live display, a line for each trial that ends, and the summary at the end."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -118,10 +118,13 @@ class RunEnd:
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
     exhausted: bool = False  # no valid point is left
+    reasons: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of failures that were printed, with the first trial of each
 
 
-def trial_line(trial: TrialView, metric: str) -> str:
-    """Return one line for a trial that ended."""
+def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
+    """Return one line for a trial that ended. ``alike``: an earlier trial that failed for the same reason."""
     names = short_names(trial.point)
     point = " ".join(f"{names[name]}={label_text(label)}" for name, label in trial.point.items())
     if trial.state is State.PRUNED:
@@ -129,7 +132,8 @@ def trial_line(trial: TrialView, metric: str) -> str:
         reached = "" if value is None else f" at {metric} {value:.4f}"
         return f"trial {trial.number} stopped early{reached}: {trial.reason} {point}"
     if trial.objective is None:
-        return f"trial {trial.number} failed: {trial.reason} ({trial.path / paths.LOGS}) {point}"
+        reason = trial.reason if alike is None else f"as trial {alike} did"
+        return f"trial {trial.number} failed: {reason} ({trial.path / paths.LOGS}) {point}"
     if trial.is_replicate:
         point = f"is trial {trial.attributes['of']} on seed {trial.attributes['seed']}"
     started = "" if trial.start is None else f" (start {trial.start:.4f})"
@@ -153,7 +157,8 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(f"what decided: {text}", highlight=False)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
-        console.print(f"{len(failed)} failed, first: {failed[0].reason}", style="yellow", markup=False)
+        first = "" if failed[0].reason in end.reasons else f": {failed[0].reason}"  # printed above
+        console.print(f"{len(failed)} failed, first trial {failed[0].number}{first}", style="yellow", markup=False)
         console.print(HOW_TO_RETRY, markup=False, highlight=False, soft_wrap=True)
     for text in filter(None, (early_stopping_note(view), _paused_note(view), terminator_note(view))):
         console.print(text, highlight=False, soft_wrap=True)

@@ -142,7 +142,7 @@ def _progress(view: SweepView) -> RenderableType:
 
 def _best(view: SweepView) -> RenderableType:
     if not view.leaderboard:
-        return _line("best", "no trial has finished yet")
+        return _line("best", "no trial has finished" if view.is_over else "no trial has finished yet")
     best = view.leaderboard[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     at_best = [_line("", best.first.at_best)] if best.first.at_best else []
@@ -230,7 +230,8 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
         yield _section("stopped", f"{count(len(early), 'trial')} stopped early", said)
     failed = _in(view, State.FAILED)
     if failed:
-        yield _section("failed", count(len(failed), "trial"), list(_by_class(view.failures(), failed)), "red")
+        causes = (Text(f"  {' '.join(text.split())}") for text in _by_class(view.failures(), failed))  # whole
+        yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes)
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
 
@@ -238,7 +239,7 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
 def _by_class(classes: Mapping[str, int], failed: Iterable[TrialView]) -> Iterator[str]:
     first = {trial.failure_class: trial for trial in reversed(list(failed))}
     for name, number in classes.items():
-        yield f"{number:,} {failure_label(name)}, first trial {first[name].number}: {first[name].reason}"
+        yield f"{count(number, 'trial')}: {failure_label(name)}; trial {first[name].number}: {first[name].reason}"
 
 
 def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:

@@ -126,6 +126,11 @@ class SweepView:
         return self.count(State.FINISHED, State.PRUNED, State.FAILED)
 
     @property
+    def is_over(self) -> bool:
+        """Whether every trial of the sweep has ended for good."""
+        return 0 < self.planned == self.ended
+
+    @property
     def progress_text(self) -> str:
         """Whether the sweep runs, is done, or waits for its command, in a few words."""
         left = self.planned - self.ended
@@ -241,7 +246,9 @@ class SweepView:
         text = str(wanted).strip().rstrip("/")
         if text == BEST:
             if self.best is None:
-                raise UserError(f"{self.name} has no finished trial yet, so none is the best. {self._instead()}")
+                raise UserError(
+                    f"{self.name} has no finished trial{'' if self.is_over else ' yet'}, so none is the best. {self._instead()}"
+                )
             return self.best
         if text.isdecimal() and len(text) < 6:
             found = [trial for trial in self.trials if trial.number == int(text)]

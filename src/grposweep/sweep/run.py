@@ -33,6 +33,7 @@ from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
+from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.rules.registry import Problem
 from grposweep.schema import Search
@@ -124,8 +125,12 @@ def work(
     mirror: RdbMirror | None,
     reader: SweepReader,
     notifier: Notifier,
-) -> None:
-    """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now."""
+) -> dict[str, int]:
+    """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now.
+
+    Return the reasons of the failures that were printed, each with the number of its first trial.
+    """
+    reasons: dict[str, int] = {}
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
     for trial in controller.started:
         if trial.number in said:
@@ -134,7 +139,7 @@ def work(
     with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
-                return
+                return reasons
             if interrupts.count > seen:
                 seen = interrupts.count
                 notice = _interrupt(controller, seen)
@@ -148,11 +153,13 @@ def work(
                 if trial.state.is_finished() and trial.number not in said:
                     said.add(trial.number)
                     ended = reader.trial(controller.trial_folder(trial))
-                    display.say(trial_line(ended, controller.search.metric))
+                    first = reasons.setdefault(ended.reason, ended.number) if ended.state is State.FAILED else None
+                    alike = first if first != ended.number else None
+                    display.say(trial_line(ended, controller.search.metric, alike))
                     notifier.trial_ended(ended)
             if done:
                 _write_progress(controller, invalid, written)
-                return
+                return reasons
             if time.monotonic() - shown > SHOW_SECONDS:
                 shown = time.monotonic()
                 written = _write_progress(controller, invalid, written)
@@ -318,7 +325,7 @@ def _play(
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     notifier = Notifier(str(folder.path), base.search, webhook_address(base.search))
-    work(controller, console, interrupts, invalid, mirror, reader, notifier)
+    reasons = work(controller, console, interrupts, invalid, mirror, reader, notifier)
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
@@ -330,7 +337,7 @@ def _play(
         return ExitCode.INTERRUPTED
     view = reader.read(_progress(controller, invalid))
     write_effects(view)
-    print_results(console, view, _run_end(controller))
+    print_results(console, view, _run_end(controller, reasons))
     if not interrupts.count:
         stack.close()  # the user's command may read, copy or continue with the sweep
     _tell_end(controller, notifier, controller.ended > ended_before and not interrupts.count, console)
@@ -372,7 +379,7 @@ def _first_problems(controller: Controller) -> Iterator[Problem]:
         yield from controller.validator.validate(point).problems
 
 
-def _run_end(controller: Controller) -> RunEnd:
+def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
     left_out = controller.queue.left_out
     return RunEnd(
         halted=controller.outcomes.halted or controller.unwritable,
@@ -381,6 +388,7 @@ def _run_end(controller: Controller) -> RunEnd:
         left_out=len(left_out),
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
+        reasons=reasons,
     )
 
 
