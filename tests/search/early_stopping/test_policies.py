@@ -57,6 +57,30 @@ def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it
     assert decide(trial, [*GOOD, *flat]).action is Action.PAUSE
 
 
+SHORT = [rising(30 + n, 10 ** (-5 + n / 6), 0.4 + n % 3 / 10, 1) for n in range(18)]
+FLAT = [rising(30 + n, 1e-5 * (1 + n / 10), 0.35) for n in range(8)]
+
+
+def test_a_slow_start_is_not_judged_by_curves_that_were_paused_as_early() -> None:
+    """The forecast takes short curves for flat ones, and would pause the trial after a tenth of its training."""
+    finished = [rising(0, 1e-2, 0.75, bend=0.4), rising(1, 1e-3, 0.5), rising(2, 1e-4, 0.35)]
+    trial = running(rising(90, 3e-5, 0.9, 1, bend=2.0))
+    assert build_policy("curve").decide(trial, [*finished, *SHORT]).action is Action.CONTINUE
+
+
+def test_a_trial_that_falls_below_its_start_is_paused_from_its_first_evaluation_on() -> None:
+    """That is no slow start."""
+    trial = running(rising(90, 1.1e-1, 0.0, 1))
+    assert build_policy("curve").decide(trial, [*GOOD, *BAD]).action is Action.PAUSE
+
+
+def test_a_trial_in_the_better_half_of_those_that_came_as_far_goes_on_with_any_forecast() -> None:
+    """One in the lower half has the forecast's verdict."""
+    others, decide = [*GOOD[:2], *FLAT], build_policy("curve").decide
+    assert decide(running(rising(90, 1.2e-5, 0.36, 5)), others).action is Action.CONTINUE
+    assert decide(running(rising(90, 1.2e-5, 0.34, 5)), others).action is Action.PAUSE
+
+
 def test_the_reason_says_the_chance_and_how_much_was_known() -> None:
     """As the record of the trial keeps it."""
     decision = build_policy("curve").decide(running(rising(20, 1.1e-1, 0.0, 4)), [*GOOD, *BAD])

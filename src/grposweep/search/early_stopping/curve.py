@@ -1,11 +1,14 @@
-"""Pause a trial when it is unlikely to end among the best; the chance comes from a forecast of all learning curves.
+"""Pause a trial when it is behind and unlikely to end among the best; the chance comes from a forecast of all learning curves.
 
-The forecast compares a trial with others, most of all with those of similar parameters: if trials of its kind rise late,
-it is given time. Nothing is stopped for good. A pause costs little, because a trial resumes from its checkpoint, and a
-paused trial is promoted if it becomes promising as more is known.
+The forecast compares a trial with others, most of all with those of similar parameters. It is not asked about a trial that only
+starts slowly: early values hardly tell how far a training will rise, and a forecast from curves that were paused early takes
+short curves for flat ones. A trial is behind if it has fallen below its start, or if it is in the lower half of the trials that
+have come as far, from ``JUDGED`` of the training on. Nothing is stopped for good. A pause costs little, because a trial resumes
+from its checkpoint, and a paused trial is promoted if it becomes promising as more is known.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
 
 PAUSE = 0.15  # chance to end among the best below which a trial is paused,
 LAST = 0.02  # and from which a paused one is resumed if nothing new will be started
-FEWEST = 1  # evaluations before a trial is judged
-KNOWN = 2  # other curves before any is judged
+KNOWN = 2  # other curves before any is judged,
+RIVALS = 3  # and that have come as far, before a trial that has not fallen is
+JUDGED = 0.3  # share of the training, the longest usual warmup, before which a trial only has to stay above its start
+SAME = 1e-3  # shares that differ by less are the same
+FALLEN = 2.0  # standard errors below the start
 KEPT = 160  # curves that a forecast is made from; of more, the highest and the latest of each
 NEW = 64  # unseen points whose chances say what a new trial is worth
 
@@ -31,7 +37,7 @@ class CurvePolicy(NoStopping):
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Pause a trial that is unlikely to end among the best."""
         begun = [other for other in others if other.held_out]
-        if len(curve.held_out) < FEWEST or len(begun) < KNOWN or _leads(curve, begun):
+        if len(begun) < KNOWN or _leads(curve, begun) or not (_has_fallen(curve) or _lags(curve, begun)):
             return CONTINUE
         begun = keep(begun)
         known = forecast([*begun, curve])
@@ -88,6 +94,26 @@ def _leads(curve: Curve, others: Sequence[Curve]) -> bool:
                 return False
             rivals += 1
     return rivals > 0
+
+
+def _has_fallen(curve: Curve) -> bool:
+    """Return whether a trial is below its start by more than the noise of an evaluation."""
+    error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
+    return curve.start is not None and curve.held_out[-1] < curve.start - FALLEN * error
+
+
+def _lags(curve: Curve, others: Sequence[Curve]) -> bool:
+    """Return whether a trial is late enough to be compared, and in the lower half of the trials that have come as far."""
+    if curve.share < JUDGED - SAME:
+        return False
+    rivals = [_value_at(other, curve.share + SAME) for other in others if other.share >= curve.share - SAME]
+    return len(rivals) >= RIVALS and 2 * sum(value > curve.held_out[-1] for value in rivals) > len(rivals)
+
+
+def _value_at(curve: Curve, share: float) -> float:
+    """Return a trial's last value up to this share of the training, or its first one."""
+    seen = bisect_right(curve.completions, share * curve.total)
+    return curve.held_out[max(seen, 1) - 1]
 
 
 def _by_share(curve: Curve) -> dict[float, float]:
