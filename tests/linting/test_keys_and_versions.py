@@ -310,11 +310,23 @@ def test_open_r1_s_own_checks_are_made(mixture: Any, words: str) -> None:
     assert words in found.message
 
 
-def test_a_typo_is_a_warning_where_no_version_is_stated() -> None:
-    """Before TRL 0.19 it would be dropped."""
-    recipe = Recipe("trl", (1, 16, 0), {"num_generatons": 4}, version_source=NOT_STATED)
-    (found,) = lint_recipe(recipe, select_rules(["GV102"])).diagnostics
-    assert (found.severity, [fix.safe for fix in found.fixes]) == ("warning", [False])
+@pytest.mark.parametrize(
+    ("framework", "typo", "severity"),
+    [("trl", "num_generatons", "error"), ("trl", "cast_lm_head_to_fp23", "warning"),
+     ("ms-swift", "num_generatons", "error")],
+)  # fmt: skip
+def test_a_typo_of_a_key_of_all_releases_is_an_error_if_another_key_hides_the_version(
+    tmp_path: Path, framework: str, typo: str, severity: str
+) -> None:
+    """A key that came late may be spelled otherwise in a fork; ``num_generations`` is in every release."""
+    own = {"ms-swift": "rlhf_type: grpo\nmodel: m\n", "trl": "model_name_or_path: m\n"}[framework]
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{own}{typo}: 4\nnothing_is_like_it: 1\n")
+    recipe = load_recipe(path, Options(framework))
+    assert recipe.version_source == NOT_STATED
+    found = {problem.keys: problem for problem in lint_recipe(recipe, select_rules(["GV102", "GV501"])).diagnostics}
+    assert (found[(typo,)].severity, [fix.safe for fix in found[(typo,)].fixes]) == (severity, [False])
+    assert ("nothing_is_like_it",) not in found
 
 
 @pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])

@@ -233,8 +233,8 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     The version is looked for in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
     releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
-    A key of TRL or ms-swift that no release takes, and that is spelled almost like one, is an error with any version. Nested
-    keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
+    A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
+    version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
     if recipe.version_source.known:
         return

@@ -18,6 +18,7 @@ from grposweep.frameworks.ms_swift.keys import (
     is_megatron,
     read_numbers,
     read_value,
+    releases,
     span,
     spelled,
 )
@@ -78,7 +79,14 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
         why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
         changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
         same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
-        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same)
+        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same,
+                        certain=_is_typo(name, near))  # fmt: skip
+
+
+def _is_typo(name: str, near: list[str]) -> bool:
+    """Return whether no release has had a key, and all have one that is spelled almost like it."""
+    is_meant = name in RENAMES or name in HABITS  # by habit, not by spelling
+    return span(name) is None and not is_meant and bool(near) and span(near[0]) == (releases()[0], None)
 
 
 def _life(name: str, version: Version) -> str:

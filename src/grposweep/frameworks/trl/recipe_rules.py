@@ -201,8 +201,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     if not is_own_script(recipe):
         for key, near in _strangers(recipe):
             end = fate(recipe, str(key))
-            severity = end.severity if recipe.version_source.known else "warning"  # before 0.19 it is dropped
-            yield _stranger(recipe, key, near, end.text, severity)
+            is_known = recipe.version_source.known or _is_in_every_release(near)
+            yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
 @recipe_rule("GV108", "warning")
@@ -259,6 +259,12 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
         if keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe)):
             habit = HABITS.get(str(key))
             yield key, [habit] if habit else closest_keys(str(key), takes)
+
+
+def _is_in_every_release(near: list[str]) -> bool:
+    """Return whether the nearest key has always existed, so that its typo is wrong for any version."""
+    first, last = (keys.span(near[0]) if near else None) or (None, None)
+    return first == keys.releases()[0] and last is None
 
 
 def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None) -> Violation:
