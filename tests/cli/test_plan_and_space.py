@@ -73,7 +73,7 @@ def test_recipes_stand_side_by_side(grposweep: Grposweep, here: Path) -> None:
         (["nope.yaml"], "nope.yaml"),
         (["lrr=3"], "lrr is not a key"),
         (["batch=16"], "batch.prompts_per_step"),
-        (["a.yaml", "lr=3"], "do not go together"),
+        (["a.yaml", "lr=3"], "cannot be combined"),
         (["lr=1e-3", "--gpus", "1", "--vllm-gpus", "1"], "no GPU is left"),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_trial_whose_folder_is_removed_begins_again(
     controller.tick()
     controller.tick()
     assert place.alive["2"].folder == folder.path
-    assert sum("was removed; the trial begins again" in line for line in controller.outcomes.news) == 1
+    assert sum("was removed; the trial starts from the beginning" in line for line in controller.outcomes.news) == 1
     for name in list(place.alive):
         place.finish(name, "finished")
     controller.tick()

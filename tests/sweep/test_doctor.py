@@ -124,7 +124,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another value": (change_result, "is worth 0."),
     "two folders": (write_twice, "is a second folder of trial"),
-    "no record": (lambda s: (first(s) / "trial.json").unlink(), "trial.json does not tell the trial's point"),
+    "no record": (lambda s: (first(s) / "trial.json").unlink(), "trial.json does not state the trial's point"),
     "damaged control": (lambda s: write(first(s) / "control.json", "{"), "control.json is damaged: set it aside"),
     "damaged preparation": (lambda s: write(s / "prepared.json", "[1]"), "prepared.json is damaged"),
     "torn attempts": (lambda s: write(first(s) / "attempts.jsonl", '+{"atte'), "attempts.jsonl has 1 torn line"),
@@ -156,14 +156,14 @@ def test_damage_is_found_named_and_repaired(sweep: Path, name: str) -> None:
 
 
 PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no result": (forget_result, "has ended by the study, and has no result"),
+    "no result": (forget_result, "has ended according to the study, and has no result"),
     "no folder": (lambda s: shutil.rmtree(first(s)), "has no folder: restore it"),
     "no configuration": (lambda s: (first(s) / "config.yaml").unlink(), "has no config.yaml"),
     "another configuration": (
         lambda s: write(
             first(s) / "config.yaml", (first(s) / "config.yaml").read_text().replace("seed: 0", "seed: 5", 1)
         ),
-        "config.yaml is not what trial.json says",
+        "config.yaml differs from the hash in trial.json",
     ),
     "attempts out of order": (
         lambda s: write(
@@ -210,7 +210,7 @@ def test_a_living_controller_is_not_disturbed(sweep: Path) -> None:
         write(sweep / "study.journal", '+{"op_co')
         reopen_attempt(sweep)
         code, said = doctor(sweep)
-        assert (code, "a controller is at work" in said) == (0, True), said
+        assert (code, "a controller is running" in said) == (0, True), said
         (first(sweep) / "trial.json").unlink()
         with pytest.raises(UserError, match="another controller"):
             doctor(sweep, repair=True)

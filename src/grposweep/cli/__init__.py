@@ -1,4 +1,4 @@
-"""The ``grposweep`` command: one module a group of commands.
+"""The ``grposweep`` command: one module for each group of commands.
 
 Commands import what they need when they run, because lint has to start in a fraction of a second. This package imports
 nothing by itself: ``src/run.py`` needs ``cli.run`` alone.

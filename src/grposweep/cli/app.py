@@ -45,7 +45,7 @@ def choices(name: str, *values: str) -> type[StrEnum]:
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Register a function as a command. ``examples`` end its help; ``settings`` are those of ``app.command``.
 
-    The function returns the exit code; None stands for success. Bad input prints one message and exits with BAD_INPUT.
+    The function returns the exit code; None stands for success. Bad input prints one message and exits with code BAD_INPUT.
     """
     epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
 
@@ -73,7 +73,7 @@ def answer(work: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return ExitCode.BROKEN_PIPE
-    except OSError as error:  # a file without permission, a disk that is full or gone
+    except OSError as error:  # no permission, or the disk is full or gone
         named = error.filename or "a file or the output"
         print(f"error: {printable(str(named))}: {error.strerror or error}.", file=sys.stderr)
         with contextlib.suppress(OSError):

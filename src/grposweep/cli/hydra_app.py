@@ -16,7 +16,7 @@ STARTER = "my_study"
 STUDY = """# @package _global_
 # grposweep run --config-dir {folder} sweeps=my_study
 #
-# A first study: learning rate against batch, on the tiny model. Set model, task and cluster to yours.
+# A first study: learning rate against batch, on the tiny model. Set your model, task and cluster.
 defaults:
   - override /model: tiny
   - override /task: arithmetic
@@ -35,12 +35,12 @@ hydra:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def main(config: DictConfig) -> None:
-    """One experiment; with -m Hydra calls the sweeper instead."""
+    """Run one experiment; with -m Hydra calls the sweeper instead."""
     sys.exit(run_single(config))
 
 
 def start(arguments: Sequence[str]) -> None:
-    """Run Hydra on these arguments; exits with the command's code."""
+    """Run Hydra on these arguments, and exit with the command's code."""
     sys.argv[1:] = arguments
     command(main)
 

@@ -1,4 +1,4 @@
-"""Work of ``grposweep plan``, ``fit`` and ``space``: numbers and rule violations, without training."""
+"""The work of ``grposweep plan``, ``fit`` and ``space``: numbers and broken rules, without training."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def show_plan(
     measured: str | None = None,
     config_dir: Path | None = None,
 ) -> int:
-    """Print the plans of recipes (files), side by side, or of a configuration (overrides). Return 1 if one has errors."""
+    """Print the plans of recipe files side by side, or of a configuration given by overrides. Return 1 if one has errors."""
     named = _settings(items, options, gpu_gib, config_dir)
     rates = None if measured is None else _rates(measured)
     hours = [
@@ -68,12 +68,14 @@ def show_plan(
         for (name, _), cost in zip(named, hours, strict=True):
             if cost is not None and rates is not None:
                 head = f"{name}: " if name else ""
-                console.print(f"{head}about {cost:.3g} GPU hours, by {rates.trials} finished trials of {measured}")
+                console.print(
+                    f"{head}about {cost:.3g} GPU hours, estimated from {rates.trials} finished trials of {measured}"
+                )
     return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
 
 
 def _timed(s: Setting, hours: float | None) -> Setting:
-    """Return a setting with the seconds of an optimizer step, evaluations included, where its GPU hours are known."""
+    """Return a setting with the seconds per optimizer step, including evaluations, if its GPU hours are known."""
     steps = total_steps(s)
     if hours is None or not steps:
         return s
@@ -95,7 +97,7 @@ def show_fit(
         )
     if memory is None:
         raise UserError(
-            "the model's shape is not known, so nothing can be said of its memory. Name one (model=qwen2_5_1_5b), set "
+            "the model's shape is not known, so its memory cannot be estimated. Name one (model=qwen2_5_1_5b), set "
             "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a folder with a config.json."
         )
     found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
@@ -113,7 +115,8 @@ def show_fit(
             if not one.starts:
                 needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
                 console.print(needs, highlight=False)
-        for problem in check(setting.replace({"gpu_memory_gib": None})):  # what the estimate says of memory is above
+        # memory problems are part of the estimate above
+        for problem in check(setting.replace({"gpu_memory_gib": None})):
             if problem.severity == "error" or problem.code == UNSTATED:
                 console.print(f"{problem.code} {render_problem(setting, problem)}", markup=False, style="red")
         console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
@@ -152,7 +155,7 @@ def _settings(
     files = [item for item in items if "=" not in item]
     if files and len(files) < len(items):
         raise UserError(
-            f"{' '.join(items)}: files and overrides do not go together. Name recipes, or key=value overrides."
+            f"{' '.join(items)}: files and overrides cannot be combined. Name recipes, or key=value overrides."
         )
     named = [pair for name in files for pair in _of_file(name, options)]
     named = named or [("", _of_overrides(items, options, config_dir))]
@@ -162,7 +165,7 @@ def _settings(
 
 
 def training_processes(processes: int | None, gpus: int | None, server_gpus: int) -> int | None:
-    """Return the number of training processes: as stated, or one for each GPU that no vLLM server has.
+    """Return the number of training processes: as stated, or one for each GPU without a vLLM server.
 
     Raises UserError if both are stated and differ, or if no GPU is left to train.
     """
@@ -210,7 +213,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
 
 
 def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
-    """Return the settings of a file's recipes; of several each is named with its line."""
+    """Return the settings of a file's recipes. If there are several, each is named with its line."""
     try:
         recipes = load_recipes(Path(name), options)
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
@@ -228,8 +231,8 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     asked = options.own_version or options.trl_version
     if asked is not None:
         raise UserError(
-            f"--framework-version {asked}: overrides are of our own trainer, which runs TRL {text(TRL)}. Name a recipe, or "
-            "leave the option out."
+            f"--framework-version {asked}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
+            "Name a recipe, or leave the option out."
         )
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points  # Hydra: not for recipes
@@ -260,7 +263,7 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
 
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:
-    """Return the parameters' values with their shares of valid points. Values that are never valid are yellow."""
+    """Return a table of parameter values with their shares of valid points. Values that are never valid are yellow."""
     table = build_table("parameter", "value", ("valid points", RIGHT), "")
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():

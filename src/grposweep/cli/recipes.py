@@ -94,15 +94,17 @@ def lint(
         LintFormat, typer.Option(help="json is one object per recipe, one a line; github annotates a pull request.")
     ] = LintFormat.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write the fixes that do not change training; not into shell scripts.")
+        bool, typer.Option("--fix", help="Write the fixes that do not change training. Shell scripts are not edited.")
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also those that change it.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
     ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Write nothing: show what --fix would change.")] = False,
     statistics: Annotated[bool, typer.Option("--statistics", help="Print only counts, by rule.")] = False,
     select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="All rules but these.", show_default=False)] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Rules or families to leave out.", show_default=False)
+    ] = None,
     stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
     """Check GRPO recipes: print each error, its line, and what to change.
@@ -120,17 +122,19 @@ def lint(
     options = Options(str(framework), None, processes, dataset_size, framework_version, gib, gpu, trl)
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not (fix or diff):
-        raise UserError("--unsafe-fixes says which fixes --fix may write, and --diff shows. Add --fix or --diff.")
+        raise UserError("--unsafe-fixes extends --fix and --diff, and does nothing alone. Add --fix or --diff.")
     if diff and (fix or statistics or format is not LintFormat.text):
-        raise UserError("--diff writes nothing but a diff: --fix, --statistics and --format do not go with it.")
+        raise UserError(
+            "--diff writes nothing but a diff: --fix, --statistics and --format cannot be combined with it."
+        )
     if statistics and format not in (LintFormat.text, LintFormat.json):
-        raise UserError(f"--statistics are counts, which --format {format} has no form for. Use text or json.")
+        raise UserError(f"--statistics cannot be written as --format {format}. Use text or json.")
     if stdin_jsonl:
         from grposweep.linting.command import lint_lines
 
         if files or fix or diff or statistics:
             raise UserError(
-                "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics do not go with it."
+                "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics cannot be combined with it."
             )
         return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
     from grposweep.linting.command import LintOptions, lint_files
@@ -227,7 +231,7 @@ def fit(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Estimate whether a recipe fits a GPU (or each common GPU), its largest sizes, and what saves most memory.
 
-    Exit code: 0 it fits or may fit, 1 it fits nowhere as it is, 2 unusable input.
+    Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
     from grposweep.cli.plan import show_fit
     from grposweep.frameworks.parsing.load import Options
@@ -255,7 +259,7 @@ def translate(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Convert a recipe to another framework, with its launch command and a list of what is lost.
 
-    Exit code: 0, 1 where its plan could not be kept or it has errors as it is, 2 unusable input.
+    Exit code: 0 success, 1 if its plan could not be kept or the recipe has errors, 2 unusable input.
     """
     from grposweep.cli.plan import training_processes
     from grposweep.frameworks.parsing.load import Options
@@ -267,14 +271,14 @@ def translate(
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:
-    """The memory of the GPU that was named, in GiB; a number wins."""
+    """Return the memory of the named GPU in GiB; a number takes precedence."""
     from grposweep.memory.catalog import memory_of
 
     return gib if gib is not None or name is None else memory_of(name, "--gpu")
 
 
 def _version(wanted: str | None) -> str | None:
-    """The TRL release to judge by, checked; one that is newer than the table counts as its newest, which is said."""
+    """Return the TRL release to judge by. One that is newer than the table is judged as its newest, which is printed."""
     from grposweep.frameworks.base import text
     from grposweep.frameworks.trl.keys import parse_version, releases
 

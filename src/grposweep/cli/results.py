@@ -56,8 +56,8 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path
 
 @command(
     "grposweep rerun best                         # of the newest sweep",
-    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # judged by the rules first",
-    "grposweep rerun 7 force=true                 # although it was repeated",
+    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # with a change; the rules judge it first",
+    "grposweep rerun 7 force=true                 # again, although it was repeated before",
 )
 def rerun(
     trial: Trial,
@@ -65,9 +65,9 @@ def rerun(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Repeat a trial exactly, or with a change: same configuration, seeds and code where the sweep kept a copy.
+    """Repeat a trial exactly or with a change, with the same configuration, seeds and code if the sweep kept a copy.
 
-    Results go to a new sweep next to the trial's; paths are relative to where that was started.
+    Results go to a new sweep next to the trial's. Relative paths start where that sweep was started.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.rerun import find_trial, rerun_trial
@@ -76,17 +76,17 @@ def rerun(
 
 
 @command(
-    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl.beta=0,0.04      # was it lr or KL",
+    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl.beta=0,0.04      # lr or KL?",
     "grposweep fork best --at 200 lr=1e-6 search.seeds=5 --sweep lr_batch",
 )
 def fork(
     trial: Trial,
     at: Annotated[int, typer.Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.", show_default=False)],
-    changes: Annotated[list[str], typer.Argument(metavar="key=v1,v2 ...", help="What to change.", show_default=False)],
+    changes: Annotated[list[str], typer.Argument(metavar="key=v1,v2 ...", help="Keys with values to try.", show_default=False)],
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Train on from a checkpoint of a trial, one parameter apart, and compare the children by paired intervals.
+    """Continue a trial from a checkpoint with one parameter changed at a time, and compare by paired intervals.
 
     A control changes nothing. All children of a seed have the same data order and random numbers. Results go to a new sweep
     next to the trial's; the same command resumes it.
@@ -103,14 +103,14 @@ def fork(
     "grposweep retry 3 7 --sweep lr_batch",
 )
 def retry(
-    trials: Annotated[list[str] | None, typer.Argument(help="Failed trials; all, if none is named.", show_default=False)] = None,
+    trials: Annotated[list[str] | None, typer.Argument(help="Failed trials; by default all.", show_default=False)] = None,
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
     """Retry failed trials in their own sweep, each from its last checkpoint, and resume the sweep.
 
-    'grposweep rerun' repeats any trial as a sweep of its own.
-    Exit code: the sweep's own.
+    'grposweep rerun' repeats any trial as a separate sweep.
+    Exit code: that of the sweep.
     """
     from grposweep.sweep.retry import retry as retry_trials
 
@@ -121,7 +121,7 @@ def retry(
 def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
     """Upload the W&B runs that a sweep kept offline, one run per trial; uploaded runs are not sent again.
 
-    Exit code: 0 all is sent, 1 something is not (nothing is lost), 2 unusable.
+    Exit code: 0 everything is sent, 1 something is not sent (nothing is lost), 2 unusable input.
     """
     from grposweep.report.view import open_sweep
     from grposweep.sweep.wandb_sync import sync_sweep
@@ -150,7 +150,7 @@ class TableFormat(StrEnum):
     json = "json"
 
 
-FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one its own program read; or a framework's words."
+FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; or a framework's name."
 
 
 @command(
@@ -224,7 +224,7 @@ def space(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Count a sweep's points: valid ones, and which rules make the others invalid.
 
-    Exit code: 0, 1 where no point is valid, 2 unusable input.
+    Exit code: 0 success, 1 if no point is valid, 2 unusable input.
     """
     from grposweep.cli.plan import show_space
 
@@ -245,9 +245,9 @@ def doctor(
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Check that a sweep's files are readable and consistent, and say what repairs them.
+    """Check that a sweep's files are readable and consistent, and show how to repair them.
 
-    Exit code: 0 sound, 1 problems found (and left), 2 unusable.
+    Exit code: 0 no problems, 1 problems remain, 2 unusable input.
     """
     from grposweep.sweep.doctor import run_checks
 

@@ -1,4 +1,4 @@
-"""What ``src/run.py`` calls between the command line and Hydra: both sweep syntaxes, messages for bad input, exit codes."""
+"""The code between ``src/run.py`` and Hydra: both sweep syntaxes, messages for bad input, exit codes."""
 
 import errno
 import os
@@ -25,8 +25,8 @@ from grposweep.terminal import keep_screens, printable, say
 
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
-VERBOSE = ("-v", "--verbose")  # shown on the terminal: the controller's log
-# What the user can change about a file that cannot be written, by the error; other errors are shown whole.
+VERBOSE = ("-v", "--verbose")  # these flags show the controller's log on the terminal
+# By error: what the user can change about a file that cannot be written. Other errors are shown in full.
 DISK_ERRORS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Make room"),  # a disk, a quota, a limit on files' sizes
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Allow writing there"),
@@ -66,7 +66,7 @@ def command(main: Callable[[], None]) -> None:
 
 
 def run_single(config: DictConfig) -> int:
-    """A single run: a sweep of one point. Says itself what is wrong: Hydra would put a line of its own before it."""
+    """Run a sweep of one point. It prints its own error messages, because Hydra would add a line before them."""
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     compose = _composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
@@ -79,18 +79,18 @@ def run_single(config: DictConfig) -> int:
 
 
 def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
-    """A sweep: the parameters of command line and sweep file, over the composition that they share."""
+    """Run a sweep: the parameters of command line and sweep file, over their shared composition."""
     compose = _composer(loader, config.hydra.job.config_name)
     space, fixed = parse_space(arguments, params, loader)
     points = Points(compose, fixed)
-    if points.base.search.sampler == ONE_FACTOR:  # one alternative is a comparison with the base configuration
+    if points.base.search.sampler == ONE_FACTOR:  # a comparison of one alternative with the base configuration
         space, fixed = parse_space(arguments, params, loader, keeps_single=True)
         points = Points(compose, fixed)
     return _run(space, points, fixed, dict(config.hydra.runtime.choices))
 
 
 def _composer(loader: ConfigLoader, name: str | None) -> Compose:
-    """What composes the primary configuration of this name at other overrides."""
+    """Return a function that composes the primary configuration of this name with other overrides."""
 
     def compose(overrides: list[str]) -> DictConfig:
         check_groups(overrides)
@@ -111,9 +111,9 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
 
 
 def _own_conf(tokens: list[str]) -> list[str]:
-    """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder where it is a whole copy of conf/.
+    """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder if DIR is a complete copy of conf/.
 
-    Hydra itself puts such a folder behind the package's own, so that no copied option would ever be read.
+    Hydra itself searches such a folder after the package's own, so it would never read a copied option.
     """
     found: list[str] = []
     for token in tokens:
@@ -127,7 +127,7 @@ def _own_conf(tokens: list[str]) -> list[str]:
 
 
 def _showing_base(tokens: list[str]) -> list[str]:
-    """Return the tokens of ``-m --cfg job`` as those of a single run: the base configuration; what is searched is printed."""
+    """Return the tokens of ``-m --cfg job`` as a single run's: the base configuration, with the searched parameters printed."""
     flags = set(tokens)
     if flags.isdisjoint(MULTIRUN) or flags.isdisjoint(("--cfg", "-c", "--info")):
         return tokens
@@ -143,13 +143,13 @@ def _is_override(token: str) -> bool:
     return not token.startswith("-") and ("=" in token or token.startswith("~"))
 
 
-# Parts of Hydra that grposweep replaces: what they are for, and what does it here.
+# Parts of Hydra that grposweep replaces: their purpose, and what replaces them.
 REPLACED = {
     "hydra/launcher": "Hydra's launchers wait for whole batches, so grposweep does not use them. "
     "Set cluster=local or cluster=slurm instead.",
-    "hydra/sweeper": "another sweeper would start trials without rules and a study. Set search=... instead.",
-    "hydra.sweep": "grposweep has folders of its own. Set outputs=... and name=... instead.",
-    "hydra.run": "grposweep has folders of its own. Set outputs=... and name=... instead.",
+    "hydra/sweeper": "another sweeper would start trials without the rules and without a study. Set search=... instead.",
+    "hydra.sweep": "grposweep chooses the folders itself. Set outputs=... and name=... instead.",
+    "hydra.run": "grposweep chooses the folders itself. Set outputs=... and name=... instead.",
 }
 
 

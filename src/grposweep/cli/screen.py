@@ -1,4 +1,4 @@
-"""Work of ``grposweep screen``: run or resume a screen, print it, and write the prompts that its advice keeps."""
+"""The work of ``grposweep screen``: run or resume a screen, print it, and write the prompts that its advice keeps."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from grposweep.sweep.run import counting_interrupts
 
 
 def show_screen(overrides: Sequence[str], samples: int, prompts: int | None, is_json: bool) -> int:
-    """Screen what these overrides configure, and print what was found."""
+    """Screen the configuration of these overrides, and print the result."""
     console = build_console(SCREEN_COLUMNS)
     if is_json:
         console.quiet = True

@@ -1,4 +1,4 @@
-"""Commands that show sweeps and trainings from their files alone: status, show, diagnose, list, report, serve."""
+"""Commands that show sweeps and trainings by reading their files: status, show, diagnose, list, report, serve."""
 
 from json import dumps
 from pathlib import Path
@@ -35,7 +35,7 @@ def status(
     elif console.is_terminal:
         watch_status(reader, console)
     else:
-        raise UserError("--watch needs a terminal. Without one, ask again with 'grposweep status', or with --json.")
+        raise UserError("--watch needs a terminal. Without one, repeat 'grposweep status', or use --json.")
 
 
 @command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
@@ -75,12 +75,12 @@ def diagnose(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Diagnose a GRPO training from its log, and say what to do.
+    """Diagnose a GRPO training from its log, and show what to do.
 
     It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines, W&B's offline runs and CSV,
     TensorBoard events, and metrics.jsonl.
 
-    Exit code: 0, 1 if a finding of --fail-on is there, 2 unusable input.
+    Exit code: 0 success, 1 if a finding of --fail-on is present, 2 unusable input.
     """
     from grposweep.diagnose.command import diagnose_once, parse_fail_on, watch_log
     from grposweep.report.tables import LOG_COLUMNS, build_console

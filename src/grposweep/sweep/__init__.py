@@ -1,4 +1,4 @@
-"""The sweep on disk and its controller: crash-only, one writer, everything in files."""
+"""The sweep on disk and its controller: one writer, all state in files, safe to kill at any time."""
 
 import sys
 from types import ModuleType
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Callable(ModuleType):
-    """``grposweep.sweep`` is also the function of the Python interface: this package has its name once it is imported."""
+    """Makes this package callable: ``grposweep.sweep`` is also the function of the Python interface."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from grposweep.api import sweep  # loads all rules

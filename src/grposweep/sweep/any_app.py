@@ -39,11 +39,11 @@ from grposweep.terminal import printable
 logger = logging.getLogger(__name__)
 
 SAMPLERS = ("auto", "grid", "tpe", "random")
-N_TRIALS = 20  # of a search without a list of points
-REPEATED = 3  # jobs in a row that fail alike stop the sweep
-LISTED = 10_000  # points of a finite space that are tried once the sampler draws none that is valid
-ASKS = 10  # of the sampler, each many draws, before no point is taken for valid
-DEFAULT_DIR = "multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"  # Hydra's own, which no second command would find again
+N_TRIALS = 20  # without a list of points
+REPEATED = 3  # jobs in a row that fail in the same way stop the sweep
+LISTED = 10_000  # points of a finite space that are tried once the sampler finds no valid one
+ASKS = 10  # requests to the sampler, each of many draws, before it counts as exhausted
+DEFAULT_DIR = "multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"  # Hydra's default, which a second command would not find again
 IDENTITY = "app_sweep.json"
 RESULTS = "results"
 
@@ -80,7 +80,7 @@ class Recorded:
 
 
 def _number(returned: Any) -> float | None:
-    """Return a finite number that a job returned, NumPy's and torch's scalars among them; None for anything else."""
+    """Return a finite number that a job returned, including scalars of NumPy and torch; None for anything else."""
     try:
         value = float(returned)
     except (TypeError, ValueError):
@@ -120,7 +120,7 @@ class Options:
                 raise UserError(f"hydra.sweeper.{key}={value}: set one of {', '.join(known)}.")
         for key, count in (("n_trials", self.n_trials), ("n_jobs", self.n_jobs)):
             if count is not None and count < 1:
-                raise UserError(f"hydra.sweeper.{key}={count}: that is no job at all. Set 1 or more.")
+                raise UserError(f"hydra.sweeper.{key}={count}: this would run no job. Set 1 or more.")
         sampler = ("grid" if space.is_finite else ADAPTIVE) if self.sampler == "auto" else self.sampler
         if sampler == "grid" and not space.is_finite:
             raise UserError(
@@ -135,7 +135,7 @@ def sweep_app(
     context: HydraContext, task_function: TaskFunction, config: DictConfig,
     arguments: list[str], params: Mapping[str, Any], options: Mapping[str, Any],
 ) -> int:  # fmt: skip
-    """Run or resume an application's sweep; returns the exit code. Hydra's own errors of the application's conf pass through."""
+    """Run or resume an application's sweep, and return the exit code. Hydra's errors of the application's conf pass through."""
     try:
         space, fixed = parse_space(arguments, params, context.config_loader)
         chosen = Options.of(options).resolved(space)
@@ -156,7 +156,7 @@ def sweep_app(
 
 
 def open_folder(config: DictConfig, space: Space, fixed: list[str], options: Options) -> Path:
-    """Return the sweep's folder, made or found. Hydra's default is replaced by one that the same command finds again.
+    """Return the sweep's folder, new or existing. Hydra's default is replaced by one that the same command finds again.
 
     ``fixed``: the single values in ``hydra.sweeper.params``, which ``config`` lacks (it has the typed ones).
     Raises UserError for a folder with another sweep.
@@ -197,7 +197,7 @@ def _keys(arguments: list[str]) -> dict[str, str]:
 
 
 class Points:
-    """The overrides of each point, and what the application's validator says of it."""
+    """The overrides of each point, and the findings of the application's validator."""
 
     def __init__(
         self, loader: ConfigLoader, config: DictConfig, space: Space, fixed: list[str], keys: Mapping[str, str],
@@ -220,7 +220,7 @@ class Points:
         return self._loader.load_sweep_config(self._config, self.overrides(point))
 
     def problems(self, point: Point) -> list[str]:
-        """Return what the validator says of a point. Raises Hydra's errors for one that cannot be composed."""
+        """Return the validator's findings on a point. Raises Hydra's errors for one that cannot be composed."""
         key = freeze(point)
         if key not in self._judged:
             config = self.compose(point)
@@ -258,7 +258,7 @@ def text_of(point: Point) -> str:
 
 
 class AppSweep:
-    """One run of a sweep's command: settle what earlier runs left, then ask, launch and record until nothing is left.
+    """One run of a sweep's command: record what earlier runs left, then ask, launch and record until nothing is left.
 
     A job is a trial of the study. Its attribute ``origin`` is the number of the first job at its point, whose folder it has.
     """
@@ -277,21 +277,23 @@ class AppSweep:
 
     @property
     def is_halted(self) -> bool:
-        """Whether one failure after the other is the same."""
+        """Return whether the last failures in a row are the same."""
         return len(self.failures) >= REPEATED and len(set(self.failures[-REPEATED:])) == 1
 
     def run(self) -> int:
-        """Work until nothing is left; returns the exit code."""
+        """Work until nothing is left, and return the exit code."""
         again, new = self._unfinished(), self._new_points()
         while batch := self._batch(again, new):
             self._launch(batch)
             if self.is_halted:
-                logger.error("stopped: %d jobs in a row failed alike. The same command tries them again.", REPEATED)
+                logger.error(
+                    "stopped: %d jobs in a row failed in the same way. The same command tries them again.", REPEATED
+                )
                 break
         return self._report()
 
     def _unfinished(self) -> list[tuple[Point, int]]:
-        """Record what ended unseen; return the points and first jobs of all others that did not finish."""
+        """Record jobs that ended unseen. Return the points and first jobs of all others that did not finish."""
         for trial in self.jobs.values():
             if trial.state == TrialState.RUNNING:
                 self._record(trial.number, "it was interrupted")
@@ -361,7 +363,7 @@ class AppSweep:
         return [*self.points.overrides(point), *same]
 
     def _record(self, number: int, failure: str) -> None:
-        """Tell the study what a job's result says; ``failure`` is said of a job without one."""
+        """Record a job's result in the study; ``failure`` is the reason for a job without one."""
         found = read_json(self.folder / RESULTS / f"{number}.json") or {"error": failure}
         value, error = found.get("value"), found.get("error")
         if error is None and value is None and self.options.sampler == ADAPTIVE:
@@ -377,7 +379,7 @@ class AppSweep:
         self.study.tell(number, value, pruned=value is None)  # Optuna has no finished trial without a value
 
     def _report(self) -> int:
-        """Log what the sweep came to, write Hydra's usual file of the best point, and return the exit code."""
+        """Log the sweep's result, write Hydra's usual file of the best point, and return the exit code."""
         jobs, best = self.jobs.values(), self.study.best
         finished = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in jobs)
         logger.info(

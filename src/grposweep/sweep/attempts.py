@@ -1,4 +1,4 @@
-"""Trial folders and their attempts: written, announced on disk, submitted, watched, and found again by another controller."""
+"""Trial folders and their attempts: write, announce on disk, submit, watch, and find again after a controller's death."""
 
 import json
 import shlex
@@ -60,7 +60,9 @@ def write_trial(
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds})
     command = [sys.executable, *run_command(), *_repeatable(overrides), *point_overrides]
-    text = f"#!/bin/sh\n# Repeats this trial as a run of its own.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
+    text = (
+        f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
+    )
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
@@ -69,14 +71,14 @@ def write_trial(
 
 
 def _plan(setting: Setting) -> dict[str, Any]:
-    """Return what follows from a setting: the plan, memory by part, and tokens, from which costs are foretold."""
+    """Return what follows from a setting: the plan, memory by part, and the tokens that predict costs."""
     work = find_work(setting)
     more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
     return {**build_plan(setting).as_dict(), **more}
 
 
 def _repeatable(overrides: list[str]) -> list[str]:
-    """The shared overrides without those that name or steer the sweep; a study's own values stay, as those of one run."""
+    """Return the shared overrides without those that name or control the sweep. A study's own values stay."""
     steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
     return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
@@ -92,7 +94,7 @@ class HeartbeatMonitor:
     """When it last moved, or when the attempt began."""
 
     def look(self, waits: bool) -> None:
-        """Look once; an attempt that waits to run cannot move."""
+        """Read the heartbeat once. A waiting attempt does not move it."""
         try:
             stat = self.heartbeat.stat()
             now: tuple[int, int] | None = (stat.st_mtime_ns, stat.st_ino)
@@ -103,13 +105,13 @@ class HeartbeatMonitor:
 
     @property
     def still_seconds(self) -> float:
-        """For how long it has not moved."""
+        """Return the seconds since the heartbeat last moved."""
         return time.monotonic() - self.since
 
 
 @dataclass
 class RunningAttempt:
-    """One attempt under way; ``end`` is set once its launcher reports how it ended."""
+    """An attempt under way; ``end`` is set once its launcher reports the end."""
 
     folder: TrialFolder
     point: Point
@@ -174,7 +176,7 @@ class Attempts:
 
 
 def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenAttempt) -> RunningAttempt:
-    """Return an attempt under way, with what its folder says of it."""
+    """Return an attempt under way, with the state in its folder."""
     minutes = verdict.experiment.cluster.stall_min
     return RunningAttempt(
         folder,
@@ -191,7 +193,7 @@ def running_attempt(folder: TrialFolder, verdict: ValidationResult, begun: OpenA
 
 
 def rollout_seconds(folder: TrialFolder, steps: int) -> float | None:
-    """Return how long the slowest rollout of a trial took with its optimizer steps, of which there are ``steps``.
+    """Return the seconds of the slowest of a trial's ``steps``-step rollouts with its optimizer steps.
 
     None before the second one has ended: the first one loads and compiles.
     """

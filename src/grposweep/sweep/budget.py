@@ -1,4 +1,4 @@
-"""The budget of GPU hours: what trials have cost, what they are going to cost, and whether the budget holds another one.
+"""Keep the budget of GPU hours: past costs, expected costs, and whether another trial fits.
 
 A trial starts only if the rest of the budget holds its estimated cost. Estimates come from the trials that finished. They
 also order the last trials of a sweep, the longest first.
@@ -27,7 +27,7 @@ Effective = tuple[object, ...]
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Seconds on the clock, and device-seconds."""
+    """Seconds of elapsed time, and device seconds."""
 
     seconds: float
     device_seconds: float
@@ -35,7 +35,7 @@ class CostEstimate:
 
 @dataclass
 class CostModel:
-    """Costs of trials that ran to their end, by the settings that decide about them; the learning rate does not."""
+    """Costs of finished trials by the settings that decide them, which excludes the learning rate."""
 
     validator: Validator
     _noted: dict[int, tuple[Point, CostEstimate]] = field(default_factory=dict)
@@ -45,26 +45,26 @@ class CostModel:
 
     @property
     def is_known(self) -> bool:
-        """Whether any trial has finished."""
+        """Return whether any trial has finished."""
         return bool(self._noted)
 
     @property
     def mean(self) -> CostEstimate | None:
-        """Of a trial so far."""
+        """Return the mean cost of a trial so far."""
         return _mean([cost for _, cost in self._noted.values()]) if self._noted else None
 
     def note(self, trial: FrozenTrial, seconds: float, device_seconds: float) -> None:
-        """What a trial took; only where it finished."""
+        """Record the cost of a finished trial."""
         if trial.state == TrialState.COMPLETE and seconds > 0:
             self._noted.setdefault(trial.number, (dict(trial.params), CostEstimate(seconds, device_seconds)))
 
     def seconds(self, point: Point) -> float | None:
-        """On the clock."""
+        """Return the expected elapsed seconds of a point."""
         cost = self.of(point)
         return None if cost is None else cost.seconds
 
     def of(self, point: Point) -> CostEstimate | None:
-        """What a trial of this point is to take: as others with its settings, otherwise by its tokens."""
+        """Return the expected cost of a point: that of trials with its settings, otherwise by its tokens."""
         if not self.is_known:
             return None
         self._digest()
@@ -74,7 +74,7 @@ class CostModel:
         return self._by_work(find_work(setting)) or self.mean
 
     def _by_work(self, work: Work | None) -> CostEstimate | None:
-        """By what a token has cost all of them."""
+        """Return the cost by the mean cost of a token."""
         seconds = fit_rates([(seen, cost.seconds) for seen, cost in self._seen])
         device_seconds = fit_rates([(seen, cost.device_seconds) for seen, cost in self._seen])
         if work is None or seconds is None or device_seconds is None:
@@ -82,7 +82,7 @@ class CostModel:
         return CostEstimate(seconds.hours(work) * HOUR, device_seconds.hours(work) * HOUR)
 
     def _digest(self) -> None:
-        """Sort new trials by their settings; only when an estimate is wanted."""
+        """Sort new trials by their settings, once an estimate is needed."""
         for point, cost in list(self._noted.values())[self._digested :]:
             setting = self.validator.fields.setting(point)
             self._alike.setdefault(effective(setting), []).append(cost)
@@ -92,7 +92,7 @@ class CostModel:
 
 
 def effective(setting: Setting) -> Effective:
-    """What decides how long a training takes."""
+    """Return the settings that decide how long a training takes."""
     plan = build_plan(setting)
     return (
         setting.parameters, setting.max_completion_length, setting.num_generations, setting.num_iterations, setting.beta > 0,
@@ -113,7 +113,7 @@ class Budget:
     wanted: float | None = None  # GPU hours of the next trial, where the budget does not hold them
 
     def holds(self, point: Point, spent: float, promised: float, done: float = 0.0) -> bool:
-        """Whether a trial can be finished as well: device-seconds spent so far, promised to what runs; its share done."""
+        """Return whether the budget holds this trial: device seconds spent, promised to running trials, its share done."""
         self.wanted = None
         cost = self.expectation.of(point)
         if self.hours is None or cost is None:
@@ -125,7 +125,7 @@ class Budget:
         return False
 
     def promise(self, started: int, target: int, spent: float, promised: float) -> str:
-        """How many trials fit, in words; empty where there is no limit."""
+        """Describe how many trials fit; empty without a limit."""
         if self.hours is None:
             return ""
         named, mean = f"search.budget_gpu_hours={self.hours:g}", self.expectation.mean
@@ -140,7 +140,7 @@ class Budget:
 
 @dataclass
 class GpuHourBudget:
-    """What one sweep has spent of its budget, in GPU hours; a rank without a GPU counts as one."""
+    """The budget that one sweep has spent, in GPU hours; a rank without a GPU counts as one."""
 
     folder: SweepFolder
     study: SweepStudy
@@ -151,11 +151,11 @@ class GpuHourBudget:
     _caught_up: bool = False  # whether trials of earlier controllers have been learned from
 
     def hours(self) -> float:
-        """GPU hours of all trials so far, those that run among them."""
+        """Return the GPU hours of all trials so far, including running ones."""
         return sum(self.cost(trial)[1] for trial in self.study.started) / HOUR
 
     def cost(self, trial: FrozenTrial) -> tuple[float, float]:
-        """Seconds and device-seconds of a trial so far; of one that has ended they are read once."""
+        """Return seconds and device seconds of a trial so far. Those of an ended trial are read once."""
         if trial.number in self._costs:
             return self._costs[trial.number]
         path = self.folder.trial(trial.number, trial.user_attrs["experiment"]).path
@@ -169,18 +169,18 @@ class GpuHourBudget:
         return run_cost(running.folder.path, is_running=True, most=time.monotonic() - running.since)
 
     def seconds(self, point: Point) -> float | None:
-        """Return how many seconds a trial is going to take; None while that is unknown."""
+        """Return the expected seconds of a trial; None if unknown."""
         self._catch_up()
         return self.budget.expectation.seconds(point)
 
     def is_over(self) -> bool:
-        """Whether the budget is spent, and nothing more may be started; what runs continues."""
+        """Return whether the budget is spent, so that no trial is started. Running trials continue."""
         limit = self.budget.hours
         self.overspent = limit is not None and self.hours() >= limit
         return self.overspent
 
     def affords(self, point: Point, done: float = 0.0) -> bool:
-        """Whether the budget holds what is left of this trial in addition to what running trials will cost."""
+        """Return whether the budget holds the rest of this trial in addition to the running trials."""
         if self.budget.hours is None:
             return True
         self._catch_up()
@@ -189,7 +189,7 @@ class GpuHourBudget:
         return affords
 
     def promised(self) -> float:
-        """Device-seconds that the running trials are still going to take."""
+        """Return the device seconds that running trials are still expected to take."""
         costs = (
             (self.budget.expectation.of(running.point), self._cost_so_far(running)[1])
             for running in self.running.values()
@@ -197,12 +197,12 @@ class GpuHourBudget:
         return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)
 
     def promise(self, planned: int) -> str:
-        """How many of the planned trials fit the budget, in words."""
+        """Describe how many of the planned trials fit the budget."""
         self._catch_up()
         return self.budget.promise(len(self.study.started), planned, self.hours() * HOUR, self.promised())
 
     def refit(self, trial: FrozenTrial, planned: int) -> str:
-        """Learn from a trial that has just ended; what is news of the budget then: the first one tells how many it holds."""
+        """Learn from a trial that has just ended, and return news about the budget: the first one shows how many it holds."""
         known = self.budget.expectation.is_known
         self._learn(trial)
         if self.budget.hours is None or known or not self.budget.expectation.is_known:
@@ -210,12 +210,12 @@ class GpuHourBudget:
         return self.promise(planned)
 
     def _learn(self, trial: FrozenTrial) -> None:
-        """What a finished trial took is what the next ones will."""
+        """Learn the cost of a finished trial."""
         if trial.state == TrialState.COMPLETE:
             self.budget.expectation.note(trial, *self.cost(trial))
 
     def _catch_up(self) -> None:
-        """Learn once from what finished under earlier controllers."""
+        """Learn once from trials that finished under earlier controllers."""
         if not self._caught_up:
             self._caught_up = True
             for trial in self.study.started:

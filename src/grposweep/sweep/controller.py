@@ -1,4 +1,4 @@
-"""The controller: a tick collects what ended, tells the study, asks for valid points and submits them. It is idempotent."""
+"""Control a sweep: a tick collects ended attempts, updates the study, asks for valid points and submits them. Idempotent."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 logger = logging.getLogger(__name__)
-# What passes: a full disk, a mount or permission that is withdrawn, a shared file system that stalls.
+# Temporary errors: a full disk, a withdrawn mount or permission, a stalled shared file system.
 UNWRITABLE = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE,
     errno.ENFILE,
@@ -35,21 +35,21 @@ UNWRITABLE = (
 
 @dataclass
 class Controller:
-    """Runs one sweep while it holds the lease; everything it knows is also in files."""
+    """Runs one sweep while it holds the lease. All of its state is also in files."""
 
     folder: SweepFolder
     queue: TrialQueue
     outcomes: OutcomeRecorder
     launcher: Launcher
     lease: Lease
-    overrides: list[str]  # those that every trial shares
+    overrides: list[str]  # shared by all trials
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
     running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
-    unwritable: str = ""  # what the last tick could not write; it tries again as long as something runs
+    unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
     _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
-    busy: str = ""  # why the launcher takes nothing more for now
+    busy: str = ""  # why the launcher accepts no more attempts for now
     busy_until: float = 0.0  # time.monotonic()
     _warning_checked: bool = False  # whether jobs are warned early enough
 
@@ -61,7 +61,7 @@ class Controller:
         self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:
-        """Collect, then fill free slots; returns whether the sweep has nothing left to do."""
+        """Collect, then fill free slots. Return whether the sweep has nothing left to do."""
         self.lease.check()
         try:
             before, self.unwritable = self.unwritable, ""
@@ -80,7 +80,7 @@ class Controller:
                     f"{error.filename or self.folder.path} cannot be used ({error.strerror}). 'grposweep doctor' says what is "
                     "wrong with a sweep's files; then run the same command again."
                 ) from error
-            # Nothing is lost: what could not be written is still to be done, at the next tick or by the next controller.
+            # Nothing is lost: the next tick or the next controller writes what could not be written.
             self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"
             if self.unwritable != before:
                 logger.error("%s; trying again", self.unwritable)
@@ -90,26 +90,26 @@ class Controller:
 
     @property
     def trouble(self) -> str:
-        """Why nothing is started, though there may be more to do; empty otherwise."""
+        """Return why nothing is started although more may be left; empty otherwise."""
         return self.unwritable or self.outcomes.halted or self.busy
 
     @property
     def stopped_itself(self) -> bool:
-        """Whether the user has to repair something before the sweep can continue."""
+        """Return whether the user must correct something before the sweep can continue."""
         return bool(self.outcomes.halted or self.unwritable)
 
     @property
     def started(self) -> list[FrozenTrial]:
-        """All trials that were started, now or by an earlier controller."""
+        """Return all trials that this or an earlier controller started."""
         return self.study.started
 
     @property
     def ended(self) -> int:
-        """How many trials have ended for good, now or under an earlier controller."""
+        """Return the number of trials that have ended finally, under this or an earlier controller."""
         return sum(trial.state.is_finished() for trial in self.started)
 
     def collect(self) -> None:
-        """Record what ended: in the trial folder first, then in the study."""
+        """Record ended attempts: in the trial folder first, then in the study."""
         for number, running in list(self.running.items()):
             running.end = running.end or self.launcher.poll(running.job_id)
             if not running.folder.path.is_dir():
@@ -126,18 +126,20 @@ class Controller:
                 self.busy_until = 0.0  # there may be room now
 
     def _drop(self, running: RunningAttempt) -> None:
-        """End an attempt whose folder was removed. Its trial is unfinished by the study, so it begins again."""
+        """End an attempt whose folder was removed. The study has its trial as unfinished, so it starts from the beginning."""
         number = running.folder.number
         if running.end is not None:
             del self.running[number]
         elif not running.cancelled:
             running.cancelled = True
             self.launcher.cancel(running.job_id)
-            self.outcomes.news.append(f"trial {number}: {running.folder.path} was removed; the trial begins again")
-            logger.warning("its folder was removed: it begins again", extra=about(number, running.attempt))
+            self.outcomes.news.append(
+                f"trial {number}: {running.folder.path} was removed; the trial starts from the beginning"
+            )
+            logger.warning("its folder was removed: it starts from the beginning", extra=about(number, running.attempt))
 
     def fill(self) -> None:
-        """Submit until the slots are full, the budget is spent, or the launcher takes no more for now."""
+        """Submit until the slots are full, the budget is spent, or the launcher accepts no more for now."""
         if time.monotonic() < self.busy_until:
             return
         try:
@@ -149,7 +151,7 @@ class Controller:
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
-        """Start one trial after the other; paused trials that were never promoted end with the sweep."""
+        """Start one trial after the other. Paused trials that were never promoted end with the sweep."""
         while len(self.running) < self.launcher.slots:
             if self.outcomes.halted:
                 return
@@ -183,7 +185,7 @@ class Controller:
         more = self.queue.has_points
         promoted = self.early_stopping.promote(more)
         if promoted is None:
-            return self._start_new() or more > self.queue.has_points  # no point was left: who continues instead?
+            return self._start_new() or more > self.queue.has_points  # no point was left: promote another trial instead
         trial = self.study.trials[promoted]
         if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False
@@ -203,7 +205,7 @@ class Controller:
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
-        logger.info("interrupted: %d attempts are asked to stop at their next rollout boundary", len(self.running))
+        logger.info("interrupted: %d attempts will stop at their next rollout boundary", len(self.running))
         for running in self.running.values():
             if running.request.ends_trial:
                 continue  # it stops there anyway, for another reason
@@ -211,7 +213,7 @@ class Controller:
                 running.folder.request(Action.STOP)
 
     def kill(self) -> None:
-        """End every attempt now, and start none; their last checkpoints remain."""
+        """End every attempt at once and start none. Their last checkpoints remain."""
         self.stopping = True
         logger.info("interrupted again: %d attempts are ended now", len(self.running))
         for running in self.running.values():
@@ -223,7 +225,7 @@ class Controller:
         return self.folder.trial(trial.number, trial.user_attrs["experiment"])
 
     def _watch(self, running: RunningAttempt) -> None:
-        """Check its learning curve; end an attempt whose heartbeat stopped, which is noted on disk first."""
+        """Read an attempt's learning curve. End the attempt if its heartbeat stopped, which is noted on disk first."""
         if running.cancelled:
             return
         if not self.stopping:
@@ -243,7 +245,7 @@ class Controller:
             self.launcher.cancel(running.job_id)
 
     def _check_warning(self, running: RunningAttempt) -> None:
-        """Say once if a job's warning comes too late for a rollout, which then ends without a checkpoint."""
+        """Warn once if a job's warning comes too late for a rollout, which then ends without a checkpoint."""
         verdict = self.validator.validate(running.point, running.seed)
         lead = self.launcher.warning_seconds(verdict.experiment.cluster)
         seconds = rollout_seconds(running.folder, boundary_steps(verdict.setting)) if lead is not None else 0.0
@@ -261,12 +263,12 @@ class Controller:
             logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
 
     def _unfinished(self) -> list[FrozenTrial]:
-        """Return the trials that run by the study, but not under this controller, and are not paused."""
+        """Return the trials that run according to the study, but not under this controller, and are not paused."""
         known = self.running.keys() | self.early_stopping.paused
         return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in known]
 
     def _resume(self, trial: FrozenTrial) -> None:
-        """Go on with an unfinished trial: follow its attempt, record what it left, leave it paused, or run it again."""
+        """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or run it again."""
         if self._is_paused(self.trial_folder(trial)):
             self.early_stopping.pause(trial.number)
             return
@@ -284,7 +286,7 @@ class Controller:
         if result.is_recorded:
             folder.close_attempt()
         if result.is_final:
-            logger.info("resume: it had ended (%s); the study is told", result.status, extra=about(trial.number))
+            logger.info("resume: it had ended (%s); the study is updated", result.status, extra=about(trial.number))
             self.outcomes.report_to_study(folder)
         elif request.action == Action.PRUNE:
             self.outcomes.prune(folder, request)
@@ -295,7 +297,7 @@ class Controller:
             self._submit(folder, verdict)
 
     def _is_paused(self, folder: TrialFolder) -> bool:
-        """Return whether a trial plainly waits for its promotion; reads few files."""
+        """Return whether a trial waits for its promotion; reads few files."""
         return folder.control.action == Action.PAUSE and not folder.is_done and folder.open_attempt() is None
 
     def _start_new(self) -> bool:
@@ -322,7 +324,7 @@ class Controller:
 
 
 def _point_text(trial: QueuedTrial) -> str:
-    """Return a point as it was typed, and where it comes from."""
+    """Return a point as it was typed, and its origin."""
     values = " ".join(f"{name}={label}" for name, label in trial.verdict.point.items()) or "the configuration as it is"
     if "of" in trial.attributes:
         return f"{values} (trial {trial.attributes['of']} again on seed {trial.attributes['seed']})"

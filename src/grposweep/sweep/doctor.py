@@ -32,7 +32,7 @@ REPAIR_PASSES = 3  # one repair may show what another problem hid
 
 
 def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
-    """Check a sweep, given by name or path, and repair it if asked to; return the exit code.
+    """Check a sweep, given by name or path, and repair it on request; return the exit code.
 
     Raises UserError if there is no such sweep, or if a controller works on what should be repaired.
     """
@@ -40,7 +40,7 @@ def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     checks = CheckRun(sweep, quiet=not is_held(sweep.folder.lease))
     left = list(checks.findings())
     if not checks.quiet:
-        say("a controller is at work: only what it is not changing now was looked at", out)
+        say("a controller is running: only files that it is not changing now were checked", out)
     if repair and left:
         with Lease(sweep.folder.lease):
             left = _repair(checks, left, out)
@@ -51,7 +51,7 @@ def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
 
 
 def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Finding]:
-    """Repair what can be repaired, until nothing more can; return what is left."""
+    """Repair everything that can be repaired, and return what is left."""
     for _ in range(REPAIR_PASSES):
         repairable = [finding for finding in found if finding.repair is not None]
         for finding in repairable:
@@ -66,13 +66,13 @@ def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Findi
 
 @dataclass(frozen=True)
 class CheckRun:
-    """One look at everything; ``quiet``: no controller is at work."""
+    """One pass over all files; ``quiet``: no controller is running."""
 
     sweep: Sweep
     quiet: bool
 
     def findings(self, lease: bool = True) -> Iterator[Finding]:
-        """All that is wrong now; ``lease``: with the lease itself, which may be ours by now."""
+        """Return all problems now; ``lease``: include the lease, which may be ours by now."""
         folder = self.sweep.folder
         if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
             yield found
@@ -81,7 +81,7 @@ class CheckRun:
             yield from check_leftovers(folder)
             yield from check_journal(self.sweep)
         trials = self.sweep.trials()
-        if folder.journal.exists():  # of a missing one check_journal has spoken
+        if folder.journal.exists():  # check_journal reports a missing one
             yield from check_study(self.sweep, trials)
         yield from self._trials(trials)
 
@@ -94,7 +94,7 @@ class CheckRun:
 
 
 def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
-    """What only stands still where the trial's attempt does not run."""
+    """Check what is stable only while the trial's attempt does not run."""
     begun = trial.open_attempt()
     runs = jobs.runs(trial.path, begun.number, begun.job_id) if begun is not None else False
     if runs is not False:
@@ -114,7 +114,7 @@ def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
     early = f"{stopped} stopped early, " if stopped else ""
     counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
     if not left:
-        return f"{sweep.folder.path.name} is sound: {counts}"
+        return f"{sweep.folder.path.name} has no problems: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
     hint = (
         "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""

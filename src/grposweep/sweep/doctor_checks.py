@@ -43,24 +43,24 @@ from grposweep.sweep.resume import Folders, contradictions, folders_by_number, o
 
 @dataclass(frozen=True)
 class Finding:
-    """``what`` is wrong; ``remedy`` describes the automatic repair, or the manual one if there is none."""
+    """A problem: ``what`` is wrong; ``remedy`` describes the automatic repair, or the manual one if there is none."""
 
     what: str
     remedy: str
     repair: Callable[[], object] | None = None
 
     def __str__(self) -> str:
-        """Both, as they are shown."""
+        """Return problem and remedy as they are shown."""
         return f"{self.what}: {self.remedy}"
 
 
 def scrap_path(path: Path) -> Path:
-    """Where the unreadable parts of a file are kept."""
+    """Return where the unreadable parts of a file are kept."""
     return path.with_name(f"{path.name}.damaged")
 
 
 def check_json(path: Path, name: str, remedy: str) -> Finding | None:
-    """A file that should hold one JSON object, and does not; it is set aside. A missing one is fine."""
+    """Check a file that should hold one JSON object; a damaged one is set aside. A missing one is no problem."""
     try:
         if not os.path.lexists(path) or isinstance(parse_json(read_bytes(path)), dict):
             return None
@@ -70,12 +70,12 @@ def check_json(path: Path, name: str, remedy: str) -> Finding | None:
 
 
 def torn_lines(path: Path) -> list[bytes]:
-    """The lines of a file of JSON lines that hold no object."""
+    """Return the lines of a JSON lines file that hold no object."""
     return [line for line in _lines(path) if not _is_object(line)]
 
 
 def drop_torn_lines(path: Path) -> None:
-    """Move unreadable lines into a file of their own next to it."""
+    """Move unreadable lines into a separate file next to it."""
     lines = _lines(path)
     with scrap_path(path).open("ab") as file:
         file.writelines(line + b"\n" for line in lines if not _is_object(line))
@@ -96,7 +96,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-OLD_SECONDS = 60.0  # a living writer's draft is there for milliseconds
+OLD_SECONDS = 60.0  # a running writer's draft exists for milliseconds
 
 
 def check_lease(folder: SweepFolder) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def check_lease(folder: SweepFolder) -> Iterator[Finding]:
 
 
 def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
-    """Check for drafts and locks of dead writers; only while no controller is at work."""
+    """Check for drafts and locks of dead writers; only while no controller is running."""
     for path in _drafts(folder.path):
         yield Finding(f"{path.relative_to(folder.path)} is the draft of a writer that died", "delete it", path.unlink)
     if lock_age(folder.journal) > LOCK_SECONDS:
@@ -116,7 +116,7 @@ def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
 
 
 def _drafts(root: Path) -> Iterator[Path]:
-    """Drafts in the sweep's folder and in its trials' own, not in what trainers write below."""
+    """Return drafts in the folders of the sweep and its trials, not in folders that trainers write."""
     for folder in (root, root / paths.PREPARE_FOLDER, *sorted((root / paths.TRIALS).glob("*/"))):
         for path in sorted(folder.glob(".*")):
             if path.is_file() and is_draft(path.name) and _is_old(path):
@@ -133,7 +133,7 @@ def _is_old(path: Path) -> bool:
 
 REMEDIES = {
     paths.RESULT: "the trial continues, or runs again",
-    paths.CONTROL: "nothing is asked of the trial then",
+    paths.CONTROL: "the trial then has no request",
     paths.HEARTBEAT: "the next attempt writes a new one",
     paths.PLAN: "it is written again with the trial's folder",
     paths.PROVENANCE: "where the trial came from is lost",
@@ -141,14 +141,14 @@ REMEDIES = {
 
 
 def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Finding]:
-    """Files that hold one object each; ``known`` is the trial by the study."""
+    """Check files that hold one object each; ``known`` is the trial in the study."""
     name = trial.path.name
     if not (trial.path / paths.CONFIG).exists():
         yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
     elif (record := trial.record) is None:
         yield _lost_record(trial, known)
     elif record.config_sha256 not in ("", _config_sha256(trial)):
-        what = f"{name}/config.yaml is not what trial.json says was written"
+        what = f"{name}/config.yaml differs from the hash in trial.json"
         yield Finding(what, "restore it: the folder's name and results are another experiment's")
     for file, remedy in REMEDIES.items():
         if found := check_json(trial.path / file, f"{name}/{file}", remedy):
@@ -167,22 +167,22 @@ def _config_text(trial: TrialFolder) -> str:
 
 
 def _lost_record(trial: TrialFolder, known: FrozenTrial | None) -> Finding:
-    what = f"{trial.path.name}/trial.json does not tell the trial's point"
+    what = f"{trial.path.name}/trial.json does not state the trial's point"
     if known is None or str(known.user_attrs.get("experiment"))[:6] != trial.head:
-        return Finding(what, "the study does not either; overrides.yaml does, to a person")
+        return Finding(what, "nor does the study; read it from overrides.yaml")
     record = TrialRecord(known.params, known.user_attrs, _config_sha256(trial), known.number)
     return Finding(what, "write it again from the study", partial(record.write, trial.path))
 
 
 def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
-    """attempts.jsonl: readable, and in order."""
+    """Check that attempts.jsonl is readable and in order."""
     yield from _check_torn(trial, paths.ATTEMPTS)
     for what in _disorder(trial.attempts()):
-        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "another program wrote it: nothing is changed")
+        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "another program wrote it, so nothing is changed")
 
 
 def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
-    """Attempts count upwards; each is announced before it is started, and ends once (restarts are the launcher's own)."""
+    """Check that attempts count upwards and that each is announced, started and ended once (launchers may restart them)."""
     seen, announced, ended = {-1}, set(), set()
     for line in events:
         attempt, event = line.attempt, line.event
@@ -198,13 +198,13 @@ def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
 
 
 def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
-    """An attempt that is open, though nothing runs."""
+    """Check for an open attempt although nothing runs."""
     note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
     return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
 
 
 def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
-    """metrics.jsonl: readable, and no step twice."""
+    """Check that metrics.jsonl is readable and has no step twice."""
     yield from _check_torn(trial, paths.METRICS)
     counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
     if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
@@ -217,7 +217,7 @@ def _step(line: dict[str, Any]) -> tuple[str, str]:
 
 
 def _keep_last(path: Path) -> None:
-    """Of several lines for one step the last one, in the place of the first; the file as it was is kept under another name."""
+    """Keep the last of several lines for one step, in the place of the first. The original file is kept under another name."""
     lines = {_step(line) if "step" in line else place: line for place, line in enumerate(read_lines(path))}
     scrap_path(path).write_bytes(read_bytes(path))
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
@@ -239,7 +239,7 @@ def _check_torn(trial: TrialFolder, file: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's folder with what sweep.yaml says of its search."""
+    """A sweep's folder with the search in its sweep.yaml."""
 
     folder: SweepFolder
     space: Space
@@ -247,25 +247,25 @@ class Sweep:
     metric: str
 
     def trials(self) -> list[FrozenTrial]:
-        """What can be read of the study's trials."""
+        """Return the readable trials of the study."""
         study = read_study(self.folder.journal, self.direction)
         return [] if study is None else study.get_trials(deepcopy=False)
 
     def rebuild(self) -> None:
-        """Cut a damaged journal, and take what the study lacks from the trial folders."""
+        """Cut a damaged journal, and add what the study lacks from the trial folders."""
         open_study(self.folder, self.space, self.direction, self.metric)
 
     def remake(self) -> None:
-        """Set the whole journal aside first."""
+        """Set the whole journal aside, then rebuild it."""
         if self.folder.journal.exists():
             cut(self.folder.journal, 0)
         self.rebuild()
 
 
 def read_sweep(folder: SweepFolder) -> Sweep:
-    """A sweep by its sweep.yaml.
+    """Read a sweep by its sweep.yaml.
 
-    Raises UserError where that does not say what was searched: nothing can be judged without it.
+    Raises UserError if it does not state the search, without which nothing can be checked.
     """
     settings: dict[str, Any] = folder.settings() or {}
     try:
@@ -276,13 +276,13 @@ def read_sweep(folder: SweepFolder) -> Sweep:
         return Sweep(folder, read_space(settings["space"]), direction, metric)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{folder.path / paths.SWEEP} does not say what was searched ({type(error).__name__}: {error}). "
+            f"{folder.path / paths.SWEEP} does not state what was searched ({type(error).__name__}: {error}). "
             "Restore it, or move it away and run the sweep's command: it writes a new one."
         ) from error
 
 
 def check_journal(sweep: Sweep) -> Iterator[Finding]:
-    """The journal by itself."""
+    """Check the journal by itself."""
     path = sweep.folder.journal
     if not path.exists():
         if any(sweep.folder.trials()):
@@ -295,7 +295,7 @@ def check_journal(sweep: Sweep) -> Iterator[Finding]:
 
 
 def check_study(sweep: Sweep, trials: list[FrozenTrial]) -> Iterator[Finding]:
-    """The study against the trial folders."""
+    """Compare the study with the trial folders."""
     folders = folders_by_number(sweep.folder)
     if wrong := contradictions(trials, folders):
         yield Finding("; ".join(wrong), "make the study again from the trial folders", sweep.remake)
@@ -321,20 +321,22 @@ def _check_trial(sweep: Sweep, trial: FrozenTrial, folders: Folders) -> Iterator
 
 
 def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterator[Finding]:
-    """A trial's end in the study is that of its result."""
-    name, remedy = f"trial {trial.number}", "tell the study what the folder says"
+    """Check that a trial's end in the study is that of its result."""
+    name, remedy = f"trial {trial.number}", "update the study from the folder"
     if not folder.is_done:
         if trial.state.is_finished():
-            yield Finding(f"{name} has ended by the study, and has no result", "restore result.json; the study is kept")
+            yield Finding(
+                f"{name} has ended according to the study, and has no result", "restore result.json; the study is kept"
+            )
     elif not trial.state.is_finished():
-        yield Finding(f"{name} has ended by its folder, and not by the study", remedy, sweep.rebuild)
+        yield Finding(f"{name} has ended according to its folder, but not in the study", remedy, sweep.rebuild)
     else:
         value = trial.value if trial.state == TrialState.COMPLETE else None
         result = folder.result
         if (trial.state == TrialState.PRUNED) != (result.status is TrialStatus.PRUNED):
             yield Finding(f"{name} was stopped early by only one of the study and its result", remedy, sweep.remake)
         elif value != result.value:
-            what = f"{name} is worth {value} by the study, and {result.value} by its result"
+            what = f"{name} has the value {value} in the study, and {result.value} in its result"
             yield Finding(what, remedy, sweep.remake)
 
 
