@@ -100,7 +100,7 @@ def doctor(here: Path) -> Ended:
 
 
 def test_a_damaged_sweep_of_an_earlier_version_is_repaired_from_its_trial_folders(here: Path) -> None:
-    """The journal is cut off, a trial's record is gone, and a line of metrics is torn; afterwards it has no problems."""
+    """The journal is cut off, a trial's record is gone, and a line of metrics is torn; afterwards it is sound."""
     sweep = here / "outputs" / "killed"
     journal = sweep / "study.journal"
     journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
@@ -114,4 +114,4 @@ def test_a_damaged_sweep_of_an_earlier_version_is_repaired_from_its_trial_folder
         assert said in repaired.out
     assert "5 trials, 2 finished, 1 stopped early, 1 failed, 1 unfinished" in repaired.out
     assert [end_of(folder / "result.json") for folder in trials(sweep)[:4]] == before
-    assert "has no problems" in doctor(here).out
+    assert "is sound" in doctor(here).out

@@ -114,7 +114,7 @@ def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
     early = f"{stopped} stopped early, " if stopped else ""
     counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
     if not left:
-        return f"{sweep.folder.path.name} has no problems: {counts}"
+        return f"{sweep.folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
     hint = (
         "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""
