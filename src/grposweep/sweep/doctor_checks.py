@@ -336,7 +336,7 @@ def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterato
         if (trial.state == TrialState.PRUNED) != (result.status is TrialStatus.PRUNED):
             yield Finding(f"{name} was stopped early by only one of the study and its result", remedy, sweep.remake)
         elif value != result.value:
-            what = f"{name} has the value {value} in the study, and {result.value} in its result"
+            what = f"{name} is worth {value} by the study, and {result.value} by its result"
             yield Finding(what, remedy, sweep.remake)
 
 
