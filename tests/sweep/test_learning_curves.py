@@ -64,6 +64,18 @@ def test_only_what_is_new_is_read(metrics: MetricsFile, monkeypatch: pytest.Monk
     assert reader.held_out == [0.7]
 
 
+def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(metrics: MetricsFile) -> None:
+    """Nothing of it is lost, also if it is the first line."""
+    reader, line = CurveReader(metrics.path, "eval_reward"), metrics.path.read_bytes()
+    metrics.path.write_bytes(line[:-9])
+    reader.update()
+    assert reader.start is None
+    with metrics.path.open("ab") as file:
+        file.write(line[-9:])
+    reader.update()
+    assert reader.start == 0.2
+
+
 def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) -> None:
     """Going on from a checkpoint replaces the file."""
     train(metrics, 2)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fuzz.damaged_sweeps import without_waiting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import learning
 from grposweep.config.to_setting import read_setting
+from in_process import sweeps_in
 from support import Ended, read, run_in, trials
 
 Run = Callable[..., Ended]
@@ -58,6 +60,16 @@ def test_another_schedule_gives_points_and_no_results(earlier: Path) -> None:
     taken = read(ended.sweep / "warm_start.json")
     assert len(taken["first"]) == 2
     assert taken["observations"] == []
+
+
+def test_an_earlier_trial_is_found_at_any_option_that_learns_the_same(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if other options of a group come first."""
+    words = (*SHORT, *OTHER_SIZES, "name=other", "search=tpe", "search.trials=1", "search.warm_start=early")
+    with without_waiting():
+        sweep = sweeps_in(earlier, monkeypatch)(*words, "lr=tag(log,interval(1e-4,1e-2))", "kl=low,none")
+    assert read(sweep / "warm_start.json")["first"] == [{"lr": 1e-3, "kl": "none"}, {"lr": 3e-3, "kl": "none"}]
 
 
 @pytest.mark.parametrize(("change", "said"), [
