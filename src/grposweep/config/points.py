@@ -6,10 +6,11 @@ sections exchanged; a test compares this with Hydra's own composition. A user's 
 recorded experiment is changed in the same way: a group's option replaces the group, a key its value, the rest stays.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -97,7 +98,7 @@ class Points:
             composed = self._composed([f"{name}={option}" for name, option in groups.items()])
             return to_experiment(_set(composed, values))
         try:
-            config = self._typed.copy()
+            config = cast(DictConfig, pickle.loads(self._typed))  # OmegaConf's own copy takes 6 times as long
             for name, option in groups.items():
                 config[name] = self._typed_section(name, option)
             return resolved(_set(config, values))
@@ -108,9 +109,9 @@ class Points:
             return to_experiment(_set(config, values))
 
     @cached_property
-    def _typed(self) -> DictConfig:
+    def _typed(self) -> bytes:
         """Return the base under the schema's types, cached because merging takes four times as long as the rest of a point."""
-        return typed(self._base)
+        return pickle.dumps(typed(self._base))
 
     def _typed_section(self, group: str, option: str) -> Any:
         """Return ``_section`` under the schema's types."""
