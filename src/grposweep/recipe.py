@@ -44,7 +44,8 @@ class LaunchedCode:
     ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty if
     unknown; ``own_trainer`` is true if it is not the framework's class. ``other_keys`` is what happens to a key that
     neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
-    builds the trainer's configuration itself, so keys that the command line omits have the file's values.
+    builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
+    is the line of the trainer's call if it certainly passes no ``eval_dataset``.
     """
 
     file: str
@@ -53,6 +54,7 @@ class LaunchedCode:
     own_trainer: bool = False
     other_keys: Literal["", "stop", "dropped"] = ""
     own_config: bool = False
+    no_evaluation: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from grposweep.frameworks.parsing.load import Options
 from grposweep.linting.apply_fixes import fix_file
 from grposweep.linting.command import LintOptions, lint_files
@@ -54,6 +56,20 @@ def test_safe_fixes_are_written_into_the_call(tmp_path: Path) -> None:
         fixed = fix_file(path, Options(**VERSION), EVERYTHING, unsafe=False)
         assert path.read_text() == before.replace("torch_dtype=", "dtype=")
         assert (fixed.changes, fixed.note) == (("GV101: torch_dtype removed, dtype='bfloat16'",), "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "found"),
+    [("'steps'", "", True), ("'epoch'", ", eval_dataset=None", True), ("'no'", "", False), ("word", "", False),
+     ("'steps'", ", eval_dataset=held_out", False), ("'steps'", ", **words", False), ("'steps'", ", *words", False)],
+)  # fmt: skip
+def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more: str, found: bool) -> None:
+    """transformers stops at start; not where the call may get the data otherwise."""
+    text = f"from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(\n    eval_strategy={strategy},\n)\n"
+    path = write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n")
+    shown = answer(path)
+    assert ("train.py:3: GE104 error" in shown) is found
+    assert ("GRPOTrainer(...) on line 5 gets no eval_dataset" in " ".join(shown.split())) is found
 
 
 def test_a_value_that_is_no_literal_is_left_alone_and_that_is_said(tmp_path: Path) -> None:

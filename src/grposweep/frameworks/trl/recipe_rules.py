@@ -1,4 +1,4 @@
-"""GV, TRL and Open-R1: keys that a version takes, with values that it can read.
+"""GV and GE, TRL and Open-R1: keys that a version takes, values that it can read, evaluation that has data.
 
 Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); scripts/grpo.py
 and the `trl` command of every release from 0.14.0 to 1.16.0 (what happens to a key that a launch does not take); transformers
@@ -234,6 +234,21 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(
             f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
         )
+
+
+@recipe_rule("GE104", "error")
+def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
+    """A Python file whose ``eval_strategy`` is ``steps`` or ``epoch``, and whose ``GRPOTrainer(...)`` gets no ``eval_dataset``.
+
+    transformers 5.23 trainer.py stops at start: "You have set `args.eval_strategy` to steps but you didn't pass an
+    `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not where ``**words`` may hold the data.
+    """
+    code, key = recipe.code, "eval_strategy"
+    if code is None or code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
+        return
+    if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
+        why = f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so transformers stops at start"
+        yield Violation(f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},))
 
 
 @recipe_rule("GV109", "error")

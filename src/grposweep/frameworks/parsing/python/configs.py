@@ -214,7 +214,8 @@ def _configure(file: _File, found: Entries, calls: list[Entries], is_only: bool)
         config, lines, unresolved, found, found.call.lineno,
         "unsloth" if "unsloth" in imports else "trl",
         _processes(file, calls), _pin(file.source), file.source.cells,
-        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop"), frozenset(elsewhere.keys() - slots.keys()),
+        LaunchedCode(str(file.path), own, trainer, own_trainer, "stop", no_evaluation=_no_evaluation(found, calls)),
+        frozenset(elsewhere.keys() - slots.keys()),
     )  # fmt: skip
 
 
@@ -256,6 +257,21 @@ def _said_elsewhere(found: Entries, calls: list[Entries], is_only: bool) -> dict
 def _uses(trainer: Entries, config: Entries) -> bool:
     given = trainer.slots.get("args")
     return given is not None and (given.value is config or given.node is config.call)
+
+
+def _no_evaluation(config: Entries, calls: list[Entries]) -> int | None:
+    """Return the line of the trainer of a configuration, if none of its trainers can have an ``eval_dataset``."""
+    trainers = [call for call in calls if call.kind.endswith("Trainer") and _uses(call, config)]
+    lacking = [call.call.lineno for call in trainers if call.call is not None and _lacks_evaluation(call)]
+    return lacking[0] if lacking and len(lacking) == len(trainers) else None
+
+
+def _lacks_evaluation(trainer: Entries) -> bool:
+    """Return whether a call has no ``eval_dataset`` (or None), no ``**words`` and no arguments by place but the model."""
+    given = trainer.slots.get("eval_dataset")
+    by_place = {key for key in trainer.slots if key.startswith("*")} - {"*0"}
+    starred = trainer.call is not None and any(isinstance(one, ast.Starred) for one in trainer.call.args)
+    return (given is None or given.value is None) and not (by_place or starred or trainer.unknown)
 
 
 def _lora(call: Entries) -> dict[str, Slot]:
