@@ -52,6 +52,13 @@ def completions_per_step(s: Setting) -> int | None:
     return None if micro_step is None else micro_step * s.gradient_accumulation_steps
 
 
+def stated_completions_per_step(s: Setting) -> int | None:
+    """Return the completions of a step as a recipe in prompts states them, which B W A may not make; otherwise B W A."""
+    if s.prompts_per_rollout is None or s.prompts_per_step is None:
+        return completions_per_step(s)
+    return s.prompts_per_step * s.num_generations
+
+
 def prompts_per_rollout(s: Setting) -> int | None:
     """Return B W S / G, in prompts; None if groups are not whole."""
     completions = completions_per_rollout(s)
@@ -201,7 +208,7 @@ class Plan:
 
 def build_plan(s: Setting) -> Plan:
     """Compute all numbers of a valid setting whose ``auto`` sizes are solved."""
-    step, total = completions_per_step(s), total_steps(s)
+    step, total = stated_completions_per_step(s), total_steps(s)
     return Plan(
         processes=s.processes,
         per_device_train_batch_size=s.per_device_train_batch_size,

@@ -1,6 +1,8 @@
 """``grposweep plan A.yaml B.sh``: recipes of different frameworks side by side, in the same numbers."""
 
 import json
+import re
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,24 @@ def test_side_by_side_they_are_told_apart_by_loss_and_kl(
     assert "learning rate 1e-06 1e-06 1e-06" in said
     assert said.count("loss, k3 x 0.01") == 3
     assert "EasyR1 counts rollouts where it says steps: trainer.max_steps" in said
+
+
+@pytest.mark.parametrize("micro", [15, 16])
+def test_a_plan_prints_no_product_that_is_not_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, micro: int
+) -> None:
+    """256 prompts are no whole steps of 96, and 16 does not divide the 60 completions of a step on each GPU."""
+    monkeypatch.setenv("COLUMNS", "200")
+    script = VERL.replace("batch_size=32", "batch_size=256").replace("rollout.n=8", "rollout.n=5")
+    script = script.replace("ppo_mini_batch_size=16", "ppo_mini_batch_size=96")
+    (tmp_path / "v.sh").write_text(
+        script.replace("ppo_micro_batch_size_per_gpu=16", f"ppo_micro_batch_size_per_gpu={micro}")
+    )
+    show_plan([str(tmp_path / "v.sh")], Options(processes=8, train_prompts=1000), as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "completions per rollout 1,280 as set 256 prompts x 5" in said
+    assert re.search(r"prompts per optimizer step 96 (B W A / G|as set) 480 / 5", said)
+    assert "of these on each process 60" in said
+    assert "Sizes do not divide" in said
+    made = re.findall(r"([\d,]+) B W \w (\d+) x (\d+) x (\d+)", said)
+    assert all(int(total.replace(",", "")) == prod(map(int, factors)) for total, *factors in made)

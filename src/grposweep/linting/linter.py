@@ -222,7 +222,7 @@ def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, A
         return found
     rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
     found["completions_per_rollout"] = rollout
-    found["completions_per_step"] = planning.completions_per_step(s)
+    found["completions_per_step"] = planning.stated_completions_per_step(s)
     if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
         return found  # groups are not whole: TRL refuses it, so further numbers are meaningless
     found["prompts_per_rollout"] = prompts

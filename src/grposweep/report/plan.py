@@ -52,7 +52,8 @@ NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "B": lambda s: s.per_device_train_batch_size, "W": _w, "A": lambda s: s.gradient_accumulation_steps,
     "S": planning.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
     "D": lambda s: s.train_prompts, "P": planning.prompts_per_rollout, "N": planning.rollouts_per_epoch,
-    "rollout": planning.completions_per_rollout, "step": planning.completions_per_step, "boundary": planning.boundary_steps,
+    "rollout": planning.completions_per_rollout, "step": planning.stated_completions_per_step,
+    "P_step": lambda s: s.prompts_per_step, "boundary": planning.boundary_steps,
     "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
     "evaluated": planning.evaluated_completions, "trained": planning.total_completions,
     "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
@@ -63,10 +64,10 @@ LINES = (
     DATA,
     Line("completions per rollout", "B W S", planning.completions_per_rollout, "{B} x {W} x {S}"),
     Line("prompts per rollout", "B W S / G", planning.prompts_per_rollout, "{rollout} / {G}"),
-    Line("completions per optimizer step", "B W A", planning.completions_per_step, "{B} x {W} x {A}"),
-    Line("of these on each process", "B A", lambda s: s.per_device_train_batch_size * s.gradient_accumulation_steps, "{B} x {A}"),
-    Line("prompts per optimizer step", "B W A / G", lambda s: _divided(planning.completions_per_step(s), s.num_generations),
-         "{step} / {G}"),
+    Line("completions per optimizer step", "B W A", planning.stated_completions_per_step, "{B} x {W} x {A}"),
+    Line("of these on each process", "B A", lambda s: _each(s), "{B} x {A}"),
+    Line("prompts per optimizer step", "B W A / G",
+         lambda s: _divided(planning.stated_completions_per_step(s), s.num_generations), "{step} / {G}"),
     Line("optimizer steps per rollout", "mu S / A", planning.steps_per_rollout, "{mu} x {S} / {A}"),
     Line("rollouts per epoch", "floor(D / P)", planning.rollouts_per_epoch, "floor({D} / {P})"),
     Line("prompts dropped per epoch", "D mod P", planning.dropped_prompts, "{D} mod {P}"),
@@ -105,10 +106,44 @@ SYMBOLS = (
 )
 
 
+def _rollout_differs(s: Setting) -> bool:
+    """Return whether B W S is not the stated rollout, because something does not divide."""
+    micro_step, micro_steps = planning.completions_per_micro_step(s), planning.micro_steps_per_generation(s)
+    return micro_step is not None and micro_step * micro_steps != planning.completions_per_rollout(s)
+
+
+def _step_differs(s: Setting) -> bool:
+    """Return whether B W A is not the stated step, because something does not divide."""
+    return planning.completions_per_step(s) != planning.stated_completions_per_step(s)
+
+
+def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
+    """Return formula and numbers of the lines whose usual formula does not make the stated number."""
+    found, prompts = {}, s.prompts_per_rollout is not None
+    if _rollout_differs(s):
+        found["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
+    if _step_differs(s):
+        found["completions per optimizer step"] = ("as set", "{P_step} prompts x {G}")
+        found["of these on each process"] = ("of a step / W", "{step} / {W}")
+        found["prompts per optimizer step"] = ("as set", "{step} / {G}")
+    if found and prompts:
+        found["optimizer steps per rollout"] = ("mu x prompts, rounded", "{mu} x {P} / {P_step}, rounded")
+        found["optimizer steps per epoch"] = ("N x steps per rollout", "")
+    return found
+
+
+def _each(s: Setting) -> int | Fraction | None:
+    """Return the completions of a step on each process."""
+    if _step_differs(s):
+        return _divided(planning.stated_completions_per_step(s), _w(s) or 0)
+    return s.per_device_train_batch_size * s.gradient_accumulation_steps
+
+
 def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     """Return one column a recipe; for a single one also the formulas with its numbers."""
     columns: list[Column] = ["", *((name or "value", {**RIGHT, **FOLD}) for name, _ in items), ("formula", FOLD)]
     table = build_table(*columns, *([("with numbers", {**FOLD, "style": "dim"})] if len(items) == 1 else []))
+    as_set = _lines_as_set(items[0][1]) if len(items) == 1 else {}
     for line in LINES + COMPARED if len(items) > 1 else LINES:
         values = [_value(line, setting) for _, setting in items]
         if all(value is None for value in values):
@@ -116,8 +151,9 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
         if line is DATA and all(_w(s) == s.processes for _, s in items):
             continue  # nothing is shared
         cells = ["?" if value is None else _text(value) for value in values]
-        numbers = [line.numbers.format_map(_Numbers(items[0][1]))] if len(items) == 1 else []
-        table.add_row(line.name, *cells, line.formula, *numbers)
+        formula, template = as_set.get(line.name, (line.formula, line.numbers))
+        numbers = [template.format_map(_Numbers(items[0][1]))] if len(items) == 1 else []
+        table.add_row(line.name, *cells, formula, *numbers)
     return table
 
 
@@ -129,6 +165,12 @@ def notes(s: Setting) -> list[str]:
         said.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
+        )
+    if _rollout_differs(s) or _step_differs(s):
+        b, w, a, micro_steps = (_Numbers(s)[symbol] for symbol in ("B", "W", "A", "S"))
+        said.append(
+            f"Sizes do not divide: B W S ({b} x {w} x {micro_steps}) and B W A ({b} x {w} x {a}) do not both make what is set, "
+            "so the table has the numbers that are set."
         )
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         said.append(
@@ -160,7 +202,7 @@ def memory_assumptions(s: Setting) -> list[str]:
 
 def shortcut(s: Setting) -> Fraction | None:
     """The steps by the ms-swift guide's formula, which ignores floor, ceil and S != A; None where something is unknown."""
-    if s.processes is None or s.train_prompts is None or s.epochs is None:
+    if s.processes is None or s.train_prompts is None or s.epochs is None or _step_differs(s):
         return None
     per_pass = Fraction(s.train_prompts * s.num_generations, s.per_device_train_batch_size * (_w(s) or s.processes))
     return per_pass * s.num_iterations / s.gradient_accumulation_steps * Fraction(s.epochs).limit_denominator(10**6)
