@@ -48,10 +48,10 @@ def test_the_only_trial_goes_on(name: str) -> None:
 
 
 def test_a_slow_starter_goes_on_where_its_kind_rises_late_and_is_paused_where_it_does_not() -> None:
-    """The same four evaluations, among two sorts of neighbours."""
+    """The same five evaluations, among two sorts of neighbours."""
     late = [rising(10 + n, 1e-5 * (1 + n / 10), 0.95, bend=3.0) for n in range(4)]
     flat = [rising(10 + n, 1e-5 * (1 + n / 10), 0.35) for n in range(4)]
-    trial = running(rising(20, 1.2e-5, 0.95, 4, bend=3.0))
+    trial = running(rising(20, 1.2e-5, 0.95, 5, bend=3.0))
     decide = build_policy("curve").decide
     assert decide(trial, [*GOOD, *late]).action is Action.CONTINUE
     assert decide(trial, [*GOOD, *flat]).action is Action.PAUSE
@@ -74,8 +74,8 @@ def test_a_trial_that_falls_below_its_start_is_paused_from_its_first_evaluation_
     assert build_policy("curve").decide(trial, [*GOOD, *BAD]).action is Action.PAUSE
 
 
-def test_a_trial_in_the_better_half_of_those_that_came_as_far_goes_on_with_any_forecast() -> None:
-    """One in the lower half has the forecast's verdict."""
+def test_a_trial_in_the_best_third_of_those_that_came_as_far_goes_on_with_any_forecast() -> None:
+    """Any other one has the forecast's verdict."""
     others, decide = [*GOOD[:2], *FLAT], build_policy("curve").decide
     assert decide(running(rising(90, 1.2e-5, 0.36, 5)), others).action is Action.CONTINUE
     assert decide(running(rising(90, 1.2e-5, 0.34, 5)), others).action is Action.PAUSE
