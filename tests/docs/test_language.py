@@ -11,7 +11,7 @@ from support import PROJECT
 # Words that a reader cannot look up, or that have a plain substitute (if, any, each, next to, correct, the user).
 BANNED = re.compile(
     r"\b(nobody|somebody|whoever|whatever|wherever|anew|census|overseer|mend(?:s|ed|ing)?|beside|heed(?:s|ed)?|in vain|"
-    r"becomes of|the desk|this dial|other dials)\b",
+    r"becomes of|the desk|this dial|other dials|for good|on the spot|no more than that)\b",
     re.IGNORECASE,
 )
 MOST_WORDS = 35  # of a sentence

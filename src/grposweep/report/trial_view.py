@@ -35,7 +35,7 @@ class State(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial has ended for good."""
+        """Return whether the trial has ended finally."""
         return self in (State.FINISHED, State.PRUNED, State.FAILED)
 
     @property

@@ -122,12 +122,12 @@ class SweepView:
 
     @property
     def ended(self) -> int:
-        """How many trials have ended for good."""
+        """Return the number of trials that have ended finally."""
         return self.count(State.FINISHED, State.PRUNED, State.FAILED)
 
     @property
     def is_over(self) -> bool:
-        """Whether every trial of the sweep has ended for good."""
+        """Return whether every trial of the sweep has ended finally."""
         return 0 < self.planned == self.ended
 
     @property

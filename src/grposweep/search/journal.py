@@ -32,7 +32,7 @@ LOCK_SECONDS = 60.0  # a writer of Optuna's holds its lock for milliseconds, and
 
 
 class _LeaseHeld(BaseJournalFileLock):
-    """No lock: the sweep's lease already keeps other writers out, and a dead writer's lock would hang us for good."""
+    """No lock: the sweep's lease already keeps other writers out, and a dead writer's lock would block us forever."""
 
     def acquire(self) -> bool:
         return True

@@ -47,14 +47,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Tail:
-    """The new lines of a file that grows by appends, and that an attempt replaces when it resumes from a checkpoint."""
+    """Reads new lines of a file that grows by appends. An attempt replaces the file when it resumes from a checkpoint."""
 
     path: Path
     _file: int = -1  # inode
     _seen: int = 0  # bytes
 
     def read(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether the file is another one than before, and its whole lines since the last look."""
+        """Return whether the file was replaced, and its complete lines since the last call."""
         try:
             stat = self.path.stat()
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class Tail:
 
 @dataclass
 class CurveReader:
-    """One trial's evaluations and training signals as far as its file tells them; ``sign`` -1 where less is better."""
+    """One trial's evaluations and training signals, read from its file; ``sign`` is -1 if less is better."""
 
     path: Path
     metric: str
@@ -93,7 +93,7 @@ class CurveReader:
     _stretch: list[Line] = field(default_factory=list)  # training steps since the last evaluation
 
     def update(self) -> bool:
-        """Read what is new; whether anything was."""
+        """Read new lines, and return whether there were any."""
         self._tail = self._tail or Tail(self.path)
         replaced, lines = self._tail.read()
         if replaced:
@@ -114,7 +114,7 @@ class CurveReader:
         )  # fmt: skip
 
     def _begin(self) -> None:
-        """Forget all: the attempt has taken back the steps after its checkpoint."""
+        """Forget everything: the attempt repeats the steps after its checkpoint."""
         self.start = None
         for values in (self.steps, self.attempts, self.completions, self.held_out, self.errors, self._stretch):
             values.clear()
@@ -145,7 +145,7 @@ class CurveReader:
 
 
 def whole_completions(trial: Path, reached: float, step: int) -> float | None:
-    """Completions of a trial's whole training: by its plan, or where only its program knows, by its heartbeat's steps."""
+    """Return the completions of a trial's whole training, by its plan or, for external programs, by its heartbeat's steps."""
     planned = as_number((read_json(trial / paths.PLAN) or {}).get("total_completions"))
     if planned:
         return planned
@@ -154,14 +154,14 @@ def whole_completions(trial: Path, reached: float, step: int) -> float | None:
 
 
 def mean(stretch: Sequence[Line], name: str) -> float | None:
-    """A signal's mean over training steps; None where it was not logged, or once not a number."""
+    """Return a signal's mean over training steps; None if it was not logged or was NaN once."""
     values = [as_number(line[name]) for line in stretch if name in line]
     numbers = [value for value in values if value is not None]
     return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def broken(stretch: Sequence[Line]) -> float | None:
-    """The share of training steps whose loss was not a number, which metrics.jsonl holds as null."""
+    """Return the share of training steps whose loss was NaN, which metrics.jsonl holds as null."""
     logged = [line["loss"] is None for line in stretch if "loss" in line]
     return fmean(logged) if logged else None
 
@@ -173,7 +173,7 @@ NEVER_PROMOTED = "paused, and never promoted"
 
 @dataclass
 class EarlyStoppingMonitor:
-    """What is known of a sweep's learning curves; all of it can be read again from the trial folders."""
+    """The state of a sweep's learning curves. All of it can be rebuilt from the trial folders."""
 
     folder: SweepFolder
     study: SweepStudy
@@ -192,16 +192,16 @@ class EarlyStoppingMonitor:
 
     @cached_property
     def sign(self) -> float:
-        """What makes larger better."""
+        """Return the factor that makes larger values better."""
         return 1.0 if self.search.direction == "maximize" else -1.0
 
     @property
     def stops_early(self) -> bool:
-        """Whether others' curves decide about a trial."""
+        """Return whether other trials' curves decide about a trial."""
         return type(self.stopping) is not NoStopping
 
     def watch(self, running: RunningAttempt) -> None:
-        """Judge a running trial's new evaluation, where there is one, and ask its attempt for what follows."""
+        """Judge a running trial's new evaluation, if any, and send the decision to its attempt."""
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
         reader.update()
@@ -217,11 +217,11 @@ class EarlyStoppingMonitor:
         self._judged[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:
-        """Note that this trial does not run any more, and waits for its promotion."""
+        """Note that this trial stopped running and waits for its promotion."""
         self.paused.add(number)
 
     def go_on(self, number: int) -> None:
-        """Note that this trial waits no longer."""
+        """Note that this trial no longer waits."""
         self.paused.discard(number)
         self._still.pop(number, None)
 
@@ -238,15 +238,15 @@ class EarlyStoppingMonitor:
         return chosen if chosen in self.paused else None
 
     def share(self, trial: FrozenTrial) -> float:
-        """How much of its training a trial has behind it, 0 to 1."""
+        """Return the finished share of a trial's training, from 0 to 1."""
         return self._curve(trial).share
 
     def curves(self) -> list[Curve]:
-        """All curves of the search, by number."""
+        """Return all curves of the search, by trial number."""
         return [self._curve(trial) for trial in self.study.searched]
 
     def foreseen(self) -> dict[int, float]:
-        """What a sampler is told of trials that have not finished, in the metric's own direction.
+        """Return values of unfinished trials for the sampler, in the metric's direction.
 
         One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: a sampler
         has to learn that trainings collapse there, not how far they fall.
@@ -266,7 +266,7 @@ class EarlyStoppingMonitor:
         return self.stopping.propose(self.curves())
 
     def has_converged(self) -> bool:
-        """Return whether nothing left promises more than the noise; asked again when another trial has finished."""
+        """Return whether no choice promises more than the noise; computed again after each finished trial."""
         finished = sum(trial.state == TrialState.COMPLETE for trial in self.study.searched)
         if self.terminator is None or finished == self._has_converged[0]:
             return self._has_converged[1]
@@ -304,14 +304,14 @@ class EarlyStoppingMonitor:
         return (ACTIONS[decision.action], decision.reason, "") if decision.action in ACTIONS else None
 
     def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
-        """Whether there is an evaluation that this attempt made, is not judged yet, and that is not the last one."""
+        """Return whether this attempt made an evaluation that is not yet judged and is not the last one."""
         if not reader.steps or reader.attempts[-1] < running.attempt:
             return False
         total = self._total(running.folder.number, reader)
         return reader.steps[-1] > self._judged.get(running.folder.number, 0) and not reader.completions[-1] >= total > 0
 
     def _curve(self, trial: FrozenTrial) -> Curve:
-        """A trial's curve now."""
+        """Return a trial's present curve."""
         number = trial.number
         if (known := self._still.get(number)) is not None and known.state == _state(trial, number in self.paused):
             return known
@@ -331,7 +331,7 @@ class EarlyStoppingMonitor:
         return self._readers[number]
 
     def _total(self, number: int, reader: CurveReader) -> float:
-        """Completions of the whole training; 0 while unknown."""
+        """Return the completions of the whole training; 0 while unknown."""
         if not self._totals.get(number):
             reached, step = (reader.completions[-1], reader.steps[-1]) if reader.steps else (0.0, 0)
             self._totals[number] = whole_completions(reader.path.parent, reached, step) or 0.0

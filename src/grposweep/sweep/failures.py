@@ -48,7 +48,7 @@ _OTHER_CRASHES = re.compile(
 )
 _BEGINS = ("Traceback (most recent call last)", "ray.exceptions.RayTaskError(")
 _FRAME = re.compile(r'^ +File "([^"]+)", line \d+(?:, in (\S+))?')
-# Where frameworks check what a person set: files that do nothing else, and the beginnings of everything.
+# Where frameworks check the user's configuration: files that do nothing else, and start-up functions.
 _CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argparser)\.py$")
 _LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
 _BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
@@ -174,7 +174,7 @@ def _all_patterns(kinds: tuple[str, ...]) -> tuple[tuple[Failure, re.Pattern[str
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Failure]:
-    """The classes that a log's lines after its last sign of progress speak of; CRASH for an error of no known kind.
+    """Return the failure classes in a log's lines after its last sign of progress; CRASH for an unknown error.
 
     An error of no known kind that says that a known one was its cause only passes that one on; and what ends in errors
     after a watchdog has spoken is what hung.
@@ -219,7 +219,7 @@ def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
 
 
 def _refuses(line: str, file: str, function: str) -> bool:
-    """Whether an exception raised there says that what a person set cannot work."""
+    """Return whether an exception raised there means that the user's configuration cannot work."""
     if _CONFIGURATION.search(file):
         return True
     return bool(_REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function))
@@ -231,7 +231,7 @@ METRICS = 5  # last lines of metrics.jsonl
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that speaks about an attempt's end."""
+    """The evidence about an attempt's end."""
 
     code: int = 0
     """Its exit code; negative: the signal that ended it."""
@@ -248,14 +248,14 @@ class Evidence:
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each log before an attempt starts: what stands there already is an earlier attempt's."""
+    """Return the bytes of each log before an attempt starts, because these belong to earlier attempts."""
     return {path.name: path.stat().st_size for path in sorted((folder / paths.LOGS).glob("*.log"))}
 
 
 def read_evidence(
     folder: Path, end: End, progress: bool | None = None, before: Mapping[str, int] | None = None
 ) -> Evidence:
-    """The evidence in a trial folder; ``before`` are the ``log_sizes`` from when the attempt began."""
+    """Read the evidence in a trial folder; ``before`` are the ``log_sizes`` at the attempt's start."""
     sizes = before or {}
     logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / paths.LOGS).glob("*.log"))}
     metrics = tuple(deque(read_lines(folder / paths.METRICS), maxlen=METRICS))
@@ -269,7 +269,7 @@ def _error(folder: Path) -> str:
 
 
 def _tail(path: Path, start: int) -> list[str]:
-    """The last lines of a file from byte ``start`` on, the first of them whole where the file is longer than a tail."""
+    """Return the last complete lines of a file from byte ``start`` on."""
     try:
         opened = open_file(path)
     except (FileNotFoundError, ValueError):
@@ -297,7 +297,7 @@ _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) fo
 
 
 def classify(evidence: Evidence) -> Failure:
-    """The class of a failed attempt."""
+    """Return the class of a failed attempt."""
     said = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
     said |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
     for failure in (*_ROOTS, *_TAKEN):
@@ -315,7 +315,7 @@ def classify(evidence: Evidence) -> Failure:
 
 
 def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
-    """The class of an end that no rank's exception explains."""
+    """Return the class of an end that no rank's exception explains."""
     if said & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
         return Failure.COMMUNICATION if Failure.COMMUNICATION in said else Failure.HANG
     if Failure.KILLED in said or evidence.code in _BY_HAND:
@@ -327,13 +327,13 @@ def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
 
 
 def _crash(evidence: Evidence) -> Failure:
-    """An error of no known kind; after a step without numbers, that is its cause."""
+    """Return the class of an unknown error: divergence if a step before it was NaN, otherwise a crash."""
     trained = [line for line in evidence.metrics if line.get("kind") == "train"]
     return Failure.NON_FINITE if trained and _is_broken(trained[-1]) else Failure.CRASH
 
 
 def _is_broken(line: Mapping[str, Any]) -> bool:
-    """Whether a step's loss or gradient was not a number (metrics.jsonl holds null for that)."""
+    """Return whether a step's loss or gradient was NaN (null in metrics.jsonl)."""
     return any(name in line and line[name] is None for name in ("loss", "grad_norm"))
 
 
@@ -380,9 +380,9 @@ POLICIES = {
 
 
 def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
-    """The step after a trial's failures so far, the newest last.
+    """Return the next step after a trial's failures so far, the newest last.
 
-    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them continues for ever.
+    ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them continues forever.
     """
     newest = past[-1]
     policy = POLICIES[newest]
@@ -393,13 +393,13 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
 
 
 def same_words(failure: Failure, message: str) -> str:
-    """What two failures have in common where they are the same one: no numbers, addresses, paths or quotes."""
+    """Return a failure's message without numbers, addresses, paths and quotes, so that equal failures compare equal."""
     text = re.sub(r"0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else "")
     return f"{failure}: {' '.join(text.split())[:200]}"
 
 
 def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPIDEMIC) -> bool:
-    """Whether the last ``count`` trials to end failed in the same words.
+    """Return whether the last ``count`` ended trials failed with the same message.
 
     ``endings`` are in order of time: None for a trial that finished, else its class and ``same_words``.
     """

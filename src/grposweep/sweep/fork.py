@@ -1,4 +1,4 @@
-"""``grposweep fork``: train on from a checkpoint of a trial, one parameter apart, and compare by intervals.
+"""``grposweep fork``: continue a trial from a checkpoint with one parameter changed at a time, and compare by intervals.
 
 The children are a sweep of one factor at a time: a control that changes nothing, and one child a value. All of a seed have the
 same prompts in the same order and the same random numbers, so their differences are paired by seed (`search.replication`). The
@@ -216,7 +216,7 @@ def _why_not(key: str) -> str:
 
 
 def _begins(key: str, known: str) -> bool:
-    """Return whether a rule is about this key: the key itself, its section, or names that begin alike in one section."""
+    """Return whether a rule covers this key: the key itself, its section, or a common prefix in one section."""
     return key == known or key.startswith(f"{known}.") or ("." in known and key.startswith(known))
 
 

@@ -63,7 +63,7 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
     """Log to ``controller.log`` in the sweep's folder; ``verbose`` shows the lines on the terminal as well."""
     logger = logging.getLogger("grposweep")
     path = sweep / paths.CONTROLLER_LOG
-    if os.path.lexists(path) and not path.is_file():  # opening a pipe would wait for a reader for good
+    if os.path.lexists(path) and not path.is_file():  # opening a pipe would wait for a reader forever
         set_aside(path)
     # delay: the file is opened by the first line, whose failure is then that line's.
     file = _LogFile(path, maxBytes=FILE_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True)

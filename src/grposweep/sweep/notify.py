@@ -1,6 +1,6 @@
 """Tell the user's own programs what happens in a sweep: commands (``search.on_event``, ``search.on_end``) and a webhook.
 
-They have no say in the sweep: a failure is one line, and a slow one delays nothing but the end.
+They cannot affect the sweep: a failure prints one line, and a slow program delays only the end.
 """
 
 import json
@@ -74,7 +74,7 @@ def _text(event: Event) -> str:
 
 @dataclass
 class Notifier:
-    """Passes events on, one after the other, in a thread of its own.
+    """Sends events one after the other, in a separate thread.
 
     Events: ``best`` (a finished trial is the best so far), ``collapse`` (a guard ended a trial), ``failed`` (a trial failed).
     """
@@ -88,7 +88,7 @@ class Notifier:
     _thread: threading.Thread | None = None
 
     def trial_ended(self, trial: TrialView, is_new: bool = True) -> None:
-        """Take note of a trial that has ended. Those of an earlier controller (not ``is_new``) only set the best value."""
+        """Record an ended trial. Trials of an earlier controller (not ``is_new``) only set the best value."""
         name = self._event(trial)
         if name and is_new:
             value = trial.reached if trial.objective is None else trial.objective
@@ -107,7 +107,7 @@ class Notifier:
         return "best"
 
     def send(self, event: Event) -> None:
-        """Pass an event on, if anything wants it."""
+        """Send an event to the configured programs, if any."""
         if self.search.on_event is None and self.address is None:
             return
         self._events.put({"sweep": self.sweep, "metric": str(self.search.metric), **event})
@@ -116,7 +116,7 @@ class Notifier:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait for what is still under way, for two minutes at most."""
+        """Wait for pending events, for two minutes at most."""
         if self._thread is not None:
             self._events.put(None)
             self._thread.join(CLOSE_SECONDS)

@@ -56,7 +56,7 @@ def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
 
 
 def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:
-    """This trial ran out of GPU memory for good, in the micro-batches of its last attempt."""
+    """Record that this trial ran out of GPU memory even in the micro-batches of its last attempt."""
     batch = apply_oom_fix(trial.path, verdict.experiment).batch
     size = batch.per_device_train_batch_size
     sizes = {**_sizes(verdict), **({"per_device_train_batch_size": size} if isinstance(size, int) else {})}
@@ -77,7 +77,7 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
 
 
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
-    """The trial that ran out of memory with the same model and no larger sizes, or whose peak says that this one would."""
+    """Return the trial that ran out of memory at sizes no larger than these, or whose peak shows that this one would."""
     for line in read_lines(sweep.path / paths.MEMORY, sizes=dict):
         if _complete(line["same"]) == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
@@ -88,12 +88,12 @@ def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
 
 
 def corrections(sweep: SweepFolder) -> dict[str, tuple[float, int]]:
-    """Return what the peaks of the sweep's trials say of each phase: the factor of the estimate, and the trial."""
+    """Return, for each phase, the factor between measured peaks and estimate, and the trial that measured it."""
     return find_factors(read_lines(sweep.path / paths.MEMORY, seen_gib=float, estimate_gib=float, trial=int))
 
 
 def _sizes(verdict: ValidationResult) -> dict[str, int]:
-    """What a rank holds at once: completions in a backward pass, and tokens of one."""
+    """Return what a rank holds at once: completions of a backward pass, and tokens of each."""
     plan = build_plan(verdict.setting)
     return {
         "per_device_train_batch_size": plan.per_device_train_batch_size,
@@ -110,7 +110,7 @@ def _same(experiment: Experiment) -> dict[str, Any]:
 
 
 def _complete(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return what an earlier release recorded as this one does: keys that are new since then had their defaults."""
+    """Return an earlier release's record in the present format: newer keys had their defaults."""
     defaults = _same(Experiment())
     return {**recorded, **{name: {**defaults[name], **recorded.get(name, {})} for name in ("model", "generation")}}
 

@@ -1,4 +1,4 @@
-"""Record how attempts end: in the trial's folder first, then in the study; and decide what follows for trial and sweep."""
+"""Record how attempts end, in the trial's folder first and then in the study, and decide what follows."""
 
 import logging
 import time
@@ -38,14 +38,14 @@ class RetryDecision:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the trial stays unfinished."""
+        """Return whether the trial stays unfinished."""
         return self.step in (*GOES_ON, Step.STOP)
 
 
 def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None) -> RetryDecision:
     """Classify a failed attempt and choose: retry, heal or fail; ``moved``: whether its heartbeat did before the end.
 
-    A launcher that says ``again`` took the attempt away. That is no failure of the trial; the launcher counts these.
+    With ``again`` the launcher took the attempt away. This is not a failure of the trial; the launcher counts it.
     """
     events = folder.attempts()
     intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
@@ -94,7 +94,7 @@ def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure
 
 
 def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
-    """Write result.json of a trial that was stopped early: what its last attempt left, and the reason.
+    """Write result.json of a trial that was stopped early: its last attempt's results, and the reason.
 
     A collapsed training is ``pruned`` as well, not ``failed``: its attempt ended in order, and only pruned trials teach a
     sampler which points are bad. Its failure class says what it was.
@@ -112,7 +112,7 @@ def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
 
 
 def write_failed(folder: TrialFolder, attempt: int, status: TrialStatus, failure: FailureReport) -> None:
-    """Write result.json of a failed attempt: ``failed`` for good, ``retried`` if another one follows."""
+    """Write result.json of a failed attempt: ``failed`` finally, ``retried`` if another one follows."""
     before = folder.result
     step = before.step if before.step is not None else folder.heartbeat().step or 0
     number = attempt if before.attempt is None else before.attempt  # a job that was restarted has used several
@@ -134,7 +134,7 @@ class OutcomeRecorder:
     halted: str = ""  # why nothing more is to be started, though there is more to do
 
     def record(self, running: RunningAttempt, end: End) -> None:
-        """Record how an attempt ended, and whether its trial has."""
+        """Record how an attempt ended, and whether its trial has ended."""
         where = about(running.folder.number, running.attempt)
         if running.hangs:
             end = replace(
@@ -158,7 +158,7 @@ class OutcomeRecorder:
             self._record_failure(running, end)
 
     def prune(self, folder: TrialFolder, request: ControlRequest) -> None:
-        """End a trial that does not run for good; its last attempt may have died before it read the request."""
+        """End a paused or unfinished trial finally. Its last attempt may have died before it read the request."""
         write_pruned(folder, request)
         folder.close_attempt()
         logger.info("stopped early: %s", request.reason, extra=about(folder.number))
@@ -210,7 +210,7 @@ class OutcomeRecorder:
         )
 
     def _close(self, folder: TrialFolder, decision: RetryDecision | None) -> None:
-        """End a trial for good; the same failure in several trials in a row ends the sweep as well."""
+        """End a failed trial finally. The same failure in several trials in a row also stops the sweep."""
         self.report_to_study(folder)
         message = decision.report.message if decision is not None else ""
         self.endings.append(None if decision is None else (decision.failure, same_words(decision.failure, message)))
@@ -218,20 +218,20 @@ class OutcomeRecorder:
             self._halt(f"the last trials all failed alike ({message})")
 
     def _halt(self, why: str) -> None:
-        """Start nothing more; what runs continues."""
+        """Start no further trial. Running trials continue."""
         if not self.halted:
             logger.error("the sweep stops itself: %s", why)
         self.halted = self.halted or why
 
     def _delete_resumable(self, pruned: Iterable[TrialFolder]) -> None:
-        """Delete what trials that were stopped early would have gone on from."""
+        """Delete the checkpoints of trials that were stopped early."""
         if self.keep in ("best", "none"):
             for folder in pruned:
                 folder.delete_checkpoints()
                 folder.delete_model()  # where another program keeps its checkpoints
 
     def _delete_models(self, finished: Iterable[int]) -> None:
-        """Delete the models of these trials and of those kept so far, except the ones that are wanted now."""
+        """Delete the models of these and earlier trials, except those to keep now."""
         kept, trials = self.study.kept, self.study.trials
         for number in {*finished, *self._kept} - kept:
             self.folder.trial(number, trials[number].user_attrs["experiment"]).delete_model()

@@ -34,7 +34,7 @@ from grposweep.terminal import say
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
-    """A trial by its path, or by its number or name in a sweep; None: in the newest that is no rerun itself."""
+    """Find a trial by path, or by number or name in a sweep (None: the newest that is not a rerun)."""
     if (Path(named) / paths.CONFIG).is_file():
         return TrialFolder(Path(named).resolve())
     folder = newest_sweep(outputs, reruns=False) if sweep is None else find_sweep(sweep, outputs)
@@ -110,7 +110,7 @@ def _config(experiment: Experiment) -> DictConfig:
 
 
 def overrides_of(trial: TrialFolder) -> list[str]:
-    """What the trial's own command line said."""
+    """Return the overrides of the trial's own command line."""
     try:
         found = parse_yaml(read_text(trial.path / paths.OVERRIDES))
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def code_copy(trial: TrialFolder) -> str | None:
 def not_as_recorded(
     sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
-    """What is not as it was when the trial ran: code, packages, files that its program reads."""
+    """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
     said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
@@ -155,6 +155,6 @@ def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: 
 
 
 def compare_metrics(one: TrialFolder, other: TrialFolder) -> str:
-    """Return whether two trials logged the same numbers, or where they part."""
+    """Describe whether two trials logged the same numbers, or where they first differ."""
     where = first_difference(*(read_lines(folder.path / paths.METRICS, step=int) for folder in (one, other)))
     return "every number of metrics.jsonl is the same" if where is None else f"first difference: {where}"

@@ -51,7 +51,7 @@ def default_name(hint: str, space: Space, identity: str) -> str:
 def open_folder(
     path: Path, identity: str, space: Space, base: Experiment, provenance: dict[str, Any]
 ) -> tuple[SweepFolder, str | None]:
-    """The sweep's folder, made or found; what to say of a found one, None for a new one (still without sweep.yaml).
+    """Return the sweep's folder, and a note about an existing one; None for a new one (still without sweep.yaml).
 
     Raises UserError where the folder holds another sweep or something else, or cannot be written.
     """
@@ -87,7 +87,7 @@ def leaving_nothing(path: Path) -> Iterator[None]:
 
 
 def _others(path: Path) -> set[str]:
-    """What lies in a folder and is not of a controller that died on its first writes."""
+    """Return the files in a folder that no controller left when it died on its first writes."""
     names = {item.name for item in path.iterdir()} if path.exists() else set()
     return {name for name in names if not is_draft(name)} - OURS
 
@@ -113,7 +113,7 @@ def _recognise(
 
 
 def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:
-    """The first few keys that make it another sweep, as they are there and here."""
+    """Return the first few keys that differ between the recorded sweep and this one."""
     recorded, before = settings.get("space"), settings.get("baseline")
     there, here = (
         {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
@@ -228,7 +228,7 @@ def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: 
 
 
 def folders_by_number(folder: SweepFolder) -> Folders:
-    """The trial folders under their numbers; of two with one number first the one that has been attempted."""
+    """Return trial folders by number; of two with the same number, first the one with an attempt."""
     found: dict[int, list[TrialFolder]] = {}
     for trial in folder.trials():
         known = found.setdefault(trial.number, [])
@@ -237,7 +237,7 @@ def folders_by_number(folder: SweepFolder) -> Folders:
 
 
 def contradictions(trials: Sequence[FrozenTrial], folders: Folders) -> list[str]:
-    """Where study and folders name different trials under one number: the study is wrong, since folders cannot be."""
+    """Return numbers under which study and folders have different trials. Then the study is wrong, because folders cannot be."""
     return [said for trial in trials if (said := _contradiction(trial, folders.get(trial.number, ())))]
 
 

@@ -89,7 +89,7 @@ SHOW_SECONDS = 0.5
 
 @dataclass
 class SignalCounter:
-    """How often the controller was asked to stop."""
+    """Counts requests to stop the controller."""
 
     count: int = 0
 
@@ -99,9 +99,9 @@ class SignalCounter:
 
 @contextmanager
 def counting_interrupts() -> Iterator[SignalCounter]:
-    """Ctrl-C and friendly termination are counted instead of raised, so that nothing is torn apart half-way.
+    """Count Ctrl-C and SIGTERM instead of raising, so that no operation is interrupted half-way.
 
-    A terminal that goes away (SIGHUP) asks for nothing.
+    A closed terminal (SIGHUP) is no request to stop.
     """
     interrupts = SignalCounter()
     before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -348,7 +348,7 @@ def _play(
 
 
 def _tell_end(controller: Controller, notifier: Notifier, has_ended: bool, console: Console) -> None:
-    """Tell the user's programs that the sweep has ended, and say which of them failed."""
+    """Tell the user's programs that the sweep has ended, and print which of them failed."""
     problems, event, command = notifier.problems, end_event(controller), controller.search.on_end
     if has_ended:
         notifier.send(event)
@@ -374,7 +374,7 @@ def _space_summary(controller: Controller) -> SpaceSummary:
 
 
 def _first_problems(controller: Controller) -> Iterator[Problem]:
-    """Yield what the rules say of the first valid points."""
+    """Yield the rules' warnings on the first valid points."""
     for point in controller.queue.valid_points[:CHECKED_POINTS]:
         yield from controller.validator.validate(point).problems
 
@@ -393,14 +393,14 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
 
 
 def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
-    """The team's database, where there is one. Raises UserError where it can be none."""
+    """Return the team's database, if one is set. Raises UserError if it cannot be used."""
     if search.storage is None:
         return None
     return RdbMirror(search.storage, controller.folder.path.name, cast(Direction, search.direction))
 
 
 def _write_only(controller: Controller, console: Console, command: Sequence[str]) -> int:
-    """Write everything that a submission needs; the launcher prints the commands."""
+    """Write everything that a submission needs. The launcher prints the commands."""
     controller.lease.check()
     controller.fill()
     if controller.launcher.hands_over:

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ValidatedSpace:
-    """What a sweep knows of its space before its folder exists, and better once it is prepared."""
+    """A validated space, known before the sweep's folder exists and refined by preparation."""
 
     validator: Validator
     sampler: str  # resolved: grid, one_factor, tpe, random or gp
@@ -62,21 +62,21 @@ class ValidatedSpace:
 
     @property
     def base(self) -> Experiment:
-        """The experiment with every parameter where the configuration leaves it."""
+        """Return the experiment with every parameter at its configured value."""
         return self.validator.points.base
 
     @property
     def space(self) -> Space:
-        """What is swept."""
+        """Return the search space."""
         return self.validator.space
 
     def learn(self, prepared: dict[str, Any], console: Console) -> "ValidatedSpace":
-        """Judged again with what preparation counted."""
+        """Return the space judged again with the numbers that preparation counted."""
         self.validator.learn(prepared)
         return replace(self, validity=_evaluate(console, self.validator, self.sampler))
 
     def preparable(self) -> dict[str, Experiment]:
-        """One experiment for each model and task among the valid points that really train."""
+        """Return one experiment per model and task among the valid points that really train."""
         experiments = self.distinct("model", "task", "trainer")
         return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
 
@@ -91,7 +91,7 @@ class ValidatedSpace:
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
-    """All that can be said of a space without a folder.
+    """Validate a space before its folder exists.
 
     Raises UserError for a parameter or an enqueued point that cannot be, a sampler that does not go with the space, and a space
     without a valid point.
@@ -145,7 +145,7 @@ def _sampler(base: Experiment, space: Space) -> str:
 
 
 def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
-    """The verdicts on the whole space.
+    """Judge the whole space.
 
     Raises UserError where no point is valid: a single run's problems in words, a sweep's as a table.
     """
@@ -213,7 +213,7 @@ def prepare(
 
 
 def _message(folder: SweepFolder, code: int) -> str:
-    """What preparation said, or where to read it."""
+    """Return preparation's error, or the path of its log."""
     found = folder.path / paths.PREPARE_ERROR
     if code == ExitCode.BAD_INPUT and found.exists():
         return found.read_text(encoding="utf-8").strip()

@@ -25,7 +25,7 @@ from grposweep.search.validity import ValidationResult, Validator
 
 
 def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator) -> list[Point]:
-    """The points of ``search.enqueue``; parameters left out are filled in by the sampler.
+    """Return the points of ``search.enqueue``. The sampler fills in parameters that are left out.
 
     Raises UserError for a parameter that is not searched, a value outside its parameter, and a whole point that is invalid.
     """
@@ -46,7 +46,7 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
 
 
 def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{kl: {beta: 0.1}}`` and ``{kl.beta: 0.1}`` alike."""
+    """Return dotted keys for ``{kl: {beta: 0.1}}`` and ``{kl.beta: 0.1}``."""
     flat: dict[str, Any] = {}
     for name, value in entry.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -54,7 +54,7 @@ def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _label(parameter: Parameter, value: Any) -> Label:
-    """The parameter's own label for a value that the user wrote."""
+    """Return the parameter's label for a value that the user wrote."""
     domain = parameter.domain
     if isinstance(domain, Choice):
         for label in domain.labels:
@@ -75,7 +75,7 @@ def _label(parameter: Parameter, value: Any) -> Label:
 
 
 def _check(point: Point, space: Space, validator: Validator) -> None:
-    """A point that leaves nothing to the sampler must be valid itself."""
+    """Raise UserError for a complete point that is invalid."""
     if any(parameter.is_active(point) and parameter.name not in point for parameter in space.parameters):
         return
     verdict = validator.validate(point)
@@ -134,7 +134,7 @@ class TrialQueue:
 
     @property
     def target(self) -> int:
-        """How many trials the search itself starts in all, without replicates."""
+        """Return the number of trials of the search, without replicates."""
         if self._converged:
             return len(self.study.searched)
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
@@ -144,7 +144,7 @@ class TrialQueue:
 
     @property
     def planned(self) -> int:
-        """How many trials the sweep starts in all, replicates among them; while these race, at most."""
+        """Return the number of trials of the sweep, including replicates; an upper bound while these race."""
         standing, replication = self.study.ranking, self.study.replication
         if standing is None or replication is None:
             return self.target
@@ -154,7 +154,7 @@ class TrialQueue:
 
     @property
     def has_points(self) -> bool:
-        """Whether the search itself may start more points."""
+        """Return whether the search may start more points."""
         if self.exhausted or len(self.study.searched) >= self.target:
             return False
         self._converged = self.has_converged() and self.search.terminator
@@ -231,7 +231,7 @@ class TrialQueue:
 
     @property
     def _left(self) -> int:
-        """How many points are still to start."""
+        """Return the number of points still to start."""
         return self.target - len(self.study.searched)
 
     @property
@@ -253,7 +253,7 @@ class TrialQueue:
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether trials are long, and some longer than others."""
+        """Return whether trials are long and differ in length."""
         latest = self.study.searched[-ENDING * self.at_once :]
         expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
         return max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
@@ -289,7 +289,7 @@ class TrialQueue:
         return [(point, freeze(point)) for point in self.valid_points]
 
     def _look(self) -> None:
-        """Note the trials that were started since the last call."""
+        """Record the trials that were started since the last call."""
         started = self.study.searched
         self._known |= {freeze(trial.params) for trial in started[self._looked :]}
         self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}

@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"View run .* at (\S+)")
 
 
 def sync_sweep(sweep: SweepView) -> int:
-    """Send what is offline; the exit code.
+    """Send the offline runs, and return the exit code.
 
     Raises UserError where nothing was tracked offline, or W&B knows no login.
     """
@@ -58,7 +58,7 @@ def offline_runs(trial: Path) -> list[Path]:
 
 
 def is_sent(run: Path) -> bool:
-    """Whether W&B has noted that it sent a run's folder."""
+    """Return whether W&B has marked a run's folder as sent."""
     return any(run.glob("*.wandb.synced"))
 
 

@@ -31,7 +31,7 @@ MOST_LOOKED_AT = 2000  # points of this space an earlier trial, where many optio
 
 @dataclass(frozen=True)
 class Observation:
-    """An earlier trial at a point of this space, and what it was worth there."""
+    """An earlier trial's point in this space, and its value."""
 
     point: Point
     value: float
@@ -41,7 +41,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What was taken over: points to try first, and results for the sampler."""
+    """The result of a warm start: points to try first, and results for the sampler."""
 
     first: Sequence[Point] = ()
     observations: Sequence[Observation] = ()
@@ -90,7 +90,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
 
 
 def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
-    """What was taken over at the first start; taken over now where this is it."""
+    """Read the warm start of the first start, or create it now."""
     path = folder.path / paths.WARM_START
     found = _read(path)
     if found is None and named_sweeps(base.search):
@@ -121,7 +121,7 @@ def _are_objects(value: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def words_of_warm_start(warm: WarmStart) -> str:
-    """What an earlier sweep gives this one, in a line."""
+    """Describe in one line what earlier sweeps contribute."""
     sweeps = (
         ", ".join(sorted({seen.sweep for seen in warm.observations}))
         or "sweeps of another model, precision or schedule"

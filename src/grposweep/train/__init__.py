@@ -1,6 +1,6 @@
 """One attempt at a trial: real GRPO with TRL, a fake of it, or another program; reached through files and a command only.
 
-``from grposweep.train import Callback`` is for training scripts of a person's own (``trainer=script``).
+``from grposweep.train import Callback`` is for the user's own training scripts (``trainer=script``).
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The line that a person adds to a training script of their own: metrics as they come, and a stop at a rollout boundary.
+"""The callback for a user's own training script: it reports metrics as they are logged, and stops at a rollout boundary.
 
 ``trainer = GRPOTrainer(..., callbacks=[Callback()])``; outside of a sweep it does nothing. It runs in the script's
 environment, so it needs nothing but transformers, and no more of us than these files.

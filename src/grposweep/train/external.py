@@ -189,7 +189,7 @@ def _package(folder: Path) -> Path:
 
 
 def _foreign_path() -> list[str]:
-    """What a person had on PYTHONPATH, without what put this package there."""
+    """Return the user's PYTHONPATH without the entry of this package."""
     ours = Path(grposweep.__file__).resolve().parents[1]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return [part for part in given if part and Path(part).resolve() != ours]

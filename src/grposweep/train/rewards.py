@@ -1,4 +1,4 @@
-"""What a completion earns: built-in rewards, and a person's own by name, all behind one checked call.
+"""The rewards of a completion: built-in ones, and the user's by name, all behind one checked call.
 
 A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion.
 """
@@ -189,7 +189,7 @@ def _load_module(spec: str, place: str) -> ModuleType:
         return module
     except UserError:
         raise
-    except Exception as error:  # a person's module may raise anything while it is imported
+    except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
             f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
             "Set a module that can be imported from the working directory."

@@ -1,4 +1,4 @@
-"""The embedded model: 84 thousand parameters that half know two-digit addition, made on the spot, the same everywhere.
+"""The embedded model: 84 thousand parameters, created locally and identical everywhere, half trained on two-digit addition.
 
 It exists so that a newcomer's first sweep is real GRPO on a CPU in seconds. It is taught to add, and to spoil most
 answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO's first task is the one it has with

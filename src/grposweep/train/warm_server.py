@@ -62,7 +62,7 @@ def uses_cuda() -> bool:
 
 
 def _fork(request: dict[str, Any], close: tuple[int, int]) -> set[int]:
-    """Start one child, and say so. If there can be none now, the others go on: they would end with this process."""
+    """Start one child, and report it. If none can be started now, the others continue: they would end with this process."""
     server = os.getpid()
     try:
         pid = os.fork()

@@ -25,7 +25,7 @@ class State(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"  # it has a checkpoint, from which it may be resumed
     FINISHED = "finished"
-    STOPPED = "stopped"  # for good
+    STOPPED = "stopped"  # finally
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Action(StrEnum):
 
     CONTINUE = "go on"
     PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
-    STOP = "stop"  # for good
+    STOP = "stop"  # finally
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class StoppingPolicy(Protocol):
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the number of the paused trial that a free slot should resume, or None to start a new point instead.
 
-        If ``more`` is False, no new point will be started: then None ends the paused trials for good.
+        If ``more`` is False, no new point will be started. Then None ends the paused trials.
         """
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:

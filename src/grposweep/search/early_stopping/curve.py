@@ -3,7 +3,7 @@
 The forecast compares a trial with others, most of all with those of similar parameters. It is not asked about a trial that only
 starts slowly: early values hardly tell how far a training will rise, and a forecast from curves that were paused early takes
 short curves for flat ones. A trial is behind if it has fallen below its start. From half of the training on it is also behind if
-it is not in the best third of the trials that came as far. Nothing is stopped for good. A pause costs little, because a trial
+it is not in the best third of the trials that came as far. No trial is stopped finally. A pause costs little, because a trial
 resumes from its checkpoint, and a paused trial is promoted if it becomes promising as more is known.
 """
 

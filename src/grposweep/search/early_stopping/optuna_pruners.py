@@ -1,4 +1,4 @@
-"""Optuna's pruners as policies: median, ASHA (asynchronous successive halving) and Hyperband. They stop for good.
+"""Optuna's pruners as policies: median, ASHA (asynchronous successive halving) and Hyperband. A stopped trial has ended.
 
 Their step is the number of the evaluation, from 1. These pruners ignore evaluation noise and late risers.
 """
@@ -22,7 +22,7 @@ class _PrunerPolicy(NoStopping):
     name: str
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
-        """Stop for good, or continue."""
+        """Return whether to stop the trial or continue."""
         if not self._prunes(_History([_freeze(other) for other in others]), _freeze(curve), curve):
             return CONTINUE
         return Decision(Action.STOP, f"{self.name} at evaluation {len(curve.held_out)}: {curve.held_out[-1]:.4g}")

@@ -83,7 +83,7 @@ def _prompt(task: Task, row: Row) -> dict[str, Any]:
 
 
 def load_rows(path: Path, key: str = "task.path") -> list[Row]:
-    """The rows of a JSON-lines or parquet file; ``key`` is what a person would edit."""
+    """Return the rows of a JSON-lines or parquet file; ``key`` is the key that the user edits."""
     if not path.is_file():
         raise UserError(
             f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."

@@ -1,6 +1,7 @@
 """An external plugin for ms-swift: our Callback by a name for ``--callbacks``, so that a trial stops at a rollout boundary.
 
-It runs in ms-swift's environment; where that cannot import us, training goes on without it, and its log is read from outside.
+It runs in ms-swift's environment; if that cannot import grposweep, training continues without it, and its log is read from
+outside.
 """
 
 from typing import Any

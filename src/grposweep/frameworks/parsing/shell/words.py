@@ -348,7 +348,7 @@ def glob(pattern: str) -> "re.Pattern[str]":
             pieces[-1] += "[^" + part[2:] if part[1] in "!^" else part
         else:
             pieces[-1] += "." if part == "?" else re.escape(part)
-    # Each piece but the last is taken where it comes first, for good: a pattern with many stars is matched in one pass.
+    # Each piece but the last matches at its first place and is never moved: a pattern with many stars is matched in one pass.
     between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
     try:
         return re.compile(pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL)
