@@ -62,9 +62,9 @@ class Interval90:
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """What an evaluation after ``completions`` would show, the ceiling, and the completions at which half of the rise is done.
+    """The expected evaluation after ``completions``, the ceiling, and the completions at half of the rise.
 
-    ``doubt`` says why the interval must not be trusted; empty if no reason is known.
+    ``doubt`` is why the interval must not be trusted; empty if no reason is known.
     """
 
     completions: float

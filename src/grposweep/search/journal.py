@@ -42,7 +42,7 @@ class _LeaseHeld(BaseJournalFileLock):
 
 
 def open_journal(path: Path, direction: Direction) -> tuple[JournalStorage, list[str]]:
-    """The storage in a journal, new or found; and what had to be done to it, in words."""
+    """Open the storage in a journal, new or existing, and describe the repairs that were needed."""
     said = remove_stale_lock(path)
     if os.path.lexists(path) and not _ends_well(path):
         said += cut(path, sound_bytes(path, direction))
@@ -61,12 +61,12 @@ def _open(path: Path) -> JournalStorage:
 
 
 def damaged_path(path: Path) -> Path:
-    """Where a journal's damaged parts are kept."""
+    """Return the path of a journal's damaged parts."""
     return path.with_name(f"{path.name}.damaged")
 
 
 def cut(path: Path, keep: int) -> list[str]:
-    """Move all but the first ``keep`` bytes into the file of damaged parts; what was done, in words."""
+    """Move all but the first ``keep`` bytes into the file of damaged parts, and describe it."""
     if not path.is_file() or path.stat().st_size > LARGEST:
         return [f"{path.name} was no journal: it is {set_aside(path).name} now"]
     with path.open("r+b") as file:
@@ -85,7 +85,7 @@ def cut(path: Path, keep: int) -> list[str]:
 
 
 def sound_bytes(path: Path, direction: Direction) -> int:
-    """The length of the journal's head that Optuna replays into one study of ours."""
+    """Return the length of the journal's start that Optuna replays into the sweep's study."""
     backend = _Replay(_content(path))
     try:
         storage = JournalStorage(backend)
@@ -103,7 +103,7 @@ def _content(path: Path) -> bytes:
 
 
 def _ends_well(path: Path) -> bool:
-    """Whether the last line is whole: Optuna overlooks a torn one until another follows (optuna#5138, #5921).
+    """Return whether the last line is complete: Optuna ignores a torn one until another follows (optuna#5138, #5921).
 
     A file that is too large to be a journal does not: Optuna would read it into memory.
     """
@@ -123,7 +123,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _is_ours(storage: JournalStorage, direction: Direction) -> bool:
-    """Whether it holds our study and nothing else, or nothing yet: a bit may tip in a name or a direction as well."""
+    """Return whether it holds only the sweep's study, or nothing yet; a name or direction may be damaged too."""
     found = [(study.study_name, [d.name.lower() for d in study.directions]) for study in storage.get_all_studies()]
     return found in ([], [(STUDY_NAME, [direction])])
 
@@ -147,7 +147,7 @@ class _Replay(BaseJournalBackend):
 
 
 def remove_stale_lock(path: Path) -> list[str]:
-    """Remove the lock of a writer (a notebook, optuna-dashboard) that died holding it; what was done, in words."""
+    """Remove the lock of a writer (a notebook, optuna-dashboard) that died holding it, and describe it."""
     age = lock_age(path)
     if age > LOCK_SECONDS:
         remove_lock(path)
@@ -156,7 +156,7 @@ def remove_stale_lock(path: Path) -> list[str]:
 
 
 def lock_age(path: Path) -> float:
-    """Seconds since the journal was locked, below 0 where it is not."""
+    """Return the seconds since the journal was locked; negative if it is not locked."""
     try:
         return age_seconds(_lock(path)) if os.path.lexists(_lock(path)) else -1.0
     except FileNotFoundError:  # given back meanwhile
@@ -178,14 +178,14 @@ def _lock(path: Path) -> Path:
 
 
 def open_study(storage: BaseStorage, direction: Direction) -> Study:
-    """The sweep's study in a storage, new or found; a found one is only read."""
+    """Open the sweep's study in a storage, new or existing; an existing one is only read."""
     if any(study.study_name == STUDY_NAME for study in storage.get_all_studies()):
         return optuna.load_study(study_name=STUDY_NAME, storage=storage)
     return optuna.create_study(storage=storage, study_name=STUDY_NAME, direction=direction)
 
 
 def read_study(path: Path, direction: Direction) -> Study | None:
-    """What can be read of the study in a journal, without touching it; None where that is nothing."""
+    """Read the study in a journal without changing it; None if nothing can be read."""
     data = _content(path)[: sound_bytes(path, direction)]
     return optuna.load_study(study_name=STUDY_NAME, storage=JournalStorage(_Replay(data))) if data else None
 
@@ -195,7 +195,7 @@ LAST_SECONDS = 10.0  # for what is left to tell at the end
 
 
 class RdbMirror:
-    """One study in an Optuna storage, made equal to the sweep's own whenever there is news and the server answers."""
+    """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
 
     def __init__(self, url: str, name: str, direction: Direction) -> None:
         """``url`` is any that Optuna's RDBStorage takes. Raises UserError where it is none."""
@@ -218,7 +218,7 @@ class RdbMirror:
         self._thread.start()
 
     def show(self, trials: Sequence[FrozenTrial]) -> None:
-        """These are the sweep's trials now."""
+        """Set the present trials of the sweep."""
         states = [trial.state for trial in trials]
         if states != self._states:
             self._states, self._trials = states, list(trials)
@@ -226,7 +226,7 @@ class RdbMirror:
             self._news.set()
 
     def close(self) -> bool:
-        """Wait a while for the rest to be told; whether it was."""
+        """Wait a while until the rest is copied, and return whether it was."""
         told = not self._trials or self._told.wait(LAST_SECONDS)
         self._ends.set()
         self._news.set()
@@ -266,7 +266,7 @@ class RdbMirror:
 
 
 def check_same(name: str, there: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> None:
-    """Raise ValueError where a database holds another sweep's study under this name."""
+    """Raise ValueError if the database holds another sweep's study under this name."""
     for mine, theirs in zip(trials, there, strict=False):
         if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
             raise ValueError(f"its study {name!r} is another sweep's; give this one another name=...")

@@ -1,4 +1,4 @@
-"""From Hydra's sweep syntax to parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
+"""Parse Hydra's sweep syntax into parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -26,9 +26,9 @@ _NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
 
 
 def split_tokens(arguments: Iterable[str]) -> list[str]:
-    """``lr=a,b,batch=x,y`` in one token becomes two; commas inside quotes and brackets stay.
+    """Split ``lr=a,b,batch=x,y`` into two tokens; commas inside quotes and brackets stay.
 
-    Hydra takes that for a syntax error, but it is what people type.
+    Hydra reports a syntax error for it, but users type it.
     """
     return [part for argument in arguments for part in _split(argument)]
 
@@ -55,7 +55,7 @@ _NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(in
 
 
 def override_text(value: Any) -> str:
-    """A configuration value as Hydra's grammar takes it."""
+    """Return a configuration value in Hydra's grammar."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -78,7 +78,7 @@ def _quoted(value: str) -> str:
 def parse_space(
     arguments: list[str], params: Mapping[str, Any], loader: ConfigLoader | None = None, keeps_single: bool = False
 ) -> tuple[Space, list[str]]:
-    """The space that command line and sweep file span, and the overrides that are no sweep.
+    """Return the space of command line and sweep file, and the overrides with a single value.
 
     The command line wins over the file's ``params``: a parameter given there is replaced, or fixed. A single value in the
     file is no sweep, unless ``keeps_single``: then it is a parameter with one choice.
@@ -120,12 +120,12 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
 
 
 def _key(override: Override) -> str:
-    """The key without ``+`` and ``++``, which say how it is set and not what."""
+    """Return the key without ``+`` and ``++``."""
     return str(override.get_key_element()).lstrip("+")
 
 
 def _last(typed: list[Override]) -> list[Override]:
-    """Of sweeps and values for the same key only the last, as for any of Hydra's overrides."""
+    """Keep only the last override of each key, as Hydra does."""
     swept = {_key(override) for override in typed if override.is_sweep_override()}
     last = {_key(override): override for override in typed}
     return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
@@ -169,7 +169,7 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
 
 
 def _domain(override: Override) -> Choice | Interval:
-    """The domain behind one sweep override."""
+    """Return the domain of one sweep override."""
     name, value = override.get_key_element(), override.value()
     if isinstance(value, IntervalSweep):
         return _interval(name, value)
@@ -197,7 +197,7 @@ def _interval(name: str, sweep: IntervalSweep) -> Interval:
 
 
 def _plain(value: Any) -> Any:
-    """A parsed element as the configuration takes it."""
+    """Return a parsed element as a configuration value."""
     if isinstance(value, QuotedString):
         return value.text
     if isinstance(value, list):
@@ -208,5 +208,5 @@ def _plain(value: Any) -> Any:
 
 
 def _label(value: Any) -> Label:
-    """What tables and the study show for a value: itself where Optuna can store it."""
+    """Return the label of a value in tables and the study: the value itself if Optuna can store it."""
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -25,7 +25,7 @@ CHANCE = 0.05  # of an interval that misses
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over ``count`` seeds and half the width of its interval: infinite for a single one, which tells no spread."""
+    """A mean over ``count`` seeds and half the width of its interval, which is infinite for a single seed."""
 
     mean: float
     margin: float
@@ -33,12 +33,12 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The interval's lower end."""
+        """Return the interval's lower end."""
         return self.mean - self.margin
 
     @property
     def high(self) -> float:
-        """And its upper end."""
+        """Return the interval's upper end."""
         return self.mean + self.margin
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], chance: float = CHANCE) -> Estimate:
-    """The mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
+    """Return the mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
 
-    Source: Student (1908), The probable error of a mean. It takes results over seeds for normal, about the same mean.
+    Source: Student (1908), The probable error of a mean. It assumes that results over seeds are normally distributed.
     """
     count = len(values)
     mean = math.fsum(values) / count
@@ -59,7 +59,7 @@ def estimate(values: Sequence[float], chance: float = CHANCE) -> Estimate:
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float], chance: float = CHANCE) -> Estimate:
-    """How much more ``one`` is worth than ``other``, from the seeds that they share (at least one).
+    """Return the difference between ``one`` and ``other`` on the seeds that they share (at least one).
 
     Both saw the same prompts in the same order and were evaluated with the same random numbers under one seed, so what a
     seed does to both cancels (common random numbers: Law, Simulation Modeling and Analysis, section 11.2); no spread is
@@ -70,7 +70,7 @@ def difference(one: Mapping[int, float], other: Mapping[int, float], chance: flo
 
 @cache
 def _quantile(freedom: int, share: float) -> float:
-    """Student's t at a share of its distribution."""
+    """Return the quantile of Student's t."""
     from scipy.special import stdtrit  # a second that only sweeps with several seeds should pay
 
     return float(stdtrit(freedom, share))
@@ -89,22 +89,22 @@ class Candidate:
 
     @property
     def has_failed(self) -> bool:
-        """Whether some training of it came to nothing: a point that does not always train is no winner."""
+        """Return whether one of its trainings failed: a point that does not always train cannot win."""
         return None in self.results.values()
 
     @cached_property
     def values(self) -> dict[int, float]:
-        """The results that are numbers."""
+        """Return the results that are numbers."""
         return {seed: value for seed, value in self.results.items() if value is not None}
 
     def mean(self, seeds: Iterable[int]) -> float:
-        """Its mean over these seeds."""
+        """Return its mean over these seeds."""
         return estimate([self.values[seed] for seed in seeds]).mean
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A race at one moment: those still in it (best first once it is over), the others with the reason, what is wanted next."""
+    """The state of a race: candidates still in it (best first at the end), the others with the reason, and the next runs."""
 
     alive: tuple[Candidate, ...]
     out: Mapping[int, str] = field(default_factory=dict)
@@ -112,29 +112,29 @@ class Ranking:
 
     @property
     def winner(self) -> Candidate | None:
-        """The best on fresh seeds; None before the end, or if none is left."""
+        """Return the best on fresh seeds; None before the end, or if none is left."""
         return self.alive[0] if self.alive and not self.wanted else None
 
     @property
     def tied(self) -> tuple[Candidate, ...]:
-        """Those that nothing tells apart from the winner."""
+        """Return the candidates that cannot be distinguished from the winner."""
         return self.alive[1:] if self.winner else ()
 
     @property
     def places(self) -> dict[int, tuple[int, str]]:
-        """By number of the trial: its place from 0, and its fate: best, tied, unfinished, or why it is out."""
+        """Return, by trial number, the place from 0 and the result: best, tied, unfinished, or why it is out."""
         first, others = ("best", "tied") if self.winner else ("unfinished", "unfinished")
         alive = [(runner.number, others if index else first) for index, runner in enumerate(self.alive)]
         return {number: (place, fate) for place, (number, fate) in enumerate([*alive, *self.out.items()])}
 
 
 def fresh_seeds(own: int, count: int) -> tuple[int, ...]:
-    """Seeds that a search with this one does not see."""
+    """Return seeds that a search with this seed does not use."""
     return tuple(own + APART * (index + 1) for index in range(count))
 
 
 def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
-    """The ranking of these runners, the search's best one first, over these fresh seeds (two or more)."""
+    """Rank these candidates, the search's best one first, over these fresh seeds (two or more)."""
     alive, out = list(runners), dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
     looks = range(first, len(seeds) + 1)
@@ -156,13 +156,13 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
 
 
 def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chance: float) -> bool:
-    """Whether the leader is better beyond this chance of being wrong (one-sided)."""
+    """Return whether the leader is better, with this chance of error (one-sided)."""
     ours, theirs = ({seed: r.values[seed] for seed in seeds} for r in (leader, runner))
     return difference(ours, theirs, 2 * chance).low > 0
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
-    """What a point is worth on the fresh seeds that it has run; each interval by itself misses with a chance of CHANCE."""
+    """Return a point's mean on the fresh seeds that it has run; its interval misses with a chance of CHANCE."""
     return estimate(list(runner.values.values())) if runner.values else None
 
 
@@ -170,7 +170,7 @@ CONFIRM = "confirm"  # a replicate's role
 
 
 def is_replicate(trial: "FrozenTrial") -> bool:
-    """Whether a trial repeats another one's point on a fresh seed."""
+    """Return whether a trial repeats another trial's point on a fresh seed."""
     return bool(trial.user_attrs.get("role") == CONFIRM)
 
 
@@ -194,7 +194,7 @@ class Replication:
     own: int | None = None
 
     def most(self, points: int) -> int:
-        """How many replicates that are at most."""
+        """Return the largest number of replicates."""
         return len(self.seeds) * (points if self.leaders is None else min(points, self.leaders))
 
     def ranking(self, ended: Sequence[EndedTrial]) -> Ranking:
@@ -214,14 +214,14 @@ class Replication:
         return {} if self.own is None else {self.own: value}
 
     def _series(self, runners: Sequence[Candidate]) -> Ranking:
-        """All of them on all seeds."""
+        """Return the ranking of all candidates on all seeds, without a race."""
         wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
         return Ranking(tuple(best_first), wanted=tuple(wanted))
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:
-    """What ``search.seeds`` asks for with this base seed; None for no replicates."""
+    """Return the replication that ``search.seeds`` configures for this base seed; None without replicates."""
     if sampler == "one_factor":
         return Replication(fresh_seeds(seed, seeds - 1), leaders=None, own=seed)
     return Replication(fresh_seeds(seed, seeds), leaders) if seeds else None

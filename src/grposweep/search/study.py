@@ -142,7 +142,7 @@ class SweepStudy:
 
     @property
     def front(self) -> list[FrozenTrial]:
-        """The finished trials of the search that none beats in all objectives, best in the first one first."""
+        """Return the finished trials that no other beats in all objectives, best in the first one first."""
         if self.further is None:
             return []
         finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE]
@@ -176,7 +176,7 @@ class SweepStudy:
 
     @property
     def sign(self) -> int:
-        """1 where larger objectives are better, otherwise -1."""
+        """Return 1 if larger objectives are better, otherwise -1."""
         return 1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
 
     @property
@@ -203,7 +203,7 @@ class SweepStudy:
 
     @property
     def kept(self) -> set[int]:
-        """The trials whose models may still be wanted: the best one's, and as long as a race continues those still in it."""
+        """Return the trials whose models may still be needed: the best one, and during a race those still in it."""
         if self.further is not None:
             return {trial.number for trial in self.front}
         ranking = self.ranking
@@ -212,16 +212,16 @@ class SweepStudy:
         return set() if self.best is None else {self.best.number}
 
     def drawn(self, target: int) -> list[Point]:
-        """The points that were drawn at once for the end of a search of so many trials, started or not."""
+        """Return the points that were drawn together for the end of a search of ``target`` trials, started or not."""
         kept = self.study.user_attrs.get("drawn", {})
         return list(kept["points"]) if kept.get("target") == target else []
 
     def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
-        """Remember them for the next controller."""
+        """Store drawn points for the next controller."""
         self.study.set_user_attr("drawn", {"target": target, "points": list(points)})
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
-        """Start a trial at a point; returns its number."""
+        """Start a trial at a point, and return its number."""
         self._append(point, TrialState.RUNNING, attributes)
         return len(self.trials) - 1
 
@@ -233,7 +233,7 @@ class SweepStudy:
         evaluations: Mapping[int, float],
         pruned: bool = False,
     ) -> None:
-        """A trial that has ended already, as ``add`` and ``tell`` would leave it; one append instead of many."""
+        """Add an ended trial, as ``add`` and ``tell`` would leave it, in one append instead of many."""
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
         if pruned:
             state, value = TrialState.PRUNED, evaluations[max(evaluations)] if evaluations else None

@@ -181,7 +181,7 @@ class Validator:
         return self.validate(point).is_valid
 
     def planned(self, point: Point) -> PlannedTraining:
-        """Return what the plan of a point says before its training."""
+        """Return the plan of a point before its training."""
         setting = self.fields.setting(point)
         total, steps = total_completions(setting), total_steps(setting)
         if not total or not steps:

@@ -75,7 +75,7 @@ CONTINUE = Decision(Action.CONTINUE)
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """What the plan of a point says before its training; 0 is unknown. ``completions_per_step`` counts an optimizer step's."""
+    """The plan of a point before its training; 0 is unknown. ``completions_per_step`` counts an optimizer step's."""
 
     learning_rate: float = 0.0
     completions_per_step: float = 0.0
@@ -85,9 +85,9 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What a policy may know of the search: its space, the plans of points, valid finite combinations, and the seed.
+    """What a policy may know about the search: its space, the plans of points, valid finite combinations, and the seed.
 
-    ``has_points`` says whether new points may still be started.
+    ``has_points`` returns whether new points may still be started.
     """
 
     space: Space
@@ -105,7 +105,7 @@ class StoppingPolicy(Protocol):
     """An early-stopping policy."""
 
     def begin(self, context: SearchContext) -> None:
-        """Take note of the search, before anything else is asked."""
+        """Store the search context; called before all other methods."""
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
@@ -161,6 +161,6 @@ def build_policy(name: str) -> StoppingPolicy:
     Raises UserError for an unknown name.
     """
     if name not in POLICIES:
-        raise UserError(f"search.stopping={name}: nothing understands that. Set one of {', '.join(POLICIES)}.")
+        raise UserError(f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}.")
     policy: StoppingPolicy = POLICIES[name]()
     return policy

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 START = 4  # points that fill the space before anything is forecast
 STRATA = 4  # equal parts of each coordinate that these points are spread over
 CANDIDATES = 200  # random new points
-CHEAPEST = 0.05  # of a usual training: what less remaining cost is taken for
+CHEAPEST = 0.05  # of a usual training: the least remaining cost that is assumed
 LAST = 0.02  # chance that any paused trial is better than the best, up to which a sweep may end
 HEADROOM = 1.25  # times the range seen is the range of a metric without bounds
 TAIL = 3  # times as far from the median as the highest value is the lowest that counts
@@ -42,7 +42,7 @@ class CurveEiPolicy(NoStopping):
         self.begin(SearchContext(Space(), has_points=lambda: False))
 
     def begin(self, context: SearchContext) -> None:
-        """Take note of the space."""
+        """Store the search context."""
         self._context = context
         self._features: Features | None = None
         self._made: dict[object, Forecasts] = {}
@@ -83,7 +83,7 @@ class CurveEiPolicy(NoStopping):
         return trial.number if score >= max(forecasts.worths, default=0.0) else None
 
     def _finish(self, forecasts: "Forecasts", curve: Curve) -> Decision:
-        """Decide when nothing new will be started: together the paused trials may be better with a chance of LAST."""
+        """Decide once no new trial will start: end if the chance that a paused trial is better is at most LAST."""
         own, *others = forecasts.chances([curve, *forecasts.paused])
         if own >= LAST or (own >= max(others, default=0.0) and any_of([own, *others]) >= LAST):
             return CONTINUE
@@ -134,7 +134,7 @@ class CurveEiPolicy(NoStopping):
 
 
 class Forecasts:
-    """What is known at one moment: forecasts of final values, and what each choice is worth.
+    """The state at one moment: forecasts of final values, and the value of each choice.
 
     ``judged`` is the running trial that is about to be judged. To new points the other running ones count as finished.
     ``candidates`` are new points.
@@ -160,7 +160,7 @@ class Forecasts:
 
     @cached_property
     def _guessed(self) -> Process:
-        """The forecast as if the running trials had finished with their predicted values."""
+        """Return the forecast as if the running trials had finished with their predicted values."""
         return self._process.with_guesses(self._finals([curve.point for curve in self._pending]))
 
     def _observed(self, looks: Sequence[tuple[Curve, int]], most: int) -> "tuple[Rows, Array]":
@@ -194,19 +194,19 @@ class Forecasts:
 
     @property
     def _doubt(self) -> float:
-        """What deviations are multiplied by: few curves say less about the kernel than its best parameters pretend."""
+        """Return the factor of deviations: with few curves the kernel's best parameters are overconfident."""
         return math.sqrt(1 + DOUBT / max(len(self._begun), 1))
 
     @cached_property
     def _best(self) -> Curve | None:
-        """The finished trial with the best forecast."""
+        """Return the finished trial with the best forecast."""
         ended = [curve for curve in self._begun if curve.state == State.FINISHED]
         means, _ = self._predict([curve.point for curve in ended])
         return ended[int(means.argmax())] if ended else None
 
     @cached_property
     def _bar(self) -> float:
-        """The best forecast of what has finished; before that, the middle of all."""
+        """Return the best forecast of a finished trial; before one has finished, the middle of all."""
         import numpy as np
 
         ended = [curve for curve in self._begun if curve.state == State.FINISHED]
@@ -215,7 +215,7 @@ class Forecasts:
 
     @cached_property
     def _usual(self) -> float:
-        """The completions of a usual training."""
+        """Return the completions of a usual training."""
         totals = sorted(curve.total for curve in self._begun)
         return max(totals[len(totals) // 2], 1e-9)
 
@@ -227,7 +227,7 @@ class Forecasts:
 
     @cached_property
     def worths(self) -> list[float]:
-        """The expected improvement per cost of each candidate."""
+        """Return the expected improvement per cost of each candidate."""
         totals = [self._features.place(point)[2] or self._usual for point in self.candidates]
         bar, process = self._bar, self._process
         if self._pending:  # a new point has to beat these as well
@@ -250,7 +250,7 @@ class Forecasts:
 
     @property
     def noise(self) -> float:
-        """The standard deviation of an evaluation, as the curves themselves show it, in the objective's own unit."""
+        """Return the standard deviation of an evaluation, estimated from the curves, in the objective's unit."""
         return self._gain(math.sqrt(self._process.kernel.noise * self._process.scale))
 
     def _gain(self, step: float) -> float:
@@ -326,7 +326,7 @@ def choose_warp(curves: Sequence[Curve]) -> Logit:
 
 
 def _is_begun(curve: Curve) -> bool:
-    """Return whether a trial has an evaluation, and says how much of its training that is."""
+    """Return whether a trial has an evaluation and states its share of the training."""
     return bool(curve.held_out) and curve.total > 0
 
 

@@ -28,7 +28,7 @@ FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
 
 
 class GuardTriggered(NamedTuple):
-    """Which guard, and what it saw."""
+    """The name of a guard and its evidence."""
 
     guard: str
     evidence: str
@@ -37,7 +37,7 @@ class GuardTriggered(NamedTuple):
 def check(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
     """Return the first guard that finds the training collapsed, or None.
 
-    ``is_reward`` says that the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
+    ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
     """
     found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
     return next((GuardTriggered(name, evidence) for name, evidence in found if evidence), None)

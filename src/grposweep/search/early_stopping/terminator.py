@@ -1,4 +1,4 @@
-"""Say when a search has converged: nothing left is expected to improve the best by more than the noise of the metric.
+"""Detect when a search has converged: no choice is expected to improve the best by more than the metric's noise.
 
 The idea is Optuna's Terminator (Makarova et al. 2022, Automatic Termination for Hyperparameter Optimization). Here the expected
 improvement of new points and of unfinished trials comes from the forecast of all learning curves (``curve_ei.py``).
@@ -35,7 +35,7 @@ class Terminator:
         self._forecaster.begin(context)
 
     def judge(self, curves: Sequence[Curve]) -> Convergence | None:
-        """Return what is left to gain, or None if too little is known."""
+        """Return the largest possible gain, or None if too little is known."""
         begun = [curve for curve in curves if curve.held_out and curve.total > 0]
         finished = [curve for curve in begun if curve.state == State.FINISHED]
         if len(finished) < MIN_FINISHED or len(begun) < MIN_TRIALS:
