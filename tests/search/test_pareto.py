@@ -82,7 +82,7 @@ def test_lists_of_metrics_and_directions_are_several_objectives() -> None:
     (["eval_reward", "gpu_hours"], "maximize", "one direction each"),
     (["gpu_hours", "eval_reward"], ["minimize", "maximize"], "the first is a metric"),
     (["a", "a"], ["minimize", "maximize"], "distinct"),
-    (["a", "b"], ["minimize", "up"], "nothing understands that"),
+    (["a", "b"], ["minimize", "up"], "no such direction"),
     ([], [], "nothing to search for"),
 ])  # fmt: skip
 def test_objectives_that_do_not_go_together_are_refused(
