@@ -104,7 +104,7 @@ def test_a_sampler_hears_what_unfinished_trials_are_expected_to_reach() -> None:
     assert foreseen[21] < 0.3
 
 
-def test_optunas_pruners_stop_for_good_and_leave_foreseeing_to_the_sampler() -> None:
+def test_optunas_pruners_stop_finally_and_leave_foreseeing_to_the_sampler() -> None:
     """None of them knows how to go on."""
     way = build_policy("median")
     assert way.decide(running(rising(20, 1e-1, 0.0, 3)), GOOD).action is Action.STOP
