@@ -5,7 +5,7 @@ other processes. Within a kind, fewer keys come first, then nearer completions p
 fix if it removes the problem and causes no new error. The first of each kind is shown.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -53,8 +53,13 @@ class Fix:
         return " ".join(f"{key}={_render(value)}" for key, value in self.keys)
 
 
-def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> list[Fix]:
-    """Return up to three fixes of different kinds for an error. Each removes it and causes no new error."""
+def find_fixes(
+    s: Setting, problem: Problem, ignore: Collection[str] = (), has_keys: Callable[[Change], bool] = lambda _: True
+) -> list[Fix]:
+    """Return up to three fixes of different kinds for an error. Each removes it and causes no new error.
+
+    ``has_keys`` returns whether a recipe can state a change.
+    """
     if problem.severity != "error":
         return []
     verifier = _Verifier(s, problem, tuple(ignore))
@@ -62,7 +67,7 @@ def find_fixes(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> li
     for kind in candidates(s, problem):
         known = [set(fix.change) for fix in found]  # a fix that contains another one adds nothing
         fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
-        change = next((change for change in fresh if verifier.accepts(change)), None)
+        change = next((change for change in fresh if verifier.accepts(change) and has_keys(change)), None)
         if change is not None:
             found.append(build_fix(s, change, problem))
         if len(found) == MOST_FIXES:

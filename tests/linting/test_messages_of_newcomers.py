@@ -78,3 +78,19 @@ def test_a_fork_that_renamed_the_launched_file_may_have_keys_of_its_own(
     script = tmp_path / "run.sh"
     script.write_text("torchrun --nproc_per_node=8 src/open_r1/grpo.py --num_generations 8 --max_pixels 2359296\n")
     assert codes(lint(script, framework_version="1.10").recipes[0]) == wanted
+
+
+def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> None:
+    """One alone would leave the other; the message has the product, and nodes have 1, 2, 4 or 8 GPUs."""
+    sizes = {"train_batch_size=64": "train_batch_size=256", "ppo_mini_batch_size=64": "ppo_mini_batch_size=96", "n=8 ": "n=5 ",
+             "log_prob_micro_batch_size_per_gpu=8": "log_prob_micro_batch_size_per_gpu=16",
+             "actor.ppo_micro_batch_size_per_gpu=8": "actor.ppo_micro_batch_size_per_gpu=15"}  # fmt: skip
+    text = VERL.format("actor_rollout_ref.actor.use_kl_loss=True")
+    for old, new in sizes.items():
+        text = text.replace(old, new)
+    script = tmp_path / "run.sh"
+    script.write_text(text)
+    (found,) = (one for one in lint(script, framework_version="0.9.1").recipes[0].diagnostics if one.code == "GB405")
+    assert "180 completions of a rollout on each data rank (256 prompts, filled to 288, x 5 / 8)" in found.message
+    logged = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
+    assert [fix.change for fix in found.fixes] == [dict.fromkeys(logged, 15), {"trainer.n_gpus_per_node": 2}]

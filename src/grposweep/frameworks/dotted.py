@@ -37,6 +37,7 @@ ESTIMATORS = {
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 NEVER_CLIPPED = 1e6  # a dual clip that never acts
 NODE = 8  # GPUs
+NODES = (1, 2, 4, 8)  # the GPUs of a node that a fix may ask for
 PROMPT_TOKENS = 2048  # written where a setting has no longest prompt
 
 
@@ -96,11 +97,12 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
 
 
 def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the change of keys for another number of GPUs; None where the nodes cannot share it."""
+    """Return the change of keys for another number of GPUs; None if no node has 1, 2, 4 or 8 of them then."""
     if recipe.processes is not None:
         return {"processes": processes}
     nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
-    return None if processes % nodes else {"trainer.n_gpus_per_node": processes // nodes}
+    each, rest = divmod(processes, nodes)
+    return None if rest or each not in NODES else {"trainer.n_gpus_per_node": each}
 
 
 def key_of_gpus(found: Values) -> dict[str, str]:

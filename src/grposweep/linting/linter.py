@@ -21,7 +21,7 @@ from grposweep.frameworks.key_rules import accepting_release, find
 from grposweep.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grposweep.frameworks.parsing.project import settings_for
 from grposweep.recipe import Recipe
-from grposweep.rules.registry import Severity, Violation
+from grposweep.rules.registry import Change, Severity, Violation
 from grposweep.setting import Setting
 
 SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
@@ -136,8 +136,13 @@ def _of_setting(
     recipe: Recipe, setting: Setting, problem: Problem, selection: RuleSelection, with_fixes: bool
 ) -> Diagnostic:
     fixes: list[Fix] = []
-    for fix in find_fixes(setting, problem, ignore=selection.ignore) if with_fixes else ():
-        change = frameworks.native(dict(fix.change), recipe, setting)
+
+    def native(change: Change) -> dict[str, Any] | None:
+        return frameworks.native(dict(change), recipe, setting)
+
+    solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change))) if with_fixes else ()
+    for fix in solved:
+        change = native(dict(fix.change))
         # Two changes of a setting may change the same key of the recipe.
         if change and all(change != known.change for known in fixes):
             fixes.append(Fix(change, bool(getattr(fix, "safe", False))))

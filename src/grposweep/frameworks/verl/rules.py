@@ -8,7 +8,6 @@ all GPUs, workers/actor/dp_actor.py, which splits it into micro-batches of any r
 """
 
 from collections.abc import Iterator
-from functools import partial
 from math import ceil
 
 from grposweep import planning
@@ -17,7 +16,7 @@ from grposweep.frameworks.verl import keys as verl
 from grposweep.frameworks.verl.recipes import kl_places, refills
 from grposweep.recipe import Recipe
 from grposweep.rules.batch import judgeable
-from grposweep.rules.helpers import each, other_sizes
+from grposweep.rules.helpers import each, near, other_sizes
 from grposweep.rules.registry import Change, Violation, recipe_rule, rule, variant
 from grposweep.rules.rollout_batch import (
     SIZED,
@@ -139,10 +138,6 @@ def _padded(s: Setting) -> int:
     return ceil((s.prompts_per_rollout or 0) / (s.prompts_per_step or 1)) * per_rank(s)
 
 
-def _divides(name: str, count: int, s: Setting) -> bool:
-    return count % int(getattr(s, name)) == 0
-
-
 @rule("GB405", "error", (*CHECKED, *LOGGED, "loads_reference", "version"), "by trial", of=VERL)
 def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     """A rollout's completions on one data rank must be a multiple of the micro-batches for log-probabilities.
@@ -153,17 +148,21 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     if s.version < ONE_ENGINE or s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
         return None
     count = _padded(s)
-    for name in LOGGED if s.loads_reference else LOGGED[:1]:
-        size = getattr(s, name)
-        if size is not None and size > 0 and count % size:
-            return Violation(
-                what=f"{s.key(name)}={size}",
-                why=f"it does not divide the {count} completions of a rollout on each data rank",
-                instead=f"Choose a divisor of {count}.",
-                fields=(name, "prompts_per_rollout", "num_generations", "processes"),
-                suggestions=other_sizes(name, accepts=partial(_divides, name, count))(s),
-            )
-    return None
+    sizes = {name: getattr(s, name) or 0 for name in (LOGGED if s.loads_reference else LOGGED[:1])}
+    broken = tuple(name for name, size in sizes.items() if size > 0 and count % size)
+    if not broken:
+        return None
+    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
+    filled = f", filled to {prompts + -prompts % step}," if prompts % step else ""
+    fitting = near(sizes[broken[0]], lambda size: count % size == 0)
+    return Violation(
+        what=" and ".join(f"{s.key(name)}={sizes[name]}" for name in broken),
+        why=f"{'it does' if len(broken) == 1 else 'they do'} not divide the {count} completions of a rollout on each data rank "
+            f"({prompts} prompts{filled} x {s.num_generations} / {ranks(s)})",
+        instead=f"Choose {'a divisor' if len(broken) == 1 else 'divisors'} of {count}.",
+        fields=(*broken, "prompts_per_rollout", "num_generations", "processes"),
+        suggestions=tuple(dict.fromkeys(broken, size) for size in fitting),
+    )  # fmt: skip
 
 
 @rule("GB406", "warning", (*SIZED, "dynamic_batching", "version"), of=VERL, blames=("prompts_per_rollout", "prompts_per_step"),
