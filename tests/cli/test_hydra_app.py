@@ -294,6 +294,17 @@ def test_an_invalid_point_counts_once(sweep: Sweep, app: App, caplog: pytest.Log
     assert caplog.text.count("invalid: batch=1: 1 is odd") == 1
 
 
+def test_points_that_are_invalid_for_the_same_reason_are_printed_once(
+    sweep: Sweep, app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an interval the sampler draws many; the file has each."""
+    caplog.set_level(logging.INFO)
+    options = {"sampler": "random", "validator": f"{__name__}.is_even", "n_trials": 6}
+    assert sweep(lambda config: config.batch, "lr=interval(0.1,1.0)", "batch=1,2", **options) == 0
+    assert len(lines(app.folder / "sweep" / "invalid.jsonl")) > 1
+    assert caplog.text.count("1 is odd") == 1
+
+
 def test_the_best_job_is_named_as_its_folder(sweep: Sweep, app: App, caplog: pytest.LogCaptureFixture) -> None:
     """A job that was tried again has the folder of its first trial."""
     caplog.set_level(logging.INFO)
@@ -306,5 +317,6 @@ def test_the_best_job_is_named_as_its_folder(sweep: Sweep, app: App, caplog: pyt
 
     assert sweep(train, "batch=9,8") == 0
     assert sweep(train, "batch=9,8") == 0
-    assert "best: job 0: batch=9: 9" in caplog.text
+    assert "job 0 failed: batch=9: ValueError: True (in " in caplog.text
+    assert f"best: job 0: batch=9: 9.0 (in {app.folder / 'sweep' / '0'})" in caplog.text
     assert "best_job: 0" in (app.folder / "sweep" / "optimization_results.yaml").read_text()

@@ -267,6 +267,7 @@ class AppSweep:
         self.folder, self.points, self.launcher, self.options, self.size = folder, points, launcher, options, size
         self.study = SweepStudy(folder / paths.JOURNAL, points.space, cast(Direction, options.direction))
         self.invalid = set[object]()  # the sampler asks for the same points again and again
+        self.reasons = set[str]()  # why points are invalid, as far as it was logged
         self.failures: list[str] = []  # since the last job that finished
         (folder / paths.INVALID).unlink(missing_ok=True)
 
@@ -330,7 +331,10 @@ class AppSweep:
         if problems and (key := freeze(point)) not in self.invalid:
             self.invalid.add(key)
             append_line(self.folder / paths.INVALID, {"point": point, "problems": problems})
-            logger.info("invalid: %s: %s", text_of(point), printable("; ".join(problems)))
+            said = printable("; ".join(problems))
+            if said not in self.reasons:  # an interval has endless points that are invalid for one reason
+                self.reasons.add(said)
+                logger.info("invalid: %s: %s (others like it are only in %s)", text_of(point), said, paths.INVALID)
         return not problems
 
     def _batch(self, again: list[tuple[Point, int]], new: Iterator[Point]) -> list[int]:
@@ -371,12 +375,16 @@ class AppSweep:
         point = text_of(self.study.trials[number].params)
         if error is not None:
             self.failures.append(str(error))
-            logger.error("job %d failed: %s: %s", number, point, printable(str(error)))
+            where = self._folder_of(self.study.trials[number])
+            logger.error("job %d failed: %s: %s (in %s)", number, point, printable(str(error)), where)
             self.study.tell(number, None)
             return
         self.failures.clear()
         logger.info("job %d finished: %s: %s", number, point, found.get("returned"))
         self.study.tell(number, value, pruned=value is None)  # Optuna has no finished trial without a value
+
+    def _folder_of(self, trial: FrozenTrial) -> Path:
+        return self.folder / self.points.folder_name(dict(trial.params), trial.user_attrs["origin"])
 
     def _report(self) -> int:
         """Log the sweep's result, write Hydra's usual file of the best point, and return the exit code."""
@@ -391,7 +399,7 @@ class AppSweep:
         )
         if best is not None:
             job = best.user_attrs["origin"]  # whose folder it has
-            logger.info("best: job %d: %s: %s", job, text_of(best.params), best.value)
+            logger.info("best: job %d: %s: %s (in %s)", job, text_of(best.params), best.value, self._folder_of(best))
             content = {
                 "name": "grposweep",
                 "best_params": best.params,
