@@ -76,7 +76,7 @@ def rerun(
 
 
 @command(
-    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl.beta=0,0.04      # lr or KL?",
+    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl=low,high         # lr or KL?",
     "grposweep fork best --at 200 lr=1e-6 search.seeds=5 --sweep lr_batch",
 )
 def fork(

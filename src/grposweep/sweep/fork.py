@@ -190,7 +190,7 @@ def _children(parent: Parent, base: Experiment, changes: dict[str, str], session
             parameters.append(replace(parameter, domain=Choice(*zip(*apart, strict=True))))
     if not parameters:
         raise UserError(
-            "the fork changes nothing. Give a key with other values than the trial's: lr=1e-5,1e-4 kl.beta=0.04."
+            "the fork changes nothing. Give a key with other values than the trial's: lr=1e-5,1e-4 kl=low,high."
         )
     return Space(tuple(parameters)), points
 
