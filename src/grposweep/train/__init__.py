@@ -1,4 +1,4 @@
-"""One attempt at a trial: real GRPO with TRL, a fake of it, or another program; reached through files and a command only.
+"""One attempt at a trial: GRPO with TRL, the fake trainer, or an external program. Used through files and a command only.
 
 ``from grposweep.train import Callback`` is for the user's own training scripts (``trainer=script``).
 """

@@ -49,7 +49,7 @@ from grposweep.train.tracker import Tracker, build_tracker, with_intervals
 
 @dataclass
 class Attempt:
-    """One rank of one execution of a trial; the files are rank 0's to write.
+    """One rank of one execution of a trial. Only rank 0 writes the files.
 
     Where another program starts the ranks, ``rank`` and ``ranks`` count our processes, one a node.
     """
@@ -80,7 +80,7 @@ class Attempt:
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank writes the files."""
+        """Return whether this rank writes the files."""
         return self.rank == 0
 
     @property
@@ -95,12 +95,12 @@ class Attempt:
 
     @property
     def devices(self) -> float:
-        """What a run of it holds: the job's GPUs, those of a vLLM server among them; a rank without a GPU counts as one."""
+        """Return the devices of a run: the job's GPUs, including a vLLM server's; a rank without a GPU counts as one."""
         return watchdog.devices(self.experiment)
 
     @property
     def task(self) -> Task:
-        """The task with the sweep's copies of the user's files."""
+        """Return the task with the sweep's copies of the user's files."""
         return self.inputs.task(self.experiment.task)
 
     def begin(self) -> Checkpoint | None:
@@ -115,18 +115,18 @@ class Attempt:
         return found
 
     def beat(self, step: int, force: bool = False) -> None:
-        """A sign of life, from every rank; the first one writes it down."""
+        """Give a sign of life, on every rank; the first rank writes it to the heartbeat."""
         watchdog.feed(self.experiment.cluster.stall_min)
         self.stacks.step = step
         if self.is_main:
             self.heartbeat.beat(step, force)
 
     def asks_to_stop(self, step: int) -> bool:
-        """Whether this rank has been told to end at this step; ranks must still agree."""
+        """Return whether this rank was asked to end at this step. The ranks must still agree."""
         return self.terminated or (self.is_main and self.control.asks_to_stop(step))
 
     def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One line of metrics, from rank 0, to the file and the tracker."""
+        """Write one line of metrics, on rank 0, to the file and the tracker."""
         if not self.is_main:
             return
         line = self.metrics.write(kind, step, self.pace.completions_at(step), values)

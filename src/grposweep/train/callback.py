@@ -19,7 +19,7 @@ from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Rol
 
 
 class BoundaryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-    """What every callback of a trial does: show signs of life, and stop all ranks at one rollout boundary."""
+    """The shared part of all callbacks: give signs of life, and stop all ranks at the same rollout boundary."""
 
     stopped = False
 
@@ -97,7 +97,7 @@ class Callback(BoundaryCallback):
             self.heartbeat.beat(state.global_step)
 
     def _say(self, state: TrainerState) -> None:
-        """What the attempt's own process reads of us."""
+        """Write the state that the attempt's own process reads."""
         assert self.folder is not None  # the callers know
         CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped).write(self.folder)
         self.heartbeat.beat(state.global_step, force=True)
@@ -109,7 +109,7 @@ class Callback(BoundaryCallback):
 
 
 def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:
-    """The pace of the trainer's own arguments; before TRL 0.18 each accumulation generates for itself."""
+    """Return the rollout schedule of the trainer's arguments; before TRL 0.18 each accumulation generates its own."""
     accumulation = args.gradient_accumulation_steps
     reuse = getattr(args, "num_iterations", 1)
     steps = getattr(args, "steps_per_generation", None) or accumulation
@@ -125,7 +125,7 @@ def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:
 
 
 def trouble(folder: Path, args: TrainingArguments) -> str | None:
-    """Where the script trains with other numbers than the trial's recipe, which ones: a sweep of them would be none."""
+    """Name the numbers in which the script's training differs from the trial's recipe, so that nothing would be swept."""
     trial = read_json(folder / paths.CHANGED) or {}
     wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
     for name, value in wanted.items():

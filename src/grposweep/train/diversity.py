@@ -37,7 +37,7 @@ _END = " .!\n\t)}]>*$\"'"
 
 @dataclass(frozen=True)
 class Completion:
-    """One held-out completion as it was sampled. ``parts`` are its rewards in the task's order (None: not judged)."""
+    """One held-out completion. ``parts`` are its rewards in the task's order (None: not judged)."""
 
     prompt_id: int
     prompt: str
@@ -49,7 +49,7 @@ class Completion:
 
     @property
     def ends_with_answer(self) -> bool:
-        """Whether it ends with the reference answer, so that it is no empty phrase."""
+        """Return whether it ends with the reference answer, so that it is not an empty phrase."""
         answer, text = self.answer.strip(), self.text.rstrip(_END)
         if not answer or not text.endswith(answer):
             return False
@@ -166,7 +166,7 @@ def _triples(text: str) -> list[tuple[str, ...]]:
 
 
 def _is_foreign(completion: Completion) -> bool:
-    """Whether most letters are of a script that the prompt does not have."""
+    """Return whether most letters are of a script that the prompt does not use."""
     letters = Counter(map(_script, filter(str.isalpha, completion.text[:LETTERS])))
     known = _scripts(completion.prompt) if letters else ()
     return bool(letters and known) and letters.most_common(1)[0][0] not in known

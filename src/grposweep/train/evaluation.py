@@ -31,11 +31,11 @@ class HeldOutEvaluation:
     texts: list[list[Completion]] = field(default_factory=list)  # by call, without rewards
 
     def start(self) -> None:
-        """A new evaluation begins."""
+        """Begin a new evaluation."""
         self.active, self.prompts, self.texts, self.values = True, [], [], [[] for _ in self.weights]
 
     def hear(self, prompts: list[Any], completions: list[Any], columns: dict[str, Any]) -> None:
-        """The texts of one call."""
+        """Record the texts of one call."""
         if not self.active:
             return
         ids, answers = (
@@ -114,7 +114,7 @@ def sampling_error(seen: list[Completion]) -> float | None:
 
 
 def mean_over_prompts(rows: list[tuple[int, int, int, int, float]], generations: int) -> tuple[float, float | None]:
-    """The mean of the prompts' mean rewards, and its standard error over the prompts.
+    """Return the mean of the prompts' mean rewards, and its standard error over prompts.
 
     accelerate fills the last batch of several ranks with prompts of the first; a prompt's first ``generations``
     completions are its own, the rest is such filling.

@@ -102,7 +102,7 @@ def _marked(*folders: Path) -> Iterator[str]:
 
 
 def _trial(attempt: Attempt) -> Trial:
-    """The trial as the program's builder wants it; in a job of several nodes this process is one of them."""
+    """Return the trial for the program's builder. In a job of several nodes this process is one of them."""
     place = NodeContext(
         processes=attempt.experiment.cluster.processes,
         node=attempt.rank,
@@ -180,7 +180,7 @@ def _start(
 
 
 def _package(folder: Path) -> Path:
-    """A folder that holds this package and nothing else: the environment that ours lives in must not leak into another."""
+    """Return a folder that holds only this package, because packages of this environment must not leak into another."""
     path = folder / "package"
     path.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -221,7 +221,7 @@ class ExternalProgramMonitor:
 
     @property
     def callback(self) -> CallbackState | None:
-        """What our Callback reports of this attempt; None for a program that does not have it."""
+        """Return what the grposweep Callback reports on this attempt; None for a program without it."""
         return CallbackState.read(self.attempt.folder, self.attempt.number)
 
     def _report(self) -> None:
@@ -267,7 +267,7 @@ class ExternalProgramMonitor:
 
 
 def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code: int) -> Outcome:
-    """How it ended: a stop that was asked for is none of the program's failures."""
+    """Return how the attempt ended. A requested stop is not a failure of the program."""
     callback = watch.callback
     if callback is not None and callback.refused:
         raise UserError(callback.refused)

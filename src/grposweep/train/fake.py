@@ -1,4 +1,4 @@
-"""The fake trainer: a known optimum and staged faults, the real one's files and life, no torch.
+"""The fake trainer: a known optimum and staged faults, with the files and states of real attempts, without torch.
 
 The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so the best learning rate is known.
 """
@@ -44,7 +44,7 @@ def train(attempt: Attempt) -> Outcome:
 
 
 def reward_at(attempt: Attempt, step: int) -> float:
-    """The made-up learning curve, its noise a function of seed and step alone."""
+    """Return the synthetic learning curve at a step; its noise depends on seed and step only."""
     fake, lr = attempt.experiment.trainer.fake, attempt.experiment.optimizer.learning_rate
     target = max(BEST - PER_DECADE * abs(math.log10(lr / fake.best_lr)), 0.0)
     noise = random.Random(f"{attempt.experiment.seed} {lr} {step}").gauss(0.0, fake.noise)
@@ -58,7 +58,7 @@ def _evaluate(attempt: Attempt, step: int) -> None:
 
 
 def _misbehave(attempt: Attempt, step: int) -> None:
-    """The staged faults."""
+    """Stage the configured faults."""
     fake = attempt.experiment.trainer.fake
     if fake.crash_at is not None and step >= fake.crash_at:
         raise RuntimeError(f"trainer.fake.crash_at={fake.crash_at}: this crash is staged")
@@ -84,7 +84,7 @@ def _save(attempt: Attempt, step: int) -> str:
 
 
 def _resume(attempt: Attempt) -> int:
-    """The step to resume from; metrics after it are dropped."""
+    """Return the step to resume from, and drop later metrics."""
     before = attempt.checkpoints / FAKE  # where earlier releases had the one checkpoint
     if saved := read_json(before):
         _save(attempt, int(saved["step"]))
@@ -110,7 +110,7 @@ def _save_model(folder: Path, step: int) -> str:
 
 
 def _follow(attempt: Attempt) -> Outcome:
-    """A rank without work: end as rank 0 ends. Should that one die, the launcher ends us."""
+    """Run a rank without work: end when rank 0 ends. If rank 0 dies, the launcher ends this rank."""
     while True:
         result = TrialResult.read(attempt.folder)
         if result.attempt == attempt.number:

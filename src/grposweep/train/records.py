@@ -24,7 +24,7 @@ from grposweep.storage.records import ControlRequest
 
 
 def finite_scalars(values: dict[str, Any]) -> dict[str, Any]:
-    """The values as strict JSON takes them: NaN and the infinities become null."""
+    """Return the values for strict JSON: NaN and infinities become null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
@@ -53,13 +53,13 @@ class MetricsFile:
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def lines(self) -> list[dict[str, Any]]:
-        """All lines, those of earlier attempts included."""
+        """Return all lines, including those of earlier attempts."""
         return list(read_lines(self.path, step=int))
 
 
 @dataclass
 class HeartbeatFile:
-    """A file that moves while an attempt lives; its counter, not a clock, shows that it does."""
+    """A file that changes while an attempt lives. Its counter shows life, not a clock."""
 
     folder: Path
     total: int
@@ -113,7 +113,7 @@ class ControlFile:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a trial is worth: the mean of a metric over its last evaluations, and where it began."""
+    """The objective of a trial: the mean of a metric over its last evaluations, and its value before training."""
 
     objective: float | None
     objective_se: float | None
@@ -123,13 +123,13 @@ class Objective:
     optimism: float | None = None  # and what was subtracted from the best value (None: its noise is not known)
 
     def as_dict(self) -> dict[str, float | None]:
-        """The fields that are known, as result.json names them."""
+        """Return the known fields under the names of result.json."""
         known = ("best_step", "optimism")
         return {name: value for name, value in vars(self).items() if value is not None or name not in known}
 
 
 def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
-    """The objective as far as the lines go; read back from disk, so that a resumed attempt sees its past as well.
+    """Return the objective of these lines. They are read from disk, so a resumed attempt includes its past.
 
     The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
     """
@@ -221,7 +221,7 @@ def further_objectives(
 
 
 def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
-    """A finished trial has its objective, or says why not."""
+    """Raise an error with the reason if a finished trial has no objective."""
     if found.objective is not None:
         return
     if any(metric in line for line in lines):
@@ -255,7 +255,7 @@ class RolloutSchedule:
     epoch_rollouts: int
 
     def is_boundary(self, step: int) -> bool:
-        """Whether TRL generates again after this step: only here is its resume exact."""
+        """Return whether TRL generates again after this step. Only here its resume is exact."""
         return self._in_epoch(step) * self.accumulation % self.micro_steps == 0
 
     def completions_at(self, step: int) -> int:
@@ -272,7 +272,7 @@ class RolloutSchedule:
 
 
 def build_rollout_schedule(setting: Setting) -> RolloutSchedule:
-    """The pace of a valid, realised setting."""
+    """Return the rollout schedule of a valid setting with solved sizes."""
     return RolloutSchedule(
         accumulation=setting.gradient_accumulation_steps,
         micro_steps=micro_steps_per_generation(setting) * setting.num_iterations,

@@ -27,7 +27,7 @@ class RewardError(Exception):
 
 
 def text_of(completion: str | list[dict[str, str]]) -> str:
-    """A completion's text; TRL hands over turns where the prompts are conversations."""
+    """Return a completion's text. TRL passes turns if the prompts are conversations."""
     return completion if isinstance(completion, str) else "".join(turn["content"] or "" for turn in completion)
 
 
@@ -66,7 +66,7 @@ def _verify(text: str, gold: str) -> float:
 
 @dataclass
 class Reward:
-    """One reward as TRL calls it, its result checked; errors name the function and its file."""
+    """One reward as TRL calls it, with a checked result. Errors name the function and its file."""
 
     spec: str
     function: Function
@@ -150,14 +150,14 @@ def _short(value: Any) -> str:
 
 
 def load_rewards(specs: list[str]) -> list[Reward]:
-    """The rewards of a task, in its order."""
+    """Return the rewards of a task, in its order."""
     if not specs:
         raise UserError(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
     return [replace(load_reward(spec), is_only=len(specs) == 1) for spec in specs]
 
 
 def load_reward(spec: str) -> Reward:
-    """A built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
+    """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
     if spec in BUILT_IN:
         return Reward(spec, BUILT_IN[spec])
     place, colon, name = spec.rpartition(":")

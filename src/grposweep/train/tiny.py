@@ -61,7 +61,7 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 
 def tiny_folder(progress: Progress = silent) -> Path:
-    """The folder that holds the tiny model and its tokenizer; made on the first call, found on the next."""
+    """Return the folder of the tiny model and its tokenizer, which the first call creates."""
     target = cache_folder() / f"tiny-{recipe_hash()}"
     if not (target / "config.json").is_file():
         _make(target, progress)
@@ -69,7 +69,7 @@ def tiny_folder(progress: Progress = silent) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where made models live: $GRPOSWEEP_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder for created models: $GRPOSWEEP_CACHE, otherwise under $XDG_CACHE_HOME or ~/.cache."""
     if own := os.environ.get("GRPOSWEEP_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
@@ -83,7 +83,7 @@ def recipe_hash() -> str:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; padding on the left, where generation needs it."""
+    """Build a tokenizer with one token per character, and padding on the left for generation."""
     vocabulary = {token: number for number, token in enumerate(VOCABULARY)}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -117,7 +117,7 @@ def _make(target: Path, progress: Progress) -> None:
 
 
 def warm_start(progress: Progress = silent) -> Qwen2ForCausalLM:
-    """The model after a few seconds of supervised training; one thread and its own random numbers, so always the same."""
+    """Return the model after seconds of supervised training. One thread and a fixed seed make it always the same."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -162,7 +162,7 @@ def _noisy_sums(table: torch.Tensor) -> torch.Tensor:
 
 
 def _with_tail(ids: torch.Tensor) -> torch.Tensor:
-    """The sums with an equals sign after the answer, before the end."""
+    """Return the sums with an equals sign between the answer and the end."""
     ends = ids == EOS
     ids = torch.where(ends, CHARACTERS.index("="), ids)
     return torch.where(ends.roll(1, 1), EOS, ids)

@@ -30,7 +30,7 @@ _RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-(.+)")  # W&B's folder of a run
 
 
 class Tracker:
-    """The null object and the contract: nothing is tracked. ``report_to`` are trackers that TRL itself writes to."""
+    """The tracker's contract, and the tracker that tracks nothing. ``report_to`` are trackers that TRL itself writes to."""
 
     report_to: tuple[str, ...] = ()
 
@@ -41,13 +41,13 @@ class Tracker:
         """Open the run; raises where that is impossible."""
 
     def log(self, line: dict[str, Any]) -> None:
-        """One line of metrics."""
+        """Log one line of metrics."""
 
     def log_completions(self, step: int, completions: Sequence[KeptCompletion]) -> None:
-        """The completions of one evaluation that are kept."""
+        """Log the kept completions of one evaluation."""
 
     def summarise(self, values: dict[str, Any]) -> None:
-        """What the run came to."""
+        """Record the run's final values."""
 
     def fail(self) -> None:
         """Note that the attempt failed; `finish` follows."""
@@ -63,7 +63,7 @@ class TensorboardTracker(Tracker):
 
 
 class RunTracker(Tracker):
-    """A tracker whose run is opened here. One that fails late warns once, and must not cost a training."""
+    """A tracker whose run is opened here. A later failure warns once and does not end the training."""
 
     label = ""
 
@@ -75,12 +75,12 @@ class RunTracker(Tracker):
 
     @property
     def is_offline(self) -> bool:
-        """Whether nothing may leave the sweep's folder."""
+        """Return whether nothing may leave the sweep's folder."""
         return self.options.mode == "offline"
 
     @property
     def sweep(self) -> Path:
-        """The sweep's folder."""
+        """Return the sweep's folder."""
         return self.folder.resolve().parent.parent
 
     def log(self, line: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def values_of(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class WandbTracker(RunTracker):
-    """One W&B run a trial, its sweep as the group; a later attempt continues the run (same id).
+    """One W&B run per trial, with the sweep as its group. A later attempt continues the run (same id).
 
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
     So a later attempt writes the run again, beginning with the lines that metrics.jsonl has kept; but where the earlier

@@ -68,7 +68,7 @@ _alive: list[GRPOTrainer] = []
 
 
 def train(attempt: Attempt) -> Outcome:
-    """One rank of one attempt: from the newest complete checkpoint, or from the start, to the end or a stop."""
+    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop."""
     calm()
     use_devices(attempt)
     sys.path[:0] = attempt.inputs.roots(sys.path)  # what a reward imports is the sweep's copy as well
@@ -124,7 +124,7 @@ def calm() -> None:
 
 
 def use_devices(attempt: Attempt) -> None:
-    """One GPU a process, or the CPU with a fixed number of threads (another number rounds differently)."""
+    """Use one GPU per process, or the CPU with a fixed number of threads (another number rounds differently)."""
     gpus = torch.cuda.device_count()
     if gpus > 1 and attempt.ranks == 1:
         raise UserError(
@@ -157,7 +157,7 @@ def check_gpu_precision(model: Model) -> None:
 
 
 def check_counts(attempt: Attempt, data: Data) -> None:
-    """The plan was made for the prompts that preparation counted; without preparation it is made here."""
+    """Check the number of prompts against the plan's. Without preparation the plan is made here."""
     counts, setting = data.counts(), attempt.setting
     if setting.train_prompts is None:
         attempt.setting = read_setting(attempt.experiment, counts)
@@ -272,7 +272,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         return ForkState.read(sweep) if is_fork else None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: a sweep writes hundreds of checkpoints, and no one reads their cards."""
+        """Write no model card: a sweep writes hundreds of checkpoints, whose cards have no reader."""
 
 
 def sampling_group(attempt: Attempt, arguments: GRPOConfig) -> int:
@@ -299,7 +299,7 @@ def seed_generation(seed: int) -> Iterator[None]:
 
 
 def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOConfig, resumed_at: int) -> Trainer:
-    """The trainer, its rewards listened to while it evaluates."""
+    """Build the trainer, with its rewards recorded during evaluations."""
     rewards = load_rewards(attempt.task.rewards)
     updates = UpdateNormCallback()
     held_out = HeldOutEvaluation(attempt.experiment.task.reward_weights or [1.0] * len(rewards))
@@ -342,7 +342,7 @@ def ending_tokens(trainer: GRPOTrainer) -> frozenset[int]:
 
 
 def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable[..., list[float | None]]:
-    """The same reward, its values noted during evaluations."""
+    """Return the same reward, with its values recorded during evaluations."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         values = reward(prompts, completions, **columns)

@@ -122,7 +122,7 @@ def _load_parquet(path: Path, key: str) -> list[Row]:
 
 
 def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
-    """One column of all rows; missing anywhere is bad input."""
+    """Return one column of all rows. Raises UserError if a row lacks it."""
     for number, row in enumerate(rows, start=1):
         if row.get(column) is None:
             raise UserError(
@@ -133,7 +133,7 @@ def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
-    """The rows under our two names, everything else kept for rewards."""
+    """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards."""
     prompts = take_column(rows, prompt_column, source, "task.prompt_column")
     answers = take_column(rows, answer_column, source, "task.answer_column")
     return [
@@ -143,7 +143,7 @@ def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: 
 
 
 def shuffled(rows: list[Row]) -> list[Row]:
-    """The rows in an order that never changes: which prompts are held out is no matter of an experiment's seed."""
+    """Return the rows in a fixed order, because held-out prompts must not depend on an experiment's seed."""
     rows = list(rows)
     random.Random(20).shuffle(rows)
     return rows

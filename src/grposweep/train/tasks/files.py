@@ -39,7 +39,7 @@ def _read(task: Task, path: Path, key: str) -> list[Row]:
 
 
 def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
-    """The training split, and ``eval_prompts`` questions of the test split (of the training split where there is none)."""
+    """Load the training split, and ``eval_prompts`` questions of the test split (or of the training split)."""
     path = task.path or HUB
     if Path(path).exists():
         train, held_out = _local(Path(path), task)
@@ -51,7 +51,7 @@ def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
 
 
 def final_answer(text: str) -> str:
-    """The number after the last ``####``, without thousands separators."""
+    """Return the number after the last ``####``, without thousands separators."""
     return text.rpartition("####")[2].strip().replace(",", "")
 
 
