@@ -74,11 +74,18 @@ def test_a_trial_that_falls_below_its_start_is_paused_from_its_first_evaluation_
     assert build_policy("curve").decide(trial, [*GOOD, *BAD]).action is Action.PAUSE
 
 
-def test_a_trial_in_the_best_third_of_those_that_came_as_far_goes_on_with_any_forecast() -> None:
-    """Any other one has the forecast's verdict."""
+def test_a_trial_in_the_better_half_of_those_that_came_as_far_goes_on_with_any_forecast() -> None:
+    """One in the lower half has the forecast's verdict."""
     others, decide = [*GOOD[:2], *FLAT], build_policy("curve").decide
     assert decide(running(rising(90, 1.2e-5, 0.36, 5)), others).action is Action.CONTINUE
     assert decide(running(rising(90, 1.2e-5, 0.34, 5)), others).action is Action.PAUSE
+
+
+def test_a_trial_is_compared_with_paused_ones_too_and_not_with_survivors_only() -> None:
+    """Four of twelve that came to half of their training are better; all of those that came further."""
+    paused = [rising(30 + n, 1e-5 * (1 + n / 10), 0.35, 5) for n in range(8)]
+    trial = running(rising(90, 1.2e-5, 0.36, 8))
+    assert build_policy("curve").decide(trial, [*GOOD[:4], *paused]).action is Action.CONTINUE
 
 
 def test_the_reason_says_the_chance_and_how_much_was_known() -> None:

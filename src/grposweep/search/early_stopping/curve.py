@@ -3,7 +3,7 @@
 The forecast compares a trial with others, most of all with those of similar parameters. It is not asked about a trial that only
 starts slowly: early values hardly tell how far a training will rise, and a forecast from curves that were paused early takes
 short curves for flat ones. A trial is behind if it has fallen below its start. From half of the training on it is also behind if
-it is not in the best third of the trials that came as far. No trial is stopped finally. A pause costs little, because a trial
+it is in the lower half of the trials that came as far. No trial is stopped finally. A pause costs little, because a trial
 resumes from its checkpoint, and a paused trial is promoted if it becomes promising as more is known.
 """
 
@@ -25,7 +25,6 @@ LAST = 0.02  # and from which a paused one is resumed if nothing new will be sta
 KNOWN = 2  # other curves before any is judged,
 RIVALS = 3  # and with as much of the training, before a trial that has not fallen is
 JUDGED = 0.5  # share of the training before which a trial only has to stay above its start
-BEST = 3  # the best one in so many of them is never paused
 SAME = 1e-3  # shares that differ by less are the same
 FALLEN = 2.0  # standard errors below the start
 KEPT = 160  # curves that a forecast is made from; of more, the highest and the latest of each
@@ -104,14 +103,14 @@ def _has_fallen(curve: Curve) -> bool:
 
 
 def _lags(curve: Curve, others: Sequence[Curve]) -> bool:
-    """Return whether a trial is late enough to be compared, and not among the best of those that were, at the same share.
+    """Return whether a trial is late enough to be compared, and in the lower half of those that were, at the same share.
 
     Paused trials count with their last value: survivors alone would be an ever harder comparison.
     """
     if curve.share < JUDGED - SAME:
         return False
     rivals = [_value_at(other, curve.share + SAME) for other in others if other.share >= JUDGED - SAME]
-    return len(rivals) >= RIVALS and BEST * sum(value > curve.held_out[-1] for value in rivals) > len(rivals)
+    return len(rivals) >= RIVALS and 2 * sum(value > curve.held_out[-1] for value in rivals) > len(rivals)
 
 
 def _value_at(curve: Curve, share: float) -> float:
