@@ -7,6 +7,7 @@ import pytest
 from grposweep import lint
 from grposweep.frameworks.parsing.load import Options, parse_recipe
 from grposweep.linting.linter import LintResult, lint_recipe
+from grposweep.linting.output import render_fix
 from support import grposweep
 
 VERL = """#!/bin/bash
@@ -94,3 +95,18 @@ def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> No
     assert "180 completions of a rollout on each data rank (256 prompts, filled to 288, x 5 / 8)" in found.message
     logged = [f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("rollout", "ref")]
     assert [fix.change for fix in found.fixes] == [dict.fromkeys(logged, 15), {"trainer.n_gpus_per_node": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("trl grpo --num_generations 7 --gradient_accumulation_steps 1", "--per_device_train_batch_size 7"),
+        ("trl grpo --num_generation 16", "num_generation removed, --num_generations 16"),
+        ("trl grpo --output_di 'a b'", "output_di removed, --output_dir 'a b'"),
+        (VERL.format("").replace("rollout.n=8", "rollout.n=1"), "actor_rollout_ref.rollout.n=8"),
+    ],
+)
+def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: str) -> None:
+    """It can be pasted into the command, which YAML could not."""
+    result = judge(text)
+    assert fix in [render_fix(one, result.recipe) for found in result.diagnostics for one in found.fixes]

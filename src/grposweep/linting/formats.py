@@ -32,7 +32,7 @@ def _relative(path: Path) -> str:
 
 
 def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
-    fixes = ", or ".join(render_fix(fix, recipe.in_python) for fix in diagnostic.fixes)
+    fixes = ", or ".join(render_fix(fix, recipe) for fix in diagnostic.fixes)
     return f"{diagnostic.message} Fix: {fixes}." if fixes else diagnostic.message
 
 

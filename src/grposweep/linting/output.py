@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -9,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from grposweep.frameworks import describe_version
+from grposweep.frameworks import FRAMEWORKS, describe_version
 from grposweep.frameworks.base import text
 from grposweep.frameworks.parsing.load import shown_text
 from grposweep.frameworks.parsing.version_source import BY_DEFAULT
-from grposweep.linting.apply_fixes import FixedFile, render_change
+from grposweep.linting.apply_fixes import FixedFile, render_change, render_value
 from grposweep.linting.linter import Diagnostic, Fix, LintResult
 from grposweep.recipe import BY_CALLER, Recipe
 
@@ -89,14 +90,30 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
     screen.wrap(printable(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
-        screen.wrap(printable(render_fix(fix, recipe.in_python)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
+        screen.wrap(printable(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
 
 
-def render_fix(fix: Fix, in_python: bool = False) -> str:
-    """Return a fix as the user types it."""
+def render_fix(fix: Fix, recipe: Recipe) -> str:
+    """Return a fix as the user types it: in YAML, in Python, or as words of the command in a script."""
     if set(fix.change) == {"processes"}:
         return f"launch {fix.change['processes']} processes"
-    return render_change(fix.change, in_python)
+    if recipe.launch is None:
+        return render_change(fix.change, recipe.in_python)
+    return ", ".join(_as_word(key, value, recipe) for key, value in fix.change.items())
+
+
+def _as_word(key: str, value: Any, recipe: Recipe) -> str:
+    """Return a change of a script as a flag or an override; of a key in the file that the script names as YAML."""
+    if value is None:
+        return f"{key} removed"
+    if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
+        return render_change({key: value})
+    words = [
+        one if isinstance(one, str) else render_value(one) for one in (value if isinstance(value, list) else [value])
+    ]
+    if FRAMEWORKS[recipe.framework].is_dotted:
+        return f"{key}={shlex.quote('[' + ','.join(words) + ']' if isinstance(value, list) else words[0])}"
+    return f"--{key} {' '.join(map(shlex.quote, words))}"
 
 
 @dataclass
